@@ -1,0 +1,92 @@
+"""A built module as a file named by its digest, and what has to be known to run it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.errors import ArtifactRefused
+from fleet.measuring import ModuleKind, TensorSpec
+
+_ELF_MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One shared library."""
+
+    path: Path
+    digest: str
+    """ "sha256:<hex>" of the file."""
+
+    function: str = "main"
+    """Function to run unless told otherwise."""
+
+    args: tuple[TensorSpec, ...] = ()
+    """Arguments of `function`, outputs marked; empty when unknown."""
+
+    target_json: str = ""
+    """TVM target that it was built for."""
+
+    module_kind: ModuleKind = ModuleKind.FUNCTIONS
+    linker: str = ""
+    """What linked it: "x86_64-linux-gnu-gcc"."""
+
+    tvm_version: str = ""
+
+    @classmethod
+    def of_file(cls, path: Path | str, **facts: Any) -> Artifact:
+        """Name a file by its digest. Facts come from the side file that `save_facts` writes, where there is one, then from `facts`."""
+        path = Path(path)
+        known = _read_facts(_side_file(path)) if _side_file(path).exists() else {}
+        return cls(path=path, digest=digest_of(path), **{**known, **facts})
+
+    def save_facts(self) -> None:
+        """Write what is known beside the file, as `<path>.json`."""
+        facts = {key: value for key, value in asdict(self).items() if key not in ("path", "digest")}
+        _side_file(self.path).write_text(json.dumps(facts, indent=1))
+
+
+def digest_of(path: Path) -> str:
+    """Return "sha256:<hex>" of a file's content."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def elf_machine(header: bytes) -> str | None:
+    """Return the architecture ("x86_64", "aarch64", ...) of an ELF file from its first 20 bytes, or None for other files."""
+    if len(header) < 20 or header[:4] != b"\x7fELF":
+        return None
+    machine = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
+    return _ELF_MACHINES.get(machine, f"elf-machine-{machine}")
+
+
+def check_architecture(header: bytes, arch: str, *, device_name: str) -> None:
+    """Refuse a library that the device cannot load. `header`: its first 20 bytes; `arch`: the device's label.
+
+    Raises:
+        ArtifactRefused: no shared library at all, or built for another architecture.
+    """
+    found = elf_machine(header)
+    if found is None:
+        raise ArtifactRefused(f"the artifact is no ELF shared library, so {device_name} cannot load it")
+    if found != arch:
+        raise ArtifactRefused(
+            f"the artifact was built for {found}, {device_name} is {arch}; build it for the device's target"
+        )
+
+
+def _side_file(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    facts = json.loads(path.read_text())
+    facts["args"] = tuple(
+        TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in facts.get("args", ())
+    )
+    facts["module_kind"] = ModuleKind(facts.get("module_kind", ModuleKind.FUNCTIONS))
+    return facts

@@ -1,0 +1,190 @@
+"""gRPC with the fleet's manners: stubs and handlers from service descriptors, and errors that cross the wire as themselves.
+
+`add_service` and `make_stub` read the descriptors in `*_pb2`, so no generated `_pb2_grpc` is needed: those refuse the older
+grpcio that some boards are bound to.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+
+from fleet.errors import ConfigError, DiskFull, FleetError, error_classes
+
+logger = logging.getLogger(__name__)
+
+ERROR_KEY = "fleet-error"
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""Bound on one message: the largest tensor of a Call."""
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A proxy from the environment has no business between a board and its tracker.
+    ("grpc.enable_http_proxy", 0),
+    # One process talks to many trackers in tests: a channel never borrows another one's connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Two servers on one port would share its connections at random: a port in use must be an error.
+    ("grpc.so_reuseport", 0),
+]
+
+
+def make_channel(address: str) -> grpc.aio.Channel:
+    """Open a channel to "host:port"."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def make_server() -> grpc.aio.Server:
+    """Make a server with the fleet's limits and keepalive."""
+    return grpc.aio.server(options=SERVER_OPTIONS)
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, *, what: str) -> int:
+    """Bind `server` and return the port, which is a free one when 0 was asked for.
+
+    Raises:
+        ConfigError: the port is in use or the address is not this machine's; `what` names who wanted it.
+    """
+    refused = _reason_not_to_bind(host, port) if port else None
+    if refused is None:
+        try:
+            return server.add_insecure_port(f"{_bracketed(host)}:{port}")
+        except RuntimeError as error:
+            refused = str(error)
+    raise ConfigError(f"{what} cannot listen on {host}:{port}: {refused}; choose another port with --port")
+
+
+def add_service(server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object) -> None:
+    """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or async generators.
+
+    A unary-request method gets (request, context); a stream-request method (async iterator, context). A FleetError that it
+    raises reaches the client as the same class, see `from_rpc_error`.
+    """
+    handlers = {}
+    for method in descriptor.methods:
+        function = _guarded(getattr(servicer, _snake(method.name)), method.full_name)
+        streams = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
+        make_handler = getattr(grpc, "{}_{}_rpc_method_handler".format(*streams))
+        handlers[method.name] = make_handler(
+            function,
+            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+
+
+class Stub:
+    """Client side of one service: an attribute per rpc, in snake case, each a grpc.aio multicallable."""
+
+    def __init__(self, channel: grpc.aio.Channel, descriptor: ServiceDescriptor) -> None:
+        for method in descriptor.methods:
+            streams = (
+                "stream" if method.client_streaming else "unary",
+                "stream" if method.server_streaming else "unary",
+            )
+            make_call = getattr(channel, "{}_{}".format(*streams))
+            call = make_call(
+                f"/{descriptor.full_name}/{method.name}",
+                request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
+                response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+            )
+            setattr(self, _snake(method.name), call)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no rpc {name!r}")
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -> FleetError:
+    """Return the FleetError that a server raised; `unavailable` when no server answered. Raise it `from error`."""
+    trailers = error.trailing_metadata() or ()
+    name = next((str(value) for key, value in trailers if key == ERROR_KEY), None)
+    details = error.details() or error.code().name
+    cls = error_classes().get(name or "")
+    if cls is not None:
+        return cls(details)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return unavailable(details)
+    return FleetError(f"{error.code().name}: {details}")
+
+
+def _guarded(function: Callable[..., Any], full_name: str) -> Callable[..., Any]:
+    """Wrap a servicer method so that what it raises becomes a status that `from_rpc_error` can read."""
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            try:
+                async for response in function(request, context):
+                    yield response
+            except Exception as error:  # outermost edge of an rpc: mapped or logged, never lost
+                await _abort(context, error, full_name)
+
+        return stream
+
+    @functools.wraps(function)
+    async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await function(request, context)
+        except Exception as error:  # outermost edge of an rpc: mapped or logged, never lost
+            await _abort(context, error, full_name)
+
+    return unary
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: Exception, full_name: str) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        error = DiskFull(
+            f"no space left for {error.filename or 'a file'} on {socket.gethostname()}; free some and try again"
+        )
+    if isinstance(error, FleetError):
+        await context.abort(error.status, str(error), ((ERROR_KEY, type(error).__name__),))
+    logger.exception("rpc failed", extra={"rpc": full_name}, exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def _reason_not_to_bind(host: str, port: int) -> str | None:
+    """Try the port with a plain socket first: its errors have an errno, gRPC's have not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+    return None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

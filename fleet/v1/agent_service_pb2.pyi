@@ -1,0 +1,61 @@
+import datetime
+
+from fleet.v1 import device_pb2 as _device_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AttachRequest(_message.Message):
+    __slots__ = ("hello", "reports")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    hello: AgentHello
+    reports: _containers.RepeatedCompositeFieldContainer[DeviceReport]
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[DeviceReport, _Mapping]]] = ...) -> None: ...
+
+class AgentHello(_message.Message):
+    __slots__ = ("agent_id", "address", "devices", "version")
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    address: str
+    devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
+    version: str
+    def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
+
+class DeviceReport(_message.Message):
+    __slots__ = ("device_name", "telemetry", "is_healthy", "reason")
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    IS_HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    telemetry: _device_pb2.Telemetry
+    is_healthy: bool
+    reason: str
+    def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("tracker_time", "public_key", "fences")
+    TRACKER_TIME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    FENCES_FIELD_NUMBER: _ClassVar[int]
+    tracker_time: _timestamp_pb2.Timestamp
+    public_key: bytes
+    fences: _containers.RepeatedCompositeFieldContainer[Fence]
+    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ...) -> None: ...
+
+class Fence(_message.Message):
+    __slots__ = ("device_name", "epoch")
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    epoch: int
+    def __init__(self, device_name: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...

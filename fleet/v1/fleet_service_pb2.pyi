@@ -1,0 +1,60 @@
+import datetime
+
+from fleet.v1 import device_pb2 as _device_pb2
+from fleet.v1 import job_pb2 as _job_pb2
+from fleet.v1 import lease_pb2 as _lease_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetFleetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetFleetResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class WatchFleetRequest(_message.Message):
+    __slots__ = ("min_interval",)
+    MIN_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    min_interval: _duration_pb2.Duration
+    def __init__(self, min_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class WatchFleetResponse(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: Snapshot
+    def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    TRACKER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    GRANT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    taken_at: _timestamp_pb2.Timestamp
+    devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
+    leases: _containers.RepeatedCompositeFieldContainer[_lease_pb2.Lease]
+    requests: _containers.RepeatedCompositeFieldContainer[_lease_pb2.PendingRequest]
+    request_count: int
+    jobs: _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]
+    tracker_version: str
+    started_at: _timestamp_pb2.Timestamp
+    grant_count: int
+    def __init__(self, version: _Optional[int] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[_lease_pb2.PendingRequest, _Mapping]]] = ..., request_count: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., tracker_version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., grant_count: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,147 @@
+from fleet.v1 import job_pb2 as _job_pb2
+from fleet.v1 import lease_pb2 as _lease_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LeaseEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEASE_END_UNSPECIFIED: _ClassVar[LeaseEnd]
+    LEASE_END_RELEASED: _ClassVar[LeaseEnd]
+    LEASE_END_EXPIRED: _ClassVar[LeaseEnd]
+    LEASE_END_REVOKED: _ClassVar[LeaseEnd]
+    LEASE_END_CLIENT_LOST: _ClassVar[LeaseEnd]
+    LEASE_END_UNKNOWN: _ClassVar[LeaseEnd]
+LEASE_END_UNSPECIFIED: LeaseEnd
+LEASE_END_RELEASED: LeaseEnd
+LEASE_END_EXPIRED: LeaseEnd
+LEASE_END_REVOKED: LeaseEnd
+LEASE_END_CLIENT_LOST: LeaseEnd
+LEASE_END_UNKNOWN: LeaseEnd
+
+class OpenLeasesRequest(_message.Message):
+    __slots__ = ("hello", "events")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    hello: ClientHello
+    events: _containers.RepeatedCompositeFieldContainer[ClientEvent]
+    def __init__(self, hello: _Optional[_Union[ClientHello, _Mapping]] = ..., events: _Optional[_Iterable[_Union[ClientEvent, _Mapping]]] = ...) -> None: ...
+
+class ClientHello(_message.Message):
+    __slots__ = ("client_id", "holder", "version")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    holder: str
+    version: str
+    def __init__(self, client_id: _Optional[str] = ..., holder: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ClientEvent(_message.Message):
+    __slots__ = ("acquire", "cancel", "renew", "release", "job")
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    acquire: _lease_pb2.Acquire
+    cancel: Cancel
+    renew: Renew
+    release: Release
+    job: _job_pb2.Job
+    def __init__(self, acquire: _Optional[_Union[_lease_pb2.Acquire, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Renew(_message.Message):
+    __slots__ = ("lease_name",)
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    def __init__(self, lease_name: _Optional[str] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("lease_name",)
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    def __init__(self, lease_name: _Optional[str] = ...) -> None: ...
+
+class OpenLeasesResponse(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[TrackerEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[TrackerEvent, _Mapping]]] = ...) -> None: ...
+
+class TrackerEvent(_message.Message):
+    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    queued: _lease_pb2.PendingRequest
+    granted: _lease_pb2.Granted
+    refused: Refused
+    renewed: Renewed
+    lease_ended: LeaseEnded
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("tracker_id", "leases")
+    TRACKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    tracker_id: str
+    leases: _containers.RepeatedCompositeFieldContainer[_lease_pb2.Lease]
+    def __init__(self, tracker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("request_id", "error_class", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CLASS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    error_class: str
+    message: str
+    def __init__(self, request_id: _Optional[str] = ..., error_class: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Renewed(_message.Message):
+    __slots__ = ("lease", "token")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    lease: _lease_pb2.Lease
+    token: _lease_pb2.Token
+    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ..., token: _Optional[_Union[_lease_pb2.Token, _Mapping]] = ...) -> None: ...
+
+class LeaseEnded(_message.Message):
+    __slots__ = ("lease_name", "end", "message")
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    end: LeaseEnd
+    message: str
+    def __init__(self, lease_name: _Optional[str] = ..., end: _Optional[_Union[LeaseEnd, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class RevokeLeaseRequest(_message.Message):
+    __slots__ = ("lease_name", "reason")
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    reason: str
+    def __init__(self, lease_name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RevokeLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: _lease_pb2.Lease
+    def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,143 @@
+import datetime
+
+from fleet.v1 import device_pb2 as _device_pb2
+from fleet.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ModuleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODULE_KIND_UNSPECIFIED: _ClassVar[ModuleKind]
+    MODULE_KIND_FUNCTIONS: _ClassVar[ModuleKind]
+    MODULE_KIND_RELAX_VM: _ClassVar[ModuleKind]
+
+class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_KIND_UNSPECIFIED: _ClassVar[ErrorKind]
+    ERROR_KIND_TIMEOUT: _ClassVar[ErrorKind]
+    ERROR_KIND_CRASHED: _ClassVar[ErrorKind]
+    ERROR_KIND_OUT_OF_MEMORY: _ClassVar[ErrorKind]
+    ERROR_KIND_OUT_OF_DISK: _ClassVar[ErrorKind]
+    ERROR_KIND_WRONG_OUTPUT: _ClassVar[ErrorKind]
+    ERROR_KIND_LOAD_FAILED: _ClassVar[ErrorKind]
+    ERROR_KIND_RUN_FAILED: _ClassVar[ErrorKind]
+    ERROR_KIND_BUILD_FAILED: _ClassVar[ErrorKind]
+    ERROR_KIND_BUILD_TIMEOUT: _ClassVar[ErrorKind]
+    ERROR_KIND_BAD_ARGUMENTS: _ClassVar[ErrorKind]
+    ERROR_KIND_LEASE_ENDED: _ClassVar[ErrorKind]
+    ERROR_KIND_DEVICE_FAULTED: _ClassVar[ErrorKind]
+    ERROR_KIND_ARTIFACT_MISSING: _ClassVar[ErrorKind]
+MODULE_KIND_UNSPECIFIED: ModuleKind
+MODULE_KIND_FUNCTIONS: ModuleKind
+MODULE_KIND_RELAX_VM: ModuleKind
+ERROR_KIND_UNSPECIFIED: ErrorKind
+ERROR_KIND_TIMEOUT: ErrorKind
+ERROR_KIND_CRASHED: ErrorKind
+ERROR_KIND_OUT_OF_MEMORY: ErrorKind
+ERROR_KIND_OUT_OF_DISK: ErrorKind
+ERROR_KIND_WRONG_OUTPUT: ErrorKind
+ERROR_KIND_LOAD_FAILED: ErrorKind
+ERROR_KIND_RUN_FAILED: ErrorKind
+ERROR_KIND_BUILD_FAILED: ErrorKind
+ERROR_KIND_BUILD_TIMEOUT: ErrorKind
+ERROR_KIND_BAD_ARGUMENTS: ErrorKind
+ERROR_KIND_LEASE_ENDED: ErrorKind
+ERROR_KIND_DEVICE_FAULTED: ErrorKind
+ERROR_KIND_ARTIFACT_MISSING: ErrorKind
+
+class Evaluator(_message.Message):
+    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_ZERO_TIME_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    COOLDOWN_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_TO_COOLDOWN_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FLUSH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_CPU_CACHE_FIELD_NUMBER: _ClassVar[int]
+    MAX_REPEAT_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_TARGET_FIELD_NUMBER: _ClassVar[int]
+    GIVE_UP_ABOVE_SEC_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    repeat: int
+    min_repeat_ms: int
+    limit_zero_time_iterations: int
+    cooldown_interval_ms: int
+    repeats_to_cooldown: int
+    cache_flush_bytes: int
+    flush_cpu_cache: bool
+    max_repeat: int
+    spread_target: float
+    give_up_above_sec: float
+    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ...) -> None: ...
+
+class MeasureRequest(_message.Message):
+    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind")
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATOR_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
+    candidate_id: str
+    artifact_digest: str
+    function: str
+    args: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Argument]
+    evaluator: Evaluator
+    timeout: _duration_pb2.Duration
+    module_kind: ModuleKind
+    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ...) -> None: ...
+
+class MeasureResponse(_message.Message):
+    __slots__ = ("measurement",)
+    MEASUREMENT_FIELD_NUMBER: _ClassVar[int]
+    measurement: Measurement
+    def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ...) -> None: ...
+
+class Measurement(_message.Message):
+    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance")
+    CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_SECS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    candidate_id: str
+    run_secs: _containers.RepeatedScalarFieldContainer[float]
+    error: ErrorKind
+    error_message: str
+    signal: int
+    clocks: Clocks
+    provenance: Provenance
+    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ...) -> None: ...
+
+class Clocks(_message.Message):
+    __slots__ = ("wait", "load", "run")
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    wait: _duration_pb2.Duration
+    load: _duration_pb2.Duration
+    run: _duration_pb2.Duration
+    def __init__(self, wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Provenance(_message.Message):
+    __slots__ = ("before", "after", "worker_pid", "epoch")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    before: _device_pb2.Telemetry
+    after: _device_pb2.Telemetry
+    worker_pid: int
+    epoch: int
+    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
