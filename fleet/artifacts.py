@@ -39,7 +39,7 @@ class Artifact:
 
     @classmethod
     def of_file(cls, path: Path | str, **facts: Any) -> Artifact:
-        """Name a file by its digest. Facts come from the side file that `save_facts` writes, where there is one, then from `facts`."""
+        """Name a file by its digest. Facts come from its side file (see `save_facts`), then from `facts`."""
         path = Path(path)
         known = _read_facts(_side_file(path)) if _side_file(path).exists() else {}
         return cls(path=path, digest=digest_of(path), **{**known, **facts})
@@ -57,7 +57,7 @@ def digest_of(path: Path) -> str:
 
 
 def elf_machine(header: bytes) -> str | None:
-    """Return the architecture ("x86_64", "aarch64", ...) of an ELF file from its first 20 bytes, or None for other files."""
+    """Return the architecture ("x86_64", ...) of an ELF file from its first 20 bytes, or None for other files."""
     if len(header) < 20 or header[:4] != b"\x7fELF":
         return None
     machine = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
@@ -84,7 +84,7 @@ def _side_file(path: Path) -> Path:
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    facts = json.loads(path.read_text())
+    facts: dict[str, Any] = json.loads(path.read_text())
     facts["args"] = tuple(
         TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in facts.get("args", ())
     )

@@ -1,8 +1,8 @@
 """Time, as everything in the fleet reads it.
 
-Two readings, never mixed: `now_sec` (wall clock, seconds since 1970, what leases and journals carry) and `monotonic_sec` (only differences
-mean something). The wall reading of a `SystemClock` is taken once and advanced by the monotonic clock, so a step of the
-machine's clock while a process runs neither ends nor lengthens a lease.
+Two readings, never mixed: `now_sec` (wall clock, seconds since 1970, what leases and journals carry) and
+`monotonic_sec` (only differences mean something). The wall reading of a `SystemClock` is taken once and advanced by
+the monotonic clock, so a step of the machine's clock while a process runs neither ends nor lengthens a lease.
 """
 
 from __future__ import annotations

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 
-context: ContextVar[dict[str, str]] = ContextVar("fleet_log_context", default={})
+context: ContextVar[Mapping[str, str]] = ContextVar("fleet_log_context", default=MappingProxyType({}))
 """Fields added to every record of the current task: device, lease, job, peer."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

@@ -1,7 +1,7 @@
-"""gRPC with the fleet's manners: stubs and handlers from service descriptors, and errors that cross the wire as themselves.
+"""gRPC with the fleet's manners: stubs and handlers from descriptors, and errors that cross the wire as themselves.
 
-`add_service` and `make_stub` read the descriptors in `*_pb2`, so no generated `_pb2_grpc` is needed: those refuse the older
-grpcio that some boards are bound to.
+`add_service` and `Stub` read the service descriptors in `*_pb2`, so no generated `_pb2_grpc` is needed: those refuse
+the older grpcio that some boards are bound to.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import functools
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -22,6 +22,11 @@ from google.protobuf.descriptor import ServiceDescriptor
 from fleet.errors import ConfigError, DiskFull, FleetError, error_classes
 
 logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+else:
+    Context = grpc.aio.ServicerContext
 
 ERROR_KEY = "fleet-error"
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
@@ -81,10 +86,10 @@ def bind(server: grpc.aio.Server, host: str, port: int, *, what: str) -> int:
 
 
 def add_service(server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object) -> None:
-    """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or async generators.
+    """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
 
-    A unary-request method gets (request, context); a stream-request method (async iterator, context). A FleetError that it
-    raises reaches the client as the same class, see `from_rpc_error`.
+    A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
+    that it raises reaches the client as the same class, see `from_rpc_error`.
     """
     handlers = {}
     for method in descriptor.methods:
@@ -122,7 +127,7 @@ class Stub:
 
 def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -> FleetError:
     """Return the FleetError that a server raised; `unavailable` when no server answered. Raise it `from error`."""
-    trailers = error.trailing_metadata() or ()
+    trailers: Iterable[Any] = error.trailing_metadata() or ()
     name = next((str(value) for key, value in trailers if key == ERROR_KEY), None)
     details = error.details() or error.code().name
     cls = error_classes().get(name or "")
@@ -138,26 +143,26 @@ def _guarded(function: Callable[..., Any], full_name: str) -> Callable[..., Any]
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
-        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 async for response in function(request, context):
                     yield response
-            except Exception as error:  # outermost edge of an rpc: mapped or logged, never lost
+            except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
                 await _abort(context, error, full_name)
 
         return stream
 
     @functools.wraps(function)
-    async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def unary(request: Any, context: Context) -> Any:
         try:
             return await function(request, context)
-        except Exception as error:  # outermost edge of an rpc: mapped or logged, never lost
+        except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
             await _abort(context, error, full_name)
 
     return unary
 
 
-async def _abort(context: grpc.aio.ServicerContext, error: Exception, full_name: str) -> None:
+async def _abort(context: Context, error: Exception, full_name: str) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -166,7 +171,7 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, full_name:
         )
     if isinstance(error, FleetError):
         await context.abort(error.status, str(error), ((ERROR_KEY, type(error).__name__),))
-    logger.exception("rpc failed", extra={"rpc": full_name}, exc_info=error)
+    logger.error("rpc failed", extra={"rpc": full_name}, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
 

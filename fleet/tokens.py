@@ -1,7 +1,7 @@
 """Signed proofs of leases: made by the tracker, checked by agents offline.
 
-A token is serialised `LeaseClaims` and an Ed25519 signature (RFC 8032) over a domain prefix and exactly those bytes, so there is
-nothing to canonicalise and nothing to negotiate.
+A token is serialised `LeaseClaims` and an Ed25519 signature (RFC 8032) over a domain prefix and exactly those bytes,
+so there is nothing to canonicalise and nothing to negotiate.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import cast
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
@@ -25,9 +25,8 @@ def timestamp_sec(message: Timestamp) -> float:
 
 def duration(sec: float) -> Duration:
     """Seconds to a Duration."""
-    message = Duration()
-    message.FromTimedelta(timedelta(seconds=sec))
-    return message
+    nanos = round(sec * 1e9)
+    return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
 
 
 def duration_sec(message: Duration) -> float:
@@ -52,7 +51,11 @@ def argument_from_proto(message: tensor_pb2.Argument) -> TensorSpec:
 
 
 def error_kind_to_proto(kind: ErrorKind | None) -> measurement_pb2.ErrorKind:
-    return measurement_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value if kind else 'UNSPECIFIED'}")
+    """The number of the kind on the wire; 0 for None."""
+    return cast(
+        "measurement_pb2.ErrorKind",
+        measurement_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value if kind else 'UNSPECIFIED'}"),
+    )
 
 
 def error_kind_from_proto(value: int) -> ErrorKind | None:
@@ -61,11 +64,12 @@ def error_kind_from_proto(value: int) -> ErrorKind | None:
         return None
     if value not in measurement_pb2.ErrorKind.values():
         return ErrorKind.RUN_FAILED
-    return ErrorKind(measurement_pb2.ErrorKind.Name(value).removeprefix("ERROR_KIND_"))  # type: ignore[arg-type]
+    return ErrorKind(measurement_pb2.ErrorKind.Name(value).removeprefix("ERROR_KIND_"))
 
 
 def module_kind_to_proto(kind: ModuleKind) -> measurement_pb2.ModuleKind:
-    return measurement_pb2.ModuleKind.Value(f"MODULE_KIND_{kind.value}")
+    """The number of the kind on the wire."""
+    return cast("measurement_pb2.ModuleKind", measurement_pb2.ModuleKind.Value(f"MODULE_KIND_{kind.value}"))
 
 
 def evaluator_to_proto(evaluator: Evaluator) -> measurement_pb2.Evaluator:

@@ -3,8 +3,8 @@
     python protos/generate.py            write fleet/v1
     python protos/generate.py --check    exit 1 when fleet/v1 differs from what the protos say
 
-Because the proto package is the Python package, the generated imports need no patching. Stubs and handlers are not generated:
-fleet.rpc builds them from the service descriptors, so that boards bound to an older grpcio can still serve.
+Because the proto package is the Python package, the generated imports need no patching. Stubs and handlers are not
+generated: fleet.rpc builds them from the service descriptors, so that boards bound to an older grpcio can serve.
 """
 
 from __future__ import annotations
