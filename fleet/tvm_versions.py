@@ -1,8 +1,8 @@
 """Which TVM and tvm-ffi work together, checked from package metadata alone, so that nothing crashes while finding out.
 
-The check is exact on purpose: with apache-tvm 0.27.0.post1, tvm-ffi 0.1.15 and later (which a resolver picks by itself) make
-every `TuneContext(..., space_generator=...)` end in a segmentation fault, and TVM's C++ interfaces are stable only within
-one release.
+The check is exact on purpose: with apache-tvm 0.27.0.post1, tvm-ffi 0.1.15 and later (which a resolver picks by itself)
+make every `TuneContext(..., space_generator=...)` end in a segmentation fault, and TVM's C++ interfaces are stable only
+within one release.
 """
 
 from __future__ import annotations
