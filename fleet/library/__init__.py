@@ -1,0 +1,32 @@
+"""The long-term memory: jobs, workloads and records, in SQLite or PostgreSQL. See `fleet.library.store`."""
+
+from __future__ import annotations
+
+from fleet.library.keys import canonical_target, trace_digest
+from fleet.library.store import Library
+from fleet.library.values import (
+    Job,
+    JobState,
+    JobSummary,
+    ModelRun,
+    NewRecord,
+    Record,
+    RecordKind,
+    Workload,
+    WorkloadSummary,
+)
+
+__all__ = [
+    "Job",
+    "JobState",
+    "JobSummary",
+    "Library",
+    "ModelRun",
+    "NewRecord",
+    "Record",
+    "RecordKind",
+    "Workload",
+    "WorkloadSummary",
+    "canonical_target",
+    "trace_digest",
+]

@@ -1,0 +1,197 @@
+"""Opening the database: which one, in which mode, of which version, and what its errors mean.
+
+SQLite runs with a write-ahead log and `synchronous=NORMAL`: what was committed survives a kill -9 of any process,
+several processes write at once, readers never wait. Writers take the lock when they begin, not when they first write:
+upgrading a read lock fails at once where another writer was quicker, whatever the busy time-out.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from fleet import config
+from fleet.errors import DiskFull, LibraryError
+from fleet.library import schema
+
+_BUSY_TIMEOUT_MS = 30_000
+"""A writer waits this long for the others; a transaction of ours lasts milliseconds."""
+
+_POSTGRES_LOCK = 0x74766D666C656574
+"""Advisory lock of those who create the tables: "tvmfleet" in ASCII."""
+
+_POSTGRES_DISK_FULL = "53100"
+
+
+def database_url(url_or_path: str | Path | None) -> sa.URL:
+    """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the user's own.
+
+    Raises:
+        LibraryError: the text starts like a URL and is none.
+    """
+    if url_or_path is None:
+        return _sqlite_url(config.data_dir() / "library.sqlite")
+    if isinstance(url_or_path, Path) or "://" not in url_or_path:
+        return _sqlite_url(Path(url_or_path))
+    try:
+        url = sa.make_url(url_or_path)
+    except sa.exc.ArgumentError as error:
+        raise LibraryError(f"{url_or_path!r} is no database URL; give a file, or postgresql://host/database") from error
+    if url.drivername in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise LibraryError(f"a library lives in SQLite or PostgreSQL, not in {url.get_backend_name()}")
+    return url
+
+
+def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
+    """Open the database and make the tables where there are none. `is_default`: the directory is ours to make.
+
+    Raises:
+        LibraryError: the database cannot be used; the text says why and what to do.
+        DiskFull: no space left to make it.
+    """
+    _check_directory(url, make=is_default)
+    try:
+        engine = sa.create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    except ModuleNotFoundError as error:
+        raise LibraryError(f"{error}; install tvm-fleet with the extra 'postgres' to use a shared library") from error
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin)
+    try:
+        with translated_errors(engine):
+            _check_or_create(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One read transaction."""
+    with translated_errors(engine), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One write transaction, committed when the block ends well, else undone."""
+    with translated_errors(engine), engine.connect() as connection:
+        connection = connection.execution_options(is_write=True)
+        with connection.begin():
+            yield connection
+
+
+@contextmanager
+def translated_errors(engine: sa.Engine) -> Iterator[None]:
+    """Raise the database's errors as the fleet's."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        raise _meaning_of(error.orig, where) from error
+
+
+def _sqlite_url(path: Path) -> sa.URL:
+    return sa.URL.create("sqlite", database=str(path.expanduser()))
+
+
+def _check_directory(url: sa.URL, *, make: bool) -> None:
+    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+        return
+    path = Path(url.database)
+    if make:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LibraryError(f"cannot make {path.parent} for the library: {error.strerror}") from error
+    if not path.parent.is_dir():
+        raise LibraryError(f"the directory of the library {path} does not exist; make it, or name another --library")
+    if path.is_dir():
+        raise LibraryError(f"the library {path} is a directory; name a file in it")
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # the driver's own BEGIN is deferred and late; `_begin` issues ours
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin(connection: sa.Connection) -> None:
+    if connection.dialect.name != "sqlite":
+        return
+    is_write = connection.get_execution_options().get("is_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+
+
+def _check_or_create(engine: sa.Engine) -> None:
+    with engine.connect() as connection, connection.begin():
+        names = set(sa.inspect(connection).get_table_names())
+        if schema.library.name in names:
+            _check_version(connection, engine.url)
+            return
+    if names & set(schema.metadata.tables):
+        where = engine.url.render_as_string(hide_password=True)
+        raise LibraryError(f"{where} is the database of another program; name another --library")
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            _use_write_ahead_log(connection)
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
+        schema.metadata.create_all(connection)
+        if connection.scalar(sa.select(sa.func.count()).select_from(schema.library)) == 0:
+            row = {"schema_version": schema.SCHEMA_VERSION, "created_at": datetime.now(UTC)}
+            connection.execute(schema.library.insert(), row)
+    with engine.connect() as connection, connection.begin():
+        _check_version(connection, engine.url)
+
+
+def _use_write_ahead_log(connection: sa.Connection) -> None:
+    # Lasting, so once at creation is enough. On the driver's connection, because inside a transaction it cannot change.
+    raw: Any = connection.connection.driver_connection
+    raw.execute("PRAGMA journal_mode = WAL")
+
+
+def _check_version(connection: sa.Connection, url: sa.URL) -> None:
+    found = connection.scalar(sa.select(sa.func.max(schema.library.c.schema_version)))
+    if found == schema.SCHEMA_VERSION:
+        return
+    where = url.render_as_string(hide_password=True)
+    advice = "install a newer tvm-fleet" if (found or 0) > schema.SCHEMA_VERSION else "export it with its own tvm-fleet"
+    raise LibraryError(
+        f"{where} has schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
+        f"{advice}, or name another --library"
+    )
+
+
+def _meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFull:
+    if isinstance(error, sqlite3.Error):
+        return _meaning_of_sqlite(error, where)
+    if getattr(error, "sqlstate", None) == _POSTGRES_DISK_FULL:
+        return DiskFull(f"no space left for the library {where}; free some on its server")
+    return LibraryError(f"the library {where} cannot be used: {str(error).strip()}")
+
+
+def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskFull:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFull(f"no space left for the library {where}; free some, or name another --library")
+    advice_by_code = {
+        sqlite3.SQLITE_NOTADB: "is no SQLite database; name another --library",
+        sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a copy, or name another --library",
+        sqlite3.SQLITE_READONLY: "is read-only; make it writable, or name another --library",
+        sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it and its directory are yours to read and write",
+        sqlite3.SQLITE_BUSY: f"has been locked by another program for {_BUSY_TIMEOUT_MS // 1000} s; end that first",
+    }
+    return LibraryError(f"{where} {advice_by_code.get(code, f'cannot be used: {error}')}")

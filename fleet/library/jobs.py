@@ -1,0 +1,168 @@
+"""Jobs in the database: starting, ending, and finding those whose process is gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psutil
+import sqlalchemy as sa
+
+from fleet.errors import InvalidRequest, NotFound
+from fleet.library import rows
+from fleet.library.rows import Row, clean
+from fleet.library.schema import job_workloads, jobs, model_runs, records, workloads
+from fleet.library.values import Job, JobState, ModelRun, RecordKind
+
+_SAME_START_SEC = 2.0
+"""Two readings of one process's start differ by less: the kernel counts in ticks from a boot time that NTP moves."""
+
+
+def insert_job(connection: sa.Connection, fields: Mapping[str, Any]) -> str:
+    """Insert a running job of this process; return its name."""
+    now = datetime.now(UTC)
+    name = f"jobs/{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+    row = {
+        **fields,
+        "name": name,
+        "state": JobState.RUNNING.value,
+        "message": "",
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "process_started_sec": psutil.Process().create_time(),
+        "started_at": now,
+        "touched_at": now,
+    }
+    connection.execute(jobs.insert(), row)
+    return name
+
+
+def job_id(connection: sa.Connection, name: str) -> int:
+    """Raises NotFound."""
+    found: int | None = connection.scalar(sa.select(jobs.c.id).where(jobs.c.name == name))
+    if found is None:
+        raise NotFound(f"the library has no job {name!r}; `fleet library jobs` lists them")
+    return found
+
+
+def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
+    """Jobs with their counts, newest first."""
+    candidates = records.c.kind == RecordKind.CANDIDATE.value
+    done = sa.select(sa.func.count()).where(records.c.job_id == jobs.c.id, candidates).scalar_subquery()
+    failed = (
+        sa.select(sa.func.count())
+        .where(records.c.job_id == jobs.c.id, candidates, records.c.error.is_not(None))
+        .scalar_subquery()
+    )
+    query = sa.select(jobs, done.label("trials_done"), failed.label("trials_failed")).order_by(jobs.c.id.desc())
+    if name is not None:
+        query = query.where(jobs.c.name == name)
+    return [rows.job_of(dict(row)) for row in connection.execute(query.limit(limit)).mappings()]
+
+
+def touch(connection: sa.Connection, name: str) -> None:
+    """Raises NotFound."""
+    changed = connection.execute(jobs.update().where(jobs.c.name == name).values(touched_at=datetime.now(UTC)))
+    if not changed.rowcount:
+        job_id(connection, name)
+
+
+def finish(connection: sa.Connection, name: str, state: JobState, message: str) -> None:
+    """End a job; ending an ended one changes its state, since the last word is the process's own.
+
+    Raises:
+        NotFound: no such job.
+        InvalidRequest: RUNNING is no end.
+    """
+    if state is JobState.RUNNING:
+        raise InvalidRequest(f"{name} cannot end as RUNNING")
+    now = datetime.now(UTC)
+    values = {"state": state.value, "message": clean(message), "ended_at": now, "touched_at": now}
+    connection.execute(jobs.update().where(jobs.c.id == job_id(connection, name)).values(values))
+
+
+def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Mapping[str, float]) -> None:
+    """Say which workloads a job has; those it already named get the new weight.
+
+    Raises:
+        NotFound: no such job or workload.
+    """
+    owner = job_id(connection, name)
+    ids = workload_ids(connection, list(weight_by_shash))
+    known = set(connection.scalars(sa.select(job_workloads.c.workload_id).where(job_workloads.c.job_id == owner)).all())
+    for shash, weight in weight_by_shash.items():
+        if ids[shash] in known:
+            is_it = (job_workloads.c.job_id == owner) & (job_workloads.c.workload_id == ids[shash])
+            connection.execute(job_workloads.update().where(is_it).values(weight=weight))
+        else:
+            row = {"job_id": owner, "workload_id": ids[shash], "weight": weight}
+            connection.execute(job_workloads.insert(), row)
+
+
+def job_workload_rows(connection: sa.Connection, owner: int) -> list[Row]:
+    """Workloads of a job with their weights, in the order in which they were named."""
+    query = (
+        sa.select(workloads, job_workloads.c.weight)
+        .join(job_workloads, job_workloads.c.workload_id == workloads.c.id)
+        .where(job_workloads.c.job_id == owner)
+        .order_by(job_workloads.c.id)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str, int]:
+    """Database ids by hash.
+
+    Raises:
+        NotFound: one is not in the library.
+    """
+    wanted = sorted(set(shashes))
+    query = sa.select(workloads.c.shash, workloads.c.id).where(workloads.c.shash.in_(wanted))
+    found: dict[str, int] = dict(connection.execute(query).tuples().all())
+    missing = [shash for shash in wanted if shash not in found]
+    if missing:
+        raise NotFound(f"the library has no workload {', '.join(missing)}; add workloads before their records")
+    return found
+
+
+def add_model_run(connection: sa.Connection, run: ModelRun) -> None:
+    """Raises NotFound."""
+    row = {name: getattr(run, name) for name in ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")}
+    row |= {"job_id": job_id(connection, run.job_name), "created_at": run.created_at or datetime.now(UTC)}
+    connection.execute(model_runs.insert(), row)
+
+
+def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[ModelRun]:
+    query = sa.select(model_runs).where(model_runs.c.job_id == owner).order_by(model_runs.c.id)
+    return [rows.model_run_of(dict(row), name) for row in connection.execute(query).mappings()]
+
+
+def abandoned(connection: sa.Connection) -> list[str]:
+    """Names of the running jobs whose process on this host is gone. Of other hosts nothing is known."""
+    here = (jobs.c.state == JobState.RUNNING.value) & (jobs.c.host == platform.node())
+    query = sa.select(jobs.c.name, jobs.c.pid, jobs.c.process_started_sec).where(here)
+    found = connection.execute(query).tuples().all()
+    return [name for name, pid, started_sec in found if not _lives(pid, started_sec)]
+
+
+def interrupt(connection: sa.Connection, names: Sequence[str]) -> None:
+    """Mark jobs whose process is gone; `ended_at` is their last sign of life."""
+    is_it = jobs.c.name.in_(names) & (jobs.c.state == JobState.RUNNING.value)
+    values = {"state": JobState.INTERRUPTED.value, "message": "its process is gone", "ended_at": jobs.c.touched_at}
+    connection.execute(jobs.update().where(is_it).values(values))
+
+
+def _lives(pid: int, started_sec: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - started_sec) < _SAME_START_SEC
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

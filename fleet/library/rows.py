@@ -1,0 +1,135 @@
+"""Domain values to rows and back, and the checks of what comes in."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from fleet.errors import InvalidRequest
+from fleet.library.keys import canonical_target, trace_digest
+from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, Workload
+from fleet.measuring import ErrorKind, TensorSpec
+
+Row = Mapping[str, Any]
+
+
+def clean(text: str) -> str:
+    """Drop what no database stores: zero bytes, and the lone surrogates of odd file names and of a crash's output."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def workload_row(workload: Workload) -> dict[str, Any]:
+    return {
+        "shash": workload.shash,
+        "name": clean(workload.name),
+        "mod_json": workload.mod_json,
+        "flop": workload.flop,
+        "args": [[list(spec.shape), spec.dtype, spec.is_output] for spec in workload.args],
+    }
+
+
+def workload_of(row: Row) -> Workload:
+    return Workload(
+        shash=row["shash"],
+        name=row["name"],
+        mod_json=row["mod_json"],
+        flop=row["flop"],
+        args=tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in row["args"]),
+    )
+
+
+def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> dict[str, Any]:
+    """The row of a new record.
+
+    Raises:
+        InvalidRequest: neither times nor an error, times that are none, a trace or target that is no JSON.
+    """
+    _check_verdict(record)
+    return {
+        "uid": record.uid or uuid.uuid4().hex,
+        "workload_id": workload_id,
+        "job_id": job_id,
+        "kind": record.kind.value,
+        "target_json": record.target_json,
+        "target_key": canonical_target(record.target_json),
+        "device_model": clean(record.device_model),
+        "device_name": clean(record.device_name),
+        "device_fingerprint": clean(record.device_fingerprint),
+        "tvm_version": record.tvm_version,
+        "trace_json": record.trace_json,
+        "trace_digest": trace_digest(record.trace_json),
+        "run_secs": list(record.run_secs),
+        "median_sec": None if record.error else statistics.median(record.run_secs),
+        "error": record.error.value if record.error else None,
+        "error_message": clean(record.error_message),
+        "artifact_digest": record.artifact_digest,
+        "provenance": dict(record.provenance),
+        "checked": record.checked,
+        "created_at": record.created_at or datetime.now(UTC),
+    }
+
+
+def record_of(row: Row) -> Record:
+    """A record from its row joined with `workload` (shash) and `job_name`."""
+    return Record(
+        id=row["id"],
+        uid=row["uid"],
+        workload=row["workload"],
+        target_json=row["target_json"],
+        device_model=row["device_model"],
+        tvm_version=row["tvm_version"],
+        trace_json=row["trace_json"],
+        trace_digest=row["trace_digest"],
+        run_secs=tuple(row["run_secs"]),
+        error=ErrorKind(row["error"]) if row["error"] else None,
+        error_message=row["error_message"],
+        job_name=row["job_name"] or "",
+        device_name=row["device_name"],
+        device_fingerprint=row["device_fingerprint"],
+        artifact_digest=row["artifact_digest"],
+        kind=RecordKind(row["kind"]),
+        provenance=row["provenance"],
+        checked=row["checked"],
+        created_at=row["created_at"],
+    )
+
+
+def job_of(row: Row) -> Job:
+    """A job from its row joined with `trials_done` and `trials_failed`."""
+    plain = ("name", "title", "model_digest", "conditions", "tuner", "message", "holder", "host", "pid")
+    return Job(
+        **{key: row[key] for key in plain},
+        state=JobState(row["state"]),
+        trials_total=row["trials_total"],
+        trials_done=row["trials_done"] or 0,
+        trials_failed=row["trials_failed"] or 0,
+        started_at=row["started_at"],
+        touched_at=row["touched_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def model_run_of(row: Row, job_name: str) -> ModelRun:
+    names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error", "created_at")
+    return ModelRun(job_name=job_name, **{name: row[name] for name in names})
+
+
+def only(result: sa.CursorResult[Any]) -> Row | None:
+    """The only row of a result, or None."""
+    row = result.mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+def _check_verdict(record: NewRecord) -> None:
+    if record.error is None and not record.run_secs:
+        raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
+    if not all(math.isfinite(sec) and sec >= 0 for sec in record.run_secs):
+        raise InvalidRequest(f"a record of workload {record.workload} has times that are none: {record.run_secs}")
+    if record.created_at is not None and record.created_at.tzinfo is None:
+        raise InvalidRequest(f"the time {record.created_at} of a record has no time zone")

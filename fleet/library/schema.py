@@ -1,0 +1,151 @@
+"""Tables of the library, the same in SQLite and PostgreSQL.
+
+Records carry no uniqueness beyond their `uid`: the same candidate measured again, by the same job or another, is
+another observation, and which of them speaks is decided when reading. The `uid` lets a writer repeat a store whose
+answer it lost.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+SCHEMA_VERSION = 1
+"""Raised by every change that an older or newer program could not read."""
+
+
+class UtcDateTime(sa.TypeDecorator[datetime]):
+    """Aware times, stored in UTC without a zone because SQLite has none."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class JsonText(sa.TypeDecorator[Any]):
+    """JSON in a text column: PostgreSQL's own type refuses the NaN and the zero bytes that devices report."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class CompressedText(sa.TypeDecorator[str]):
+    """Long text: the JSON of a program is 20-100 kB, and a tenth of that compressed."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> bytes:
+        return zlib.compress((value or "").encode())
+
+    def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> str:
+        return zlib.decompress(value or b"").decode() if value else ""
+
+
+metadata = sa.MetaData()
+
+library = sa.Table(
+    "tvm_fleet_library",
+    metadata,
+    sa.Column("schema_version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("model_digest", sa.Text, nullable=False),
+    sa.Column("conditions", JsonText, nullable=False),
+    sa.Column("tuner", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started_sec", sa.Float, nullable=False),  # tells the process from a later one of the same pid
+    sa.Column("trials_total", sa.Integer, nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("touched_at", UtcDateTime, nullable=False),
+    sa.Column("ended_at", UtcDateTime),
+)
+
+workloads = sa.Table(
+    "workloads",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("shash", sa.Text, nullable=False, unique=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("mod_json", CompressedText, nullable=False),
+    sa.Column("flop", sa.Float, nullable=False),
+    sa.Column("args", JsonText, nullable=False),
+)
+
+job_workloads = sa.Table(
+    "job_workloads",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False),
+    sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
+    sa.Column("weight", sa.Float, nullable=False),
+    sa.UniqueConstraint("job_id", "workload_id"),
+)
+
+records = sa.Table(
+    "records",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("uid", sa.Text, nullable=False, unique=True),
+    sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
+    sa.Column("job_id", sa.ForeignKey("jobs.id")),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("target_json", sa.Text, nullable=False),
+    sa.Column("target_key", sa.Text, nullable=False),
+    sa.Column("device_model", sa.Text, nullable=False),
+    sa.Column("device_name", sa.Text, nullable=False),
+    sa.Column("device_fingerprint", sa.Text, nullable=False),
+    sa.Column("tvm_version", sa.Text, nullable=False),
+    sa.Column("trace_json", CompressedText, nullable=False),
+    sa.Column("trace_digest", sa.Text, nullable=False),
+    sa.Column("run_secs", JsonText, nullable=False),
+    sa.Column("median_sec", sa.Float),  # NULL when there is an error
+    sa.Column("error", sa.Text),
+    sa.Column("error_message", sa.Text, nullable=False),
+    sa.Column("artifact_digest", sa.Text, nullable=False),
+    sa.Column("provenance", JsonText, nullable=False),
+    sa.Column("checked", sa.Boolean),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("records_by_workload_median", "workload_id", "kind", "median_sec"),
+    sa.Index("records_by_workload_trace", "workload_id", "trace_digest"),
+    sa.Index("records_by_job", "job_id"),
+)
+
+model_runs = sa.Table(
+    "model_runs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False),
+    sa.Column("untuned_ms", sa.Float),
+    sa.Column("tuned_ms", sa.Float),
+    sa.Column("onnxruntime_ms", sa.Float),
+    sa.Column("max_abs_error", sa.Float),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("model_runs_by_job", "job_id"),
+)

@@ -1,0 +1,201 @@
+"""What the library keeps, as values: jobs, workloads, records. They know nothing of the database.
+
+A record is one verdict about one candidate on one device. It is never changed, but for the check of its output:
+the same candidate measured again leaves another record.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from fleet.measuring import ErrorKind, TensorSpec
+
+
+class JobState(enum.StrEnum):
+    """Where a job stands. The names are those of fleet.v1.JobState without their prefix."""
+
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    INTERRUPTED = "INTERRUPTED"
+    FAILED = "FAILED"
+
+
+class RecordKind(enum.StrEnum):
+    """What was measured."""
+
+    CANDIDATE = "candidate"
+    """A scheduled workload."""
+
+    BASELINE = "baseline"
+    """The workload as it came, without any schedule: what "untuned" means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One tuning run."""
+
+    name: str
+    """ "jobs/<id>"."""
+
+    title: str
+    model_digest: str = ""
+    conditions: Mapping[str, object] = field(default_factory=dict)
+    """What it was asked for, JSON-ready: target, trials, seed, selector, options."""
+
+    tuner: str = ""
+    state: JobState = JobState.RUNNING
+    message: str = ""
+    """Why it stands there, for people."""
+
+    holder: str = ""
+    host: str = ""
+    pid: int = 0
+    trials_total: int = 0
+    """Trials that it may do; 0 = not said."""
+
+    trials_done: int = 0
+    """Candidates of this job with a verdict, failed ones included."""
+
+    trials_failed: int = 0
+    started_at: datetime
+    touched_at: datetime
+    """Its last sign of life."""
+
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One tensor program to optimize."""
+
+    shash: str
+    """Structural hash in decimal, as in MetaSchedule's database_workload.json."""
+
+    name: str
+    mod_json: str
+    """The program, as tvm.ir.save_json writes it."""
+
+    flop: float = 0.0
+    """Floating-point operations of one run; 0 = unknown."""
+
+    args: tuple[TensorSpec, ...] = ()
+    """Parameters in order, outputs marked; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """One verdict, ready to be stored: `run_secs`, or an `error`."""
+
+    workload: str
+    """`shash` of a workload that the library has."""
+
+    target_json: str
+    """TVM target as JSON; looked up by `fleet.library.keys.canonical_target`."""
+
+    device_model: str
+    """What hardware: times of one model are comparable."""
+
+    tvm_version: str
+    trace_json: str = ""
+    """The schedule as `Trace.as_json` gives it, decisions included; empty for a baseline."""
+
+    run_secs: tuple[float, ...] = ()
+    """Seconds per run, every repeat."""
+
+    error: ErrorKind | None = None
+    error_message: str = ""
+    job_name: str = ""
+    device_name: str = ""
+    """ "devices/<id>"."""
+
+    device_fingerprint: str = ""
+    artifact_digest: str = ""
+    kind: RecordKind = RecordKind.CANDIDATE
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    """State of the device around the measurement, or where the record was imported from; JSON-ready."""
+
+    checked: bool | None = None
+    """Output compared with the unscheduled program: equal, wrong, or not compared yet."""
+
+    created_at: datetime | None = None
+    """With a time zone; None = now."""
+
+    uid: str = ""
+    """Storing two records of one uid keeps the first, so a store may be repeated; empty = made up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One verdict, as stored. Fields as in NewRecord."""
+
+    id: int
+    uid: str
+    workload: str
+    target_json: str
+    device_model: str
+    tvm_version: str
+    trace_json: str
+    trace_digest: str
+    """`fleet.library.keys.trace_digest` of the trace."""
+
+    run_secs: tuple[float, ...]
+    error: ErrorKind | None
+    error_message: str
+    job_name: str
+    device_name: str
+    device_fingerprint: str
+    artifact_digest: str
+    kind: RecordKind
+    provenance: Mapping[str, object]
+    checked: bool | None
+    created_at: datetime
+
+    @property
+    def median_sec(self) -> float:
+        """Median of the repeats [s]; infinite for a failed one."""
+        return math.inf if self.error or not self.run_secs else statistics.median(self.run_secs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRun:
+    """Latency of a whole model, before and after a job."""
+
+    job_name: str
+    untuned_ms: float | None = None
+    tuned_ms: float | None = None
+    onnxruntime_ms: float | None = None
+    max_abs_error: float | None = None
+    """Largest difference of any output from the reference."""
+
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSummary:
+    """What one job did for one workload."""
+
+    workload: Workload
+    weight: float
+    """How often the model calls it."""
+
+    trials: int
+    errors: Mapping[ErrorKind, int]
+    untuned_sec: float | None
+    best_sec: float | None
+    best_record_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary:
+    """A job with what it did."""
+
+    job: Job
+    workloads: tuple[WorkloadSummary, ...]
+    """In the order in which the job named them."""
+
+    model_runs: tuple[ModelRun, ...]
