@@ -135,9 +135,13 @@ class DeviceClosed(DeviceError):
 
 
 class BuildError(FleetError):
-    """A program did not compile or link."""
+    """A program did not compile or link. `kind` is BUILD_FAILED or BUILD_TIMEOUT."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, message: str, kind: str = "BUILD_FAILED") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class ImportFailed(FleetError):
