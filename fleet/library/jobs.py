@@ -122,7 +122,7 @@ def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str,
     """
     wanted = sorted(set(shashes))
     query = sa.select(workloads.c.shash, workloads.c.id).where(workloads.c.shash.in_(wanted))
-    found: dict[str, int] = dict(connection.execute(query).tuples().all())
+    found: dict[str, int] = {row.shash: row.id for row in connection.execute(query)}
     missing = [shash for shash in wanted if shash not in found]
     if missing:
         raise NotFound(f"the library has no workload {', '.join(missing)}; add workloads before their records")
@@ -145,8 +145,8 @@ def abandoned(connection: sa.Connection) -> list[str]:
     """Names of the running jobs whose process on this host is gone. Of other hosts nothing is known."""
     here = (jobs.c.state == JobState.RUNNING.value) & (jobs.c.host == platform.node())
     query = sa.select(jobs.c.name, jobs.c.pid, jobs.c.process_started_sec).where(here)
-    found = connection.execute(query).tuples().all()
-    return [name for name, pid, started_sec in found if not _lives(pid, started_sec)]
+    found = connection.execute(query).all()
+    return [row.name for row in found if not _lives(row.pid, row.process_started_sec)]
 
 
 def interrupt(connection: sa.Connection, names: Sequence[str]) -> None:

@@ -140,25 +140,25 @@ def trial_counts(connection: sa.Connection, where: Where) -> dict[str, int]:
     """How many distinct candidates of each workload have a verdict."""
     verdict = records.c.error.is_(None) | records.c.error.not_in(sorted(NO_VERDICT))
     query = (
-        sa.select(workloads.c.shash, sa.func.count(sa.distinct(records.c.trace_digest)))
+        sa.select(workloads.c.shash, sa.func.count(sa.distinct(records.c.trace_digest)).label("trials"))
         .select_from(records.join(workloads).outerjoin(jobs))
         .where(*where.clauses(), verdict)
         .group_by(workloads.c.shash)
     )
-    return dict(connection.execute(query).tuples().all())
+    return {row.shash: row.trials for row in connection.execute(query)}
 
 
 def error_counts(connection: sa.Connection, where: Where) -> dict[str, dict[ErrorKind | None, int]]:
     """How many records of each workload ended how; None = with times."""
     query = (
-        sa.select(workloads.c.shash, records.c.error, sa.func.count())
+        sa.select(workloads.c.shash, records.c.error, sa.func.count().label("records"))
         .select_from(records.join(workloads).outerjoin(jobs))
         .where(*where.clauses())
         .group_by(workloads.c.shash, records.c.error)
     )
     found: dict[str, dict[ErrorKind | None, int]] = {}
-    for shash, error, count in connection.execute(query).tuples():
-        found.setdefault(shash, {})[ErrorKind(error) if error else None] = count
+    for row in connection.execute(query):
+        found.setdefault(row.shash, {})[ErrorKind(row.error) if row.error else None] = row.records
     return found
 
 

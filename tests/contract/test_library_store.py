@@ -1,0 +1,407 @@
+"""What every library promises, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from library_postgres import find_binaries, make_database, serve_postgres
+from sqlalchemy import URL
+
+from fleet.errors import InvalidRequest, LibraryError, NotFound
+from fleet.library import JobState, Library, ModelRun, NewRecord, Record, RecordKind, Workload
+from fleet.measuring import ErrorKind, TensorSpec
+
+TARGET = '{"kind":"llvm","mcpu":"x86-64-v3","num-cores":2}'
+MATMUL = Workload(
+    shash="17",
+    name="matmul",
+    mod_json='{"root": 1}',
+    flop=2.0 * 64**3,
+    args=(TensorSpec((64, 64), "float32"), TensorSpec((64, 64), "float32", is_output=True)),
+)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[URL]:
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL server installed")
+    with serve_postgres(binaries) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path_factory.mktemp("library") / "library.sqlite")
+    return make_database(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def library(url: str) -> Iterator[Library]:
+    with Library.open(url) as library:
+        library.add_workload(MATMUL)
+        yield library
+
+
+def record(number: int, sec: float | None = 1e-3, **facts: object) -> NewRecord:
+    """A record of candidate `number`; no time means that it crashed."""
+    given = {
+        "workload": MATMUL.shash,
+        "target_json": TARGET,
+        "device_model": "pi4",
+        "tvm_version": "0.27.0",
+        "trace_json": f'[[["Split",["l1",{number}]]],[]]',
+        "run_secs": () if sec is None else (sec,),
+        "error": ErrorKind.CRASHED if sec is None else None,
+    }
+    return NewRecord(**(given | facts))  # type: ignore[arg-type]
+
+
+def numbers(found: list[Record]) -> list[int]:
+    """Which candidates the records are of."""
+    return [json.loads(entry.trace_json)[0][0][1][1] for entry in found]
+
+
+def test_a_library_opened_again_has_what_it_had(url: str) -> None:
+    """Everything stored is there after closing, every field as it was."""
+    new = record(
+        1,
+        run_secs=(0.1 + 0.2, 1e-9, 3.0),
+        device_name="devices/pi4-03",
+        device_fingerprint="f00",
+        artifact_digest="sha256:12",
+        provenance={"before": {"temp_c": 51.5, "note": "\x00é"}, "spread": math.inf},
+        checked=True,
+        created_at=datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+        uid="u1",
+    )
+    with Library.open(url) as library:
+        library.add_workload(MATMUL)
+        job = library.start_job(title="m", conditions={"trials": 64, "shape": [1, 2]}, tuner="evolutionary")
+        stored = library.add_record(NewRecord(**{**_fields(new), "job_name": job.name}))
+
+    with Library.open(url) as library:
+        [found] = library.records(MATMUL.shash)
+        again = library.job(job.name).job
+        workload = library.workload(MATMUL.shash)
+
+    assert found == stored
+    assert {**_fields(new), "job_name": job.name} == {name: getattr(found, name) for name in _fields(new)}
+    assert workload == MATMUL
+    assert (again.conditions, again.tuner, again.trials_done) == ({"trials": 64, "shape": [1, 2]}, "evolutionary", 1)
+
+
+def test_a_target_is_found_however_it_is_spelled(library: Library) -> None:
+    """TVM's own spelling of a target finds the records stored with the user's, and another target does not."""
+    library.add_record(record(1))
+    by_tvm = '{"tag":"","num-cores":2,"mcpu":"x86-64-v3","keys":["cpu"],"kind":"llvm","feature.has_sve":false}'
+
+    assert numbers(library.best(MATMUL.shash, target_json=by_tvm)) == [1]
+    assert library.best(MATMUL.shash, target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":2}') == []
+
+
+def test_best_is_of_the_device_model_and_version_asked_for(library: Library) -> None:
+    """Times of other hardware or of another TVM never count."""
+    library.add_records([record(1, 3e-3), record(2, 1e-3, device_model="pi5"), record(3, 2e-3, tvm_version="0.28")])
+
+    assert numbers(library.best(MATMUL.shash, device_model="pi4", tvm_version="0.27.0", k=9)) == [1]
+    assert numbers(library.best(MATMUL.shash, k=9)) == [2, 3, 1]
+
+
+def test_the_newest_time_of_a_candidate_speaks(library: Library) -> None:
+    """Measured again, a candidate is as fast as the second measurement says, and is listed once."""
+    library.add_records([record(1, 1e-3), record(2, 2e-3), record(1, 3e-3)])
+
+    found = library.best(MATMUL.shash, k=9)
+
+    assert numbers(found) == [2, 1]
+    assert found[1].median_sec == 3e-3
+    assert len(library.records(MATMUL.shash)) == 3
+
+
+def test_a_failed_repetition_does_not_take_a_time_away(library: Library) -> None:
+    """A candidate that had a time keeps it when its second measurement fails for want of a lease."""
+    library.add_records([record(1, 1e-3), record(1, None, error=ErrorKind.LEASE_ENDED)])
+
+    assert numbers(library.best(MATMUL.shash)) == [1]
+
+
+def test_failures_and_baselines_are_never_best(library: Library) -> None:
+    """Only candidates with times are ranked."""
+    library.add_records([record(1, None), record(2, 1e-6, kind=RecordKind.BASELINE, trace_json=""), record(3, 1e-3)])
+
+    assert numbers(library.best(MATMUL.shash, k=9)) == [3]
+    baseline = library.baseline(MATMUL.shash)
+    assert baseline is not None
+    assert baseline.median_sec == 1e-6
+
+
+def test_a_wrong_candidate_never_comes_back(library: Library) -> None:
+    """After mark_wrong no time of that candidate counts, whatever its device and however often it is measured again."""
+    fast, slow = library.add_records([record(1, 1e-3), record(2, 2e-3)])
+    library.mark_wrong(fast.id, "max error 0.5")
+    library.add_records([record(1, 1e-4), record(1, 1e-4, device_model="pi5")])
+
+    assert [entry.id for entry in library.best(MATMUL.shash, k=9)] == [slow.id]
+    assert library.best(MATMUL.shash, device_model="pi5") == []
+    wrong = library.records(MATMUL.shash)[0]
+    assert (wrong.error, wrong.error_message, wrong.checked) == (ErrorKind.WRONG_OUTPUT, "max error 0.5", False)
+    assert wrong.run_secs == (1e-3,)
+    assert wrong.median_sec == math.inf
+
+
+def test_checked_only_returns_what_was_compared(library: Library) -> None:
+    """A check of one measurement covers the candidate, measured again too."""
+    [first, _] = library.add_records([record(1, 2e-3), record(2, 1e-3)])
+    library.mark_checked(first.id)
+    library.add_record(record(1, 3e-3))
+
+    assert numbers(library.best(MATMUL.shash, k=9, checked_only=True)) == [1]
+    assert library.best(MATMUL.shash, checked_only=True)[0].median_sec == 3e-3
+
+
+def test_a_wrong_workload_leaves_others_alone(library: Library) -> None:
+    """The same trace text on another workload is another candidate."""
+    library.add_workload(Workload(shash="18", name="other", mod_json="{}"))
+    wrong, _ = library.add_records([record(1), record(1, workload="18")])
+    library.mark_wrong(wrong.id)
+
+    assert numbers(library.best("18")) == [1]
+
+
+def test_trial_counts_are_verdicts_on_distinct_candidates(library: Library) -> None:
+    """Repetitions count once, failures of the candidate count, failures of lease or device do not."""
+    library.add_records([record(1), record(1), record(2, None), record(3, None, error=ErrorKind.DEVICE_FAULTED)])
+    library.add_record(record(4, device_model="pi5"))
+
+    assert library.trial_counts([MATMUL.shash, "18"], device_model="pi4") == {MATMUL.shash: 2, "18": 0}
+
+
+def test_a_repeated_store_keeps_one_record(library: Library) -> None:
+    """A writer that lost the answer may store the same uid again and gets the first record."""
+    first = library.add_record(record(1, 1e-3, uid="u1"))
+    second = library.add_record(record(1, 9e-3, uid="u1"))
+
+    assert first == second
+    assert len(library.records()) == 1
+
+
+def test_records_are_stored_all_or_none(library: Library) -> None:
+    """One impossible record in a batch leaves the others out too."""
+    with pytest.raises(NotFound, match="99"):
+        library.add_records([record(1), record(2, workload="99")])
+    with pytest.raises(InvalidRequest, match="neither"):
+        library.add_records([record(1), record(2, run_secs=())])
+    with pytest.raises(InvalidRequest, match="nan"):
+        library.add_record(record(1, math.nan))
+    with pytest.raises(NotFound, match="jobs/none"):
+        library.add_record(record(1, job_name="jobs/none"))
+
+    assert library.records() == []
+
+
+def test_the_limit_keeps_the_newest(library: Library) -> None:
+    """`records` is oldest first, and a limit drops the oldest."""
+    library.add_records([record(number) for number in range(5)])
+
+    assert numbers(library.records(limit=2)) == [3, 4]
+    assert numbers(library.records(with_errors=False)) == [0, 1, 2, 3, 4]
+
+
+def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
+    """Adding a known hash keeps the first name and program, and fills in what was unknown."""
+    library.add_workload(Workload(shash="18", name="first", mod_json="{}"))
+    library.add_workload(Workload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args))
+    library.add_workload(Workload(shash="18", name="third", mod_json="[]", flop=8.0))
+
+    expected = Workload(shash="18", name="first", mod_json="{}", flop=7.0, args=MATMUL.args)
+    assert library.workload("18") == expected
+    assert [w.name for w in library.find_workloads("f*")] == ["first"]
+    assert [w.name for w in library.find_workloads("18")] == ["first"]
+
+
+def test_a_job_tells_what_it_did(library: Library) -> None:
+    """The summary has the job's own workloads in their order, with their trials, errors, best and baseline."""
+    library.add_workload(Workload(shash="18", name="conv", mod_json="{}"))
+    job = library.start_job(title="squeezenet", trials_total=64)
+    library.add_job_workloads(job.name, {"18": 3.0, MATMUL.shash: 1.0})
+    library.add_job_workloads(job.name, {"18": 4.0})
+    library.add_records([record(1, 2e-3), record(2, None), record(3, 4e-3, kind=RecordKind.BASELINE)])
+    library.add_records(
+        [
+            record(4, 3e-3, job_name=job.name),
+            record(5, None, job_name=job.name),
+            record(6, 9e-3, kind=RecordKind.BASELINE, job_name=job.name),
+        ]
+    )
+    library.add_model_run(ModelRun(job_name=job.name, untuned_ms=270.0, tuned_ms=9.0, max_abs_error=1e-6))
+
+    summary = library.job(job.name)
+
+    assert (summary.job.trials_done, summary.job.trials_failed, summary.job.trials_total) == (2, 1, 64)
+    conv, matmul = summary.workloads
+    assert (conv.workload.name, conv.weight, conv.trials, conv.best_sec) == ("conv", 4.0, 0, None)
+    assert (matmul.trials, dict(matmul.errors)) == (2, {ErrorKind.CRASHED: 1})
+    assert (matmul.untuned_sec, matmul.best_sec) == (9e-3, 3e-3)
+    assert summary.model_runs[0].tuned_ms == 9.0
+    assert summary.model_runs[0].onnxruntime_ms is None
+
+
+def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
+    """Its state, message and end are kept; RUNNING is no end; unknown jobs are NotFound."""
+    job = library.start_job(title="m", holder="me@here")
+    assert (job.state, job.pid, job.ended_at) == (JobState.RUNNING, os.getpid(), None)
+
+    library.touch_job(job.name)
+    failed = library.finish_job(job.name, JobState.FAILED, "no device\x00")
+
+    assert (failed.state, failed.message) == (JobState.FAILED, "no device")
+    assert failed.ended_at is not None
+    assert failed.ended_at - failed.started_at < timedelta(minutes=5)
+    assert failed.started_at.tzinfo is not None
+    with pytest.raises(InvalidRequest):
+        library.finish_job(job.name, JobState.RUNNING)
+    for call in (library.touch_job, library.job, lambda name: library.finish_job(name, JobState.FINISHED)):
+        with pytest.raises(NotFound, match="jobs/none"):
+            call("jobs/none")
+
+
+def test_unknown_records_are_not_found(library: Library) -> None:
+    """Marking a record that is not there says so."""
+    for mark in (library.mark_checked, library.mark_wrong):
+        with pytest.raises(NotFound, match="4711"):
+            mark(4711)
+
+
+def test_the_newest_jobs_come_first(library: Library) -> None:
+    """`jobs` lists newest first, up to a limit."""
+    names = [library.start_job(title=str(number)).name for number in range(3)]
+
+    assert [job.name for job in library.jobs(limit=2)] == [names[2], names[1]]
+
+
+@pytest.mark.slow
+def test_a_job_whose_process_was_killed_is_interrupted(url: str) -> None:
+    """kill -9 leaves every committed record, and a job that reads as INTERRUPTED, ended at its last sign of life."""
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_library_store import MATMUL, record
+from fleet.library import Library
+library = Library.open({url!r})
+library.add_workload(MATMUL)
+job = library.start_job(title="m")
+for number in range(1_000_000):
+    library.add_record(record(number, job_name=job.name))
+    print(number, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    acknowledged = [int(process.stdout.readline()) for _ in range(50)]
+    process.send_signal(signal.SIGKILL)
+    acknowledged += [int(line) for line in process.stdout.read().splitlines() if line]
+    process.wait()
+    process.stdout.close()
+
+    with Library.open(url) as library:
+        [job] = library.jobs()
+        stored = numbers(library.records(job_name=job.name))
+
+    assert set(acknowledged) <= set(stored)
+    assert (job.state, job.ended_at) == (JobState.INTERRUPTED, job.touched_at)
+
+
+@pytest.mark.slow
+def test_two_processes_write_at_once_and_lose_nothing(url: str) -> None:
+    """Two writers that even create the library together store 1,000 records each."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_library_store import MATMUL, record
+from fleet.library import Library
+sys.stdin.readline()
+with Library.open({url!r}) as library:
+    library.add_workload(MATMUL)
+    for number in range(1000):
+        library.add_record(record(number, device_name=sys.argv[1]))
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, name], stdin=subprocess.PIPE, text=True) for name in ("a", "b")
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.close()
+    assert [writer.wait(100) for writer in writers] == [0, 0]
+
+    with Library.open(url) as library:
+        found = library.records()
+    for name in ("a", "b"):
+        assert numbers([entry for entry in found if entry.device_name == name]) == list(range(1000))
+
+
+def test_threads_share_a_library(library: Library) -> None:
+    """Calls from several threads at once all arrive."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: library.add_record(record(number)), range(40)))
+
+    assert sorted(numbers(library.records())) == list(range(40))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=()), max_size=20), key=st.text(max_size=5))
+def test_any_text_can_be_stored(library: Library, text: str, key: str) -> None:
+    """Whatever bytes a crash or a file name holds, the record is stored; only zero bytes and surrogates are changed."""
+    job = library.start_job(title=text, holder=text)
+    new = record(1, None, error_message=text, device_model=text, provenance={key: key}, job_name=job.name)
+
+    stored = library.add_record(new)
+
+    assert stored.error_message == text.replace("\0", "").encode("utf-8", "replace").decode()
+    assert stored.provenance == {key: key}
+
+
+def test_another_schema_version_is_refused(url: str) -> None:
+    """A library of another version is named with its version, and what to do."""
+    import sqlalchemy as sa
+
+    with Library.open(url) as library:
+        library.add_workload(MATMUL)
+        with library._engine.connect() as connection:
+            connection.execute(sa.text("UPDATE tvm_fleet_library SET schema_version = 99"))
+            connection.commit()
+
+    with pytest.raises(LibraryError, match=r"version 99.*newer tvm-fleet"):
+        Library.open(url)
+
+
+def test_a_foreign_database_is_refused(url: str) -> None:
+    """Tables of another program are left alone."""
+    import sqlalchemy as sa
+
+    from fleet.library.engine import database_url
+
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE jobs (x INTEGER)"))
+    engine.dispose()
+
+    with pytest.raises(LibraryError, match="another program"):
+        Library.open(url)
+
+
+def _fields(new: NewRecord) -> dict[str, object]:
+    return {name: getattr(new, name) for name in NewRecord.__dataclass_fields__}
