@@ -32,6 +32,9 @@ ERROR_KEY = "fleet-error"
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Bound on one message: the largest tensor of a Call."""
 
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+"""What reading a stream by hand returns at its end."""
+
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

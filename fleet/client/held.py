@@ -1,0 +1,116 @@
+"""The device of a lease that another process holds for this one: `fleet acquire SELECTOR -- COMMAND` started us.
+
+The holder renews the lease and rewrites the token's file at each renewal; this side reads it and gives nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from fleet.client.device import Device
+from fleet.errors import ConfigError, FleetError, LeaseExpired
+from fleet.v1 import device_pb2, lease_pb2
+
+TOKEN_FILE = "FLEET_TOKEN_FILE"  # noqa: S105 - the name of a variable
+LEASE = "FLEET_LEASE"
+DEVICE = "FLEET_DEVICE"
+DEVICE_ADDRESS = "FLEET_DEVICE_ADDRESS"
+INVENTORY = "FLEET_DEVICE_INVENTORY"
+
+_POLL_SEC = 0.5
+
+
+def environment(device: Device, tracker_address: str, token_path: Path) -> dict[str, str]:
+    """Return the variables from which `held_device` finds a device."""
+    return {
+        LEASE: device.lease.name,
+        DEVICE: device.name,
+        DEVICE_ADDRESS: device.address,
+        INVENTORY: json_format.MessageToJson(device.inventory, indent=None),
+        TOKEN_FILE: str(token_path),
+        "FLEET_TRACKER": tracker_address,
+    }
+
+
+@contextlib.asynccontextmanager
+async def held_device() -> AsyncGenerator[Device, None]:
+    """Use the device whose lease is in the environment, without asking for another.
+
+    Raises:
+        ConfigError: this process was not started by `fleet acquire`.
+    """
+    borrowed = BorrowedLease.from_environment()
+    device = Device(borrowed)
+    following = asyncio.create_task(borrowed.follow(), name="fleet follow token")
+    try:
+        yield device
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await device.release()
+
+
+class BorrowedLease:
+    """A lease known from its token's file."""
+
+    def __init__(self, device: device_pb2.Device, lease_name: str, token_path: Path) -> None:
+        self.device = device
+        self.ended: FleetError | None = None
+        self.lease = lease_pb2.Lease(name=lease_name, device_name=device.name)
+        self.token = lease_pb2.Token()
+        self._token_path = token_path
+        self._on_end: list[Callable[[], None]] = []
+        self._on_renew: list[Callable[[], None]] = []
+        self._read()
+
+    @classmethod
+    def from_environment(cls) -> BorrowedLease:
+        """Read the variables that `environment` sets."""
+        missing = [name for name in (LEASE, DEVICE, DEVICE_ADDRESS, TOKEN_FILE) if not os.environ.get(name)]
+        if missing:
+            raise ConfigError(
+                f"no lease in the environment ({', '.join(missing)} not set); run this under: "
+                "fleet acquire SELECTOR -- COMMAND"
+            )
+        inventory = json_format.Parse(os.environ.get(INVENTORY) or "{}", device_pb2.Inventory(), True)
+        device = device_pb2.Device(name=os.environ[DEVICE], address=os.environ[DEVICE_ADDRESS], inventory=inventory)
+        borrowed = cls(device, os.environ[LEASE], Path(os.environ[TOKEN_FILE]))
+        if borrowed.ended is not None:
+            raise borrowed.ended
+        return borrowed
+
+    def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
+        """Have these called when the token's file goes away and when it changes."""
+        self._on_end.append(on_end)
+        self._on_renew.append(on_renew)
+
+    async def follow(self) -> None:
+        """Watch the token's file until the lease is over."""
+        while self.ended is None:
+            await asyncio.sleep(_POLL_SEC)
+            if self._read():
+                for callback in self._on_renew:
+                    callback()
+        for callback in self._on_end:
+            callback()
+
+    def _read(self) -> bool:
+        """Read the file and tell whether it holds a newer token."""
+        try:
+            token = lease_pb2.Token.FromString(self._token_path.read_bytes())
+        except OSError:
+            self.ended = LeaseExpired(
+                f"{self.lease.name} on {self.device.name} is over: its holder took the token away"
+            )
+            return False
+        is_newer = token != self.token
+        self.token = token
+        claims = lease_pb2.LeaseClaims.FromString(token.claims)
+        self.lease.epoch, self.lease.holder = claims.epoch, claims.holder
+        return is_newer

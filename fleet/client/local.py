@@ -1,0 +1,175 @@
+"""A fleet of this machine alone: a tracker and an agent as child processes, for as long as they are wanted.
+
+    async with LocalFleet() as local, fleet.aio.connect(local.address) as client: ...
+
+Without a state directory everything is forgotten at the end. The children die with this process, also by kill -9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc.aio
+
+from fleet.client.children import Child, ChildSpec, keep_running
+from fleet.errors import FleetError
+from fleet.rpc import Stub, make_channel
+from fleet.v1 import fleet_service_pb2
+
+logger = logging.getLogger(__name__)
+
+_TRACKER_READY = re.compile(r"tracker listening on (?P<address>\S+)")
+_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+)")
+_POLL_SEC = 0.05
+
+
+class LocalFleet:
+    """Tracker and agent of this machine.
+
+    Args:
+        state_dir: where both keep what has to last; a temporary directory when None.
+        port: the tracker's port, a free one when 0.
+        agent_config: what the agent serves; this machine's CPU when None.
+        tracker_args, agent_args: more command-line arguments.
+        restarts: start a child again when it dies.
+        on_change: told in a sentence when a child dies or comes back.
+    """
+
+    def __init__(
+        self,
+        *,
+        state_dir: Path | None = None,
+        port: int = 0,
+        agent_config: Path | None = None,
+        tracker_args: Sequence[str] = (),
+        agent_args: Sequence[str] = (),
+        restarts: bool = False,
+        ready_timeout_sec: float = 30.0,
+        on_change: Callable[[str], object] | None = None,
+    ) -> None:
+        self.address = ""
+        """Where the tracker listens, once started."""
+
+        self.agent_address = ""
+        self.tracker: Child | None = None
+        self.agent: Child | None = None
+        self._wanted_state_dir = state_dir
+        self._port = port
+        self._agent_config = agent_config
+        self._tracker_args = tuple(tracker_args)
+        self._agent_args = tuple(agent_args)
+        self._restarts = restarts
+        self._ready_timeout_sec = ready_timeout_sec
+        self._on_change = on_change or (lambda text: logger.warning("local fleet", extra={"change": text}))
+        self._supervisors: list[asyncio.Task[None]] = []
+        self.state_dir = Path()
+
+    async def __aenter__(self) -> LocalFleet:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start both and wait until the agent's devices can be asked for.
+
+        Raises:
+            FleetError: one of them did not start; the message carries its last lines.
+        """
+        self.state_dir = self._wanted_state_dir or Path(tempfile.mkdtemp(prefix="fleet-"))
+        try:
+            await self._start_tracker()
+            await self._start_agent()
+            await self._await_devices()
+        except BaseException:
+            await self.stop()
+            raise
+        if self._restarts:
+            for child in (self.tracker, self.agent):
+                if child is not None:
+                    keeper = keep_running(child, self._on_change)
+                    self._supervisors.append(asyncio.create_task(keeper, name=f"fleet keep {child.spec.name}"))
+
+    async def stop(self) -> None:
+        """Stop both, the agent first. Idempotent."""
+        for supervisor in self._supervisors:
+            supervisor.cancel()
+        await asyncio.gather(*self._supervisors, return_exceptions=True)
+        self._supervisors.clear()
+        for child in (self.agent, self.tracker):
+            if child is not None:
+                await child.stop()
+        if self._wanted_state_dir is None and self.state_dir != Path():
+            await asyncio.to_thread(shutil.rmtree, self.state_dir, ignore_errors=True)
+
+    async def _start_tracker(self) -> None:
+        self.tracker = Child(self._tracker_spec(self._port))
+        self.address = (await self.tracker.start())["address"]
+        # A restart has to come back where agents and clients look for it.
+        self.tracker.spec = self._tracker_spec(int(self.address.rpartition(":")[2]))
+
+    async def _start_agent(self) -> None:
+        config = ("--config", str(self._agent_config)) if self._agent_config is not None else ()
+        self.agent = Child(
+            ChildSpec(
+                name="agent",
+                command=(
+                    *(sys.executable, "-m", "device_agents", "--tracker", self.address, "--port", "0"),
+                    *("--state-dir", str(self.state_dir / "agent")),
+                    *config,
+                    *self._agent_args,
+                ),
+                ready=_AGENT_READY,
+                log_path=self.state_dir / "log" / "agent.log",
+                ready_timeout_sec=self._ready_timeout_sec,
+            )
+        )
+        self.agent_address = (await self.agent.start())["address"]
+
+    def _tracker_spec(self, port: int) -> ChildSpec:
+        return ChildSpec(
+            name="tracker",
+            command=(
+                *(sys.executable, "-m", "fleet.tracker", "--host", "127.0.0.1", "--port", str(port)),
+                *("--state-dir", str(self.state_dir / "tracker")),
+                *self._tracker_args,
+            ),
+            ready=_TRACKER_READY,
+            log_path=self.state_dir / "log" / "tracker.log",
+            ready_timeout_sec=self._ready_timeout_sec,
+        )
+
+    async def _await_devices(self) -> None:
+        """Wait for the tracker to know the agent's devices: a request before that would be refused."""
+        channel = make_channel(self.address)
+        stub = Stub(channel, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"])
+        try:
+            async with asyncio.timeout(self._ready_timeout_sec):
+                while not await _has_devices(stub, self.agent_address):  # noqa: ASYNC110 - no event crosses processes
+                    await asyncio.sleep(_POLL_SEC)
+        except TimeoutError:
+            raise FleetError(
+                f"the agent at {self.agent_address} did not attach to the tracker at {self.address} within "
+                f"{self._ready_timeout_sec:g} s; see {self.state_dir / 'log' / 'agent.log'}"
+            ) from None
+        finally:
+            await channel.close(None)
+
+
+async def _has_devices(stub: Stub, agent_address: str) -> bool:
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        answer = await stub.get_fleet(fleet_service_pb2.GetFleetRequest())
+        return any(device.address == agent_address for device in answer.snapshot.devices)
+    return False

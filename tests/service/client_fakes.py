@@ -1,0 +1,225 @@
+"""A small data path and a small tracker for client tests: real gRPC, answers that a test sets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from fleet import wire
+from fleet.client import arrays
+from fleet.errors import ArtifactRefused, FleetError, LeaseExpired
+from fleet.rpc import add_service, bind, make_server
+from fleet.v1 import (
+    device_pb2,
+    fleet_service_pb2,
+    lease_pb2,
+    lease_service_pb2,
+    measurement_pb2,
+    session_service_pb2,
+)
+
+TOKEN_KEY = "fleet-token-bin"
+
+
+class SmallAgent:
+    """Stores artifacts, "measures" 1 us per candidate, doubles arrays."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+        self.puts = 0
+        self.opened_with: list[bytes] = []
+        self.is_closed = False
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.fail_after: int | None = None
+        self.address = ""
+
+    async def open_session(self, request: Any, context: Any) -> session_service_pb2.OpenSessionResponse:
+        self.opened_with.append(token_of(context))
+        return session_service_pb2.OpenSessionResponse(worker_pid=1)
+
+    async def find_missing(self, request: Any, context: Any) -> session_service_pb2.FindMissingResponse:
+        return session_service_pb2.FindMissingResponse(digests=[d for d in request.digests if d not in self.stored])
+
+    async def put_artifact(self, requests: Any, context: Any) -> session_service_pb2.PutArtifactResponse:
+        digest, content = "", b""
+        async for request in requests:
+            digest = digest or request.digest
+            content += request.chunk
+        if digest != "sha256:" + hashlib.sha256(content).hexdigest():
+            raise ArtifactRefused("wrong hash")
+        self.stored[digest] = content
+        self.puts += 1
+        return session_service_pb2.PutArtifactResponse(digest=digest)
+
+    async def measure(self, requests: Any, context: Any) -> AsyncIterator[measurement_pb2.MeasureResponse]:
+        count = 0
+        async for request in requests:
+            await self.hold.wait()
+            if self.fail_after is not None and count >= self.fail_after:
+                raise LeaseExpired("the token ran out")
+            count += 1
+            yield measurement_pb2.MeasureResponse(
+                measurement=measurement_pb2.Measurement(candidate_id=request.candidate_id, run_secs=[1e-6])
+            )
+
+    async def call(self, request: Any, context: Any) -> session_service_pb2.CallResponse:
+        if request.function == "crash":
+            return session_service_pb2.CallResponse(
+                error=measurement_pb2.ERROR_KIND_CRASHED, error_message="it died", signal=11
+            )
+        tensors = [arg.tensor for arg in request.args if arg.WhichOneof("kind") == "tensor"]
+        outputs = [arg.output for arg in request.args if arg.WhichOneof("kind") == "output"]
+        doubled = [arrays.tensor_to_proto(2 * arrays.tensor_from_proto(tensor)) for tensor in tensors]
+        if outputs:
+            total = sum(np.asarray(arrays.tensor_from_proto(tensor)) for tensor in doubled)
+            doubled = [arrays.tensor_to_proto(np.asarray(total, dtype=outputs[0].dtype))]
+        return session_service_pb2.CallResponse(outputs=doubled)
+
+    async def watch_logs(self, request: Any, context: Any) -> AsyncIterator[session_service_pb2.WatchLogsResponse]:
+        yield session_service_pb2.WatchLogsResponse(text="hello\n")
+
+    async def close_session(self, request: Any, context: Any) -> session_service_pb2.CloseSessionResponse:
+        self.is_closed = True
+        return session_service_pb2.CloseSessionResponse()
+
+
+class SmallTracker:
+    """Grants its one device to whoever asks first; a test can refuse, end and hold back."""
+
+    def __init__(self, agent_address: str) -> None:
+        self.device = device_pb2.Device(
+            name="devices/small",
+            address=agent_address,
+            inventory=device_pb2.Inventory(kind="simulated", is_simulated=True, labels={"arch": "x86_64"}),
+        )
+        self.leases: dict[str, lease_pb2.Lease] = {}
+        self.streams: list[asyncio.Queue[lease_service_pb2.TrackerEvent]] = []
+        self.seen: list[lease_service_pb2.ClientEvent] = []
+        self.grants = True
+        self.ttl_sec = 30.0
+        self.lists_leases: list[lease_pb2.Lease] | None = None
+        self._numbers = itertools.count(1)
+
+    async def open_leases(self, requests: Any, context: Any) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
+        outgoing: asyncio.Queue[lease_service_pb2.TrackerEvent] = asyncio.Queue()
+        self.streams.append(outgoing)
+        reader = asyncio.create_task(self._read(requests, outgoing))
+        try:
+            while True:
+                yield lease_service_pb2.OpenLeasesResponse(events=[await outgoing.get()])
+        finally:
+            reader.cancel()
+            self.streams.remove(outgoing)
+
+    async def revoke_lease(self, request: Any, context: Any) -> lease_service_pb2.RevokeLeaseResponse:
+        lease = self.leases.pop(request.lease_name)
+        self.end(lease.name, lease_service_pb2.LEASE_END_REVOKED, request.reason)
+        return lease_service_pb2.RevokeLeaseResponse(lease=lease)
+
+    async def get_fleet(self, request: Any, context: Any) -> fleet_service_pb2.GetFleetResponse:
+        return fleet_service_pb2.GetFleetResponse(snapshot=fleet_service_pb2.Snapshot(devices=[self.device]))
+
+    async def watch_fleet(self, request: Any, context: Any) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:
+        yield fleet_service_pb2.WatchFleetResponse(snapshot=fleet_service_pb2.Snapshot(version=1))
+        await asyncio.Event().wait()
+
+    def end(self, name: str, how: int, message: str = "") -> None:
+        """Tell every client that a lease is over."""
+        self.leases.pop(name, None)
+        ended = lease_service_pb2.LeaseEnded(lease_name=name, end=how, message=message)  # type: ignore[arg-type]
+        for outgoing in self.streams:
+            outgoing.put_nowait(lease_service_pb2.TrackerEvent(lease_ended=ended))
+
+    async def _read(self, requests: Any, outgoing: asyncio.Queue[lease_service_pb2.TrackerEvent]) -> None:
+        async for request in requests:
+            if request.HasField("hello"):
+                listed = self.lists_leases if self.lists_leases is not None else list(self.leases.values())
+                welcome = lease_service_pb2.Welcome(tracker_id="t", leases=listed)
+                outgoing.put_nowait(lease_service_pb2.TrackerEvent(welcome=welcome))
+            for event in request.events:
+                self.seen.append(event)
+                self._answer(event, outgoing)
+
+    def _answer(
+        self, event: lease_service_pb2.ClientEvent, outgoing: asyncio.Queue[lease_service_pb2.TrackerEvent]
+    ) -> None:
+        kind = event.WhichOneof("kind")
+        if kind == "acquire" and self.grants:
+            outgoing.put_nowait(lease_service_pb2.TrackerEvent(granted=self.grant(event.acquire)))
+        elif kind == "acquire":
+            queued = lease_pb2.PendingRequest(
+                request_id=event.acquire.request_id, position=3, reason="devices/small is held by bob@host"
+            )
+            outgoing.put_nowait(lease_service_pb2.TrackerEvent(queued=queued))
+        elif kind == "renew":
+            lease = self.leases.get(event.renew.lease_name)
+            if lease is None:
+                self.end(event.renew.lease_name, lease_service_pb2.LEASE_END_UNKNOWN)
+                return
+            renewed = lease_service_pb2.Renewed(lease=lease, token=self._token(lease))
+            outgoing.put_nowait(lease_service_pb2.TrackerEvent(renewed=renewed))
+        elif kind == "release":
+            self.end(event.release.lease_name, lease_service_pb2.LEASE_END_RELEASED)
+
+    def grant(self, acquire: lease_pb2.Acquire) -> lease_pb2.Granted:
+        number = next(self._numbers)
+        lease = lease_pb2.Lease(name=f"leases/{number}", device_name=self.device.name, epoch=number)
+        self.leases[lease.name] = lease
+        return lease_pb2.Granted(
+            request_id=acquire.request_id, lease=lease, token=self._token(lease), device=self.device
+        )
+
+    def _token(self, lease: lease_pb2.Lease) -> lease_pb2.Token:
+        now_sec = time.time()
+        claims = lease_pb2.LeaseClaims(
+            lease_name=lease.name,
+            device_name=lease.device_name,
+            epoch=lease.epoch,
+            issued_at=wire.timestamp(now_sec),
+            expires_at=wire.timestamp(now_sec + self.ttl_sec),
+        )
+        return lease_pb2.Token(claims=claims.SerializeToString(), signature=b"s")
+
+    def kinds(self) -> list[str]:
+        """Return what clients sent, in order."""
+        return [str(event.WhichOneof("kind")) for event in self.seen]
+
+
+def token_of(context: Any) -> bytes:
+    return next(bytes(value) for key, value in context.invocation_metadata() if key == TOKEN_KEY)
+
+
+@contextlib.asynccontextmanager
+async def serving(port: int = 0, **services: object) -> AsyncGenerator[str, None]:
+    """Serve some of lease, fleet and session services on 127.0.0.1 and yield the address."""
+    modules = {"lease": lease_service_pb2, "fleet": fleet_service_pb2, "session": session_service_pb2}
+    server = make_server()
+    for name, servicer in services.items():
+        add_service(server, modules[name].DESCRIPTOR.services_by_name[f"{name.title()}Service"], servicer)
+    try:
+        bound = bind(server, "127.0.0.1", port, what="the test")
+        await server.start()
+        yield f"127.0.0.1:{bound}"
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def small_fleet() -> AsyncGenerator[tuple[str, SmallTracker, SmallAgent], None]:
+    """Serve a tracker and an agent; yields the tracker's address and both."""
+    agent = SmallAgent()
+    async with serving(session=agent) as agent.address:
+        tracker = SmallTracker(agent.address)
+        async with serving(lease=tracker, fleet=tracker) as address:
+            yield address, tracker, agent
+
+
+__all__ = ["FleetError", "SmallAgent", "SmallTracker", "serving", "small_fleet"]
