@@ -1,0 +1,78 @@
+"""Who may use the cores now: builds or measurements, never both, where they share a machine.
+
+A timing taken beside a busy compiler is no timing. On a machine that both builds and measures, the two sides take
+turns, in the order in which they asked; where the device is on another machine, nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+Side = Literal["building", "measuring"]
+
+
+class Turns:
+    """A room for one side at a time. Members of a side share it; the other side gets it next once it has asked."""
+
+    def __init__(self, *, shares_cores: bool) -> None:
+        self._shares_cores = shares_cores
+        self._side: Side | None = None
+        self._members = 0
+        self._waiting: deque[tuple[Side, asyncio.Event]] = deque()
+
+    @asynccontextmanager
+    async def building(self) -> AsyncIterator[None]:
+        """Hold the cores for building."""
+        async with self._turn("building"):
+            yield
+
+    @asynccontextmanager
+    async def measuring(self) -> AsyncIterator[None]:
+        """Hold the cores for measuring."""
+        async with self._turn("measuring"):
+            yield
+
+    @asynccontextmanager
+    async def _turn(self, side: Side) -> AsyncIterator[None]:
+        if not self._shares_cores:
+            yield
+            return
+        await self._enter(side)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    async def _enter(self, side: Side) -> None:
+        if self._side in (None, side) and not self._waiting:
+            self._side = side
+            self._members += 1
+            return
+        ticket = (side, asyncio.Event())
+        self._waiting.append(ticket)
+        try:
+            await ticket[1].wait()
+        except asyncio.CancelledError:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                self._admit()
+            else:  # admitted and cancelled in the same moment: hand the place on
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        self._members -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        if self._members == 0:
+            self._side = None
+        while self._waiting and self._side in (None, self._waiting[0][0]):
+            side, event = self._waiting.popleft()
+            self._side = side
+            self._members += 1
+            event.set()
