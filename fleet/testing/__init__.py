@@ -1,0 +1,8 @@
+"""Public fakes and helpers for tests of the fleet and of what is built on it."""
+
+from fleet.testing.agent import SimulatedAgent
+from fleet.testing.clock import FakeClock
+from fleet.testing.tracker import ServedTracker, serve_tracker
+from fleet.testing.waiting import eventually, eventually_sync
+
+__all__ = ["FakeClock", "ServedTracker", "SimulatedAgent", "eventually", "eventually_sync", "serve_tracker"]

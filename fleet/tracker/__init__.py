@@ -1,0 +1,1 @@
+"""Grants devices: who is there, who holds what, who waits. A pure core with gRPC, a journal and zeroconf at its edges."""

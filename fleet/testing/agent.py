@@ -1,0 +1,106 @@
+"""An agent that only attaches: devices for tests and load, without a data path behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import grpc.aio
+
+from fleet import rpc
+from fleet.errors import TrackerUnavailable
+from fleet.testing.waiting import eventually
+from fleet.v1 import agent_service_pb2, device_pb2
+
+_HEARTBEAT_SEC = 5.0
+
+
+class SimulatedAgent:
+    """Speaks `Attach` and remembers what it was told: `async with SimulatedAgent(address, ["devices/sim-0"]) as agent`."""
+
+    def __init__(
+        self,
+        tracker_address: str,
+        device_names: Sequence[str],
+        *,
+        agent_id: str = "simulated",
+        kind: str = "simulated",
+        labels: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1:1",
+    ) -> None:
+        self.agent_id = agent_id
+        self.fences: dict[str, int] = {}
+        """Newest fence of each device."""
+        self.public_key = b""
+        self.tracker_time: list[float] = []
+        self.error: Exception | None = None
+        """Why the stream ended, once it has."""
+        self._tracker_address = tracker_address
+        inventory = device_pb2.Inventory(kind=kind, labels=labels, is_simulated=True, device_model="simulated")
+        devices = [device_pb2.Device(name=name, inventory=inventory) for name in device_names]
+        self._hello = agent_service_pb2.AgentHello(agent_id=agent_id, address=address, devices=devices, version="0")
+        self._outgoing: asyncio.Queue[agent_service_pb2.AttachRequest] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._is_attached = asyncio.Event()
+
+    async def open(self) -> None:
+        """Attach; return when the tracker has answered.
+
+        Raises:
+            FleetError: the tracker refused, as the class that it raised.
+        """
+        self._task = asyncio.create_task(self._run(), name=f"simulated agent {self.agent_id}")
+        await eventually(lambda: self._is_attached.is_set() or self.error)
+        if self.error:
+            await self.close()
+            raise self.error
+
+    async def close(self) -> None:
+        """Go away, as a process that ends does."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    def report(self, device_name: str, *, is_healthy: bool, reason: str = "", **telemetry: Any) -> None:
+        """Say how a device is."""
+        readings = device_pb2.Telemetry(**telemetry)
+        report = agent_service_pb2.DeviceReport(
+            device_name=device_name, is_healthy=is_healthy, reason=reason, telemetry=readings
+        )
+        self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=[report]))
+
+    async def __aenter__(self) -> SimulatedAgent:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self) -> None:
+        try:
+            async with rpc.make_channel(self._tracker_address) as channel:
+                stub = rpc.Stub(channel, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"])
+                async for response in stub.attach(self._messages()):
+                    self._take(response)
+            self.error = ConnectionError("the tracker ended the stream")
+        except grpc.aio.AioRpcError as error:
+            self.error = rpc.from_rpc_error(error, TrackerUnavailable)
+
+    async def _messages(self) -> AsyncIterator[agent_service_pb2.AttachRequest]:
+        yield agent_service_pb2.AttachRequest(hello=self._hello)
+        while True:
+            try:
+                async with asyncio.timeout(_HEARTBEAT_SEC):
+                    message = await self._outgoing.get()
+            except TimeoutError:
+                message = agent_service_pb2.AttachRequest()
+            yield message
+
+    def _take(self, response: agent_service_pb2.AttachResponse) -> None:
+        self.public_key = response.public_key or self.public_key
+        self.tracker_time.append(response.tracker_time.seconds + response.tracker_time.nanos / 1e9)
+        for fence in response.fences:
+            self.fences[fence.device_name] = max(fence.epoch, self.fences.get(fence.device_name, 0))
+        self._is_attached.set()

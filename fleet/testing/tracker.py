@@ -1,0 +1,59 @@
+"""A real tracker in the test's own process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fleet.clock import Clock
+from fleet.tracker.records import Limits
+from fleet.tracker.server import Tracker, TrackerConfig
+
+
+class ServedTracker:
+    """A tracker that can be stopped and started again on the same port and journal."""
+
+    def __init__(self, settings: TrackerConfig, clock: Clock | None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.tracker = Tracker(settings, clock)
+
+    @property
+    def address(self) -> str:
+        """ "host:port"; the same after a restart."""
+        return self.tracker.address
+
+    async def start(self) -> None:
+        """Listen."""
+        port = int(self.tracker.address.rpartition(":")[2] or self._settings.port)
+        self.tracker = Tracker(replace(self._settings, port=port), self._clock)
+        await self.tracker.open()
+
+    async def stop(self) -> None:
+        """Stop as a process that ends does. Idempotent."""
+        await self.tracker.close()
+
+    async def restart(self) -> None:
+        """Stop and start again."""
+        await self.stop()
+        await self.start()
+
+
+@asynccontextmanager
+async def serve_tracker(
+    *, limits: Limits | None = None, clock: Clock | None = None, state_dir: Path | None = None
+) -> AsyncIterator[ServedTracker]:
+    """Serve a tracker on a free port of the loopback, with a journal that is removed at the end unless `state_dir` is given."""
+    with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
+        settings = TrackerConfig(
+            port=0, state_dir=state_dir or Path(temporary), is_discoverable=False, limits=limits or Limits()
+        )
+        served = ServedTracker(settings, clock)
+        await served.start()
+        try:
+            yield served
+        finally:
+            await served.stop()

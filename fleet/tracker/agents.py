@@ -1,0 +1,177 @@
+"""The tracker's side of agents: fleet.v1.AgentService."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import unquote
+
+import grpc.aio
+
+from fleet.errors import AlreadyExists, InvalidRequest
+from fleet.selectors import device_labels
+from fleet.tracker import events as ev
+from fleet.tracker.engine import Engine
+from fleet.tracker.outbox import Outbox
+from fleet.tracker.view import FleetView
+from fleet.v1 import agent_service_pb2, device_pb2
+from fleet.wire import timestamp
+
+logger = logging.getLogger(__name__)
+
+_MAX_UNSENT = 50_000
+"""Fences that may wait for one agent; it loses its stream at one more and hears the newest when it attaches again."""
+_MESSAGE_FENCES = 1_000
+_HEARTBEAT_SEC = 5.0
+_SILENCE_SEC = 30.0
+"""An agent that says nothing for so long (six heartbeats) is taken for gone: its host may be frozen."""
+_DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
+
+FenceOutbox = Outbox[agent_service_pb2.Fence]
+
+
+class AgentServicer:
+    """fleet.v1.AgentService."""
+
+    def __init__(self, engine: Engine, view: FleetView, public_key: bytes) -> None:
+        self._engine = engine
+        self._view = view
+        self._public_key = public_key
+        self._outboxes: dict[str, FenceOutbox] = {}
+
+    def deliver(self, effect: ev.Attached | ev.Fence) -> None:
+        """Send an effect to its agent, if it is there."""
+        outbox = self._outboxes.get(effect.agent_id)
+        if outbox is None:
+            return
+        epochs = {effect.device_name: effect.epoch} if isinstance(effect, ev.Fence) else effect.epochs_by_device
+        for name, epoch in epochs.items():
+            outbox.put(agent_service_pb2.Fence(device_name=name, epoch=epoch))
+
+    async def attach(
+        self,
+        requests: AsyncIterator[agent_service_pb2.AttachRequest],
+        context: grpc.aio.ServicerContext,  # type: ignore[type-arg]
+    ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
+        messages = aiter(requests)
+        first = await anext(messages, None)
+        if first is None or not first.hello.agent_id:
+            raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
+        event = _attached(first, context.peer())
+        outbox: FenceOutbox = Outbox(_MAX_UNSENT)
+        if older := self._outboxes.get(event.agent_id):
+            older.close()
+        self._outboxes[event.agent_id] = outbox
+        context.add_done_callback(lambda _: self._drop(event.agent_id, outbox))
+        reader: asyncio.Task[None] | None = None
+        try:
+            await self._admit(event, first)
+            reader = asyncio.create_task(
+                self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[:8]}"
+            )
+            yield self._message(outbox_items=await outbox.take(_MESSAGE_FENCES, 0), public_key=self._public_key)
+            while (fences := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
+                yield self._message(outbox_items=fences)
+        finally:
+            if reader:
+                reader.cancel()
+            self._drop(event.agent_id, outbox)
+
+    def close(self) -> None:
+        """End all streams."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest) -> None:
+        for report in first.reports:
+            self._view.set_telemetry(report.device_name, report.telemetry)
+        for effect in await self._engine.ask(event):
+            if isinstance(effect, ev.AttachRefused):
+                raise AlreadyExists(effect.message)
+        names = [device.name for device in event.devices]
+        logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
+
+    def _message(
+        self, *, outbox_items: list[agent_service_pb2.Fence] | None, public_key: bytes = b""
+    ) -> agent_service_pb2.AttachResponse:
+        now = timestamp(self._engine.clock.now_sec())
+        return agent_service_pb2.AttachResponse(tracker_time=now, public_key=public_key, fences=outbox_items)
+
+    async def _read(
+        self, agent_id: str, messages: AsyncIterator[agent_service_pb2.AttachRequest], outbox: FenceOutbox
+    ) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(_SILENCE_SEC):
+                    message = await anext(messages, None)
+                if message is None or outbox.is_closed:
+                    return
+                for report in message.reports:
+                    self._report(agent_id, report)
+        except TimeoutError:
+            logger.warning("agent is silent, taken for gone", extra={"agent": agent_id})
+        finally:
+            outbox.close()
+
+    def _report(self, agent_id: str, report: agent_service_pb2.DeviceReport) -> None:
+        device = self._engine.state.devices.get(report.device_name)
+        if device is None or device.agent_id != agent_id:
+            return
+        if report.HasField("telemetry"):
+            self._view.set_telemetry(report.device_name, report.telemetry)
+        if (device.is_healthy, device.reason) != (report.is_healthy, report.reason):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, report.reason))
+
+    def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
+        outbox.close()
+        if self._outboxes.get(agent_id) is not outbox:
+            return
+        del self._outboxes[agent_id]
+        self._engine.submit(ev.AgentDetached(agent_id))
+        logger.info("agent detached", extra={"agent": agent_id})
+
+
+def _attached(first: agent_service_pb2.AttachRequest, peer: str) -> ev.AgentAttached:
+    """Check what an agent says about itself.
+
+    Raises:
+        InvalidRequest: a name, kind, label or address is malformed, or a device is offered twice.
+    """
+    reports = {report.device_name: report for report in first.reports}
+    devices = tuple(_offered(device, reports.get(device.name)) for device in first.hello.devices)
+    if len({device.name for device in devices}) < len(devices):
+        raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
+    return ev.AgentAttached(first.hello.agent_id, _reachable(first.hello.address, peer), devices)
+
+
+def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:
+    inventory = device.inventory
+    if not _DEVICE_NAME.fullmatch(device.name):
+        raise InvalidRequest(f"device name {device.name!r} is malformed; write it like 'devices/pi4-03'")
+    if not _KIND.fullmatch(inventory.kind):
+        raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
+    if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
+        raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
+    return ev.OfferedDevice(
+        name=device.name,
+        kind=inventory.kind,
+        labels=device_labels(device.name, inventory.kind, inventory.labels),
+        description=inventory.SerializeToString(deterministic=True),
+        is_healthy=report.is_healthy if report else True,
+        reason=report.reason if report else "",
+    )
+
+
+def _reachable(address: str, peer: str) -> str:
+    """Return "host:port" of an agent; where it named no host, the one that it called from ("ipv4:127.0.0.1:4000")."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")
+    if host in _ANY_HOST:
+        host = unquote(peer).partition(":")[2].rpartition(":")[0] or "127.0.0.1"
+    return f"{host}:{port}"

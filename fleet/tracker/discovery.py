@@ -1,0 +1,126 @@
+"""Finding a tracker on the local network by zeroconf (mDNS), service type `_tvm-fleet._tcp.local.`.
+
+A convenience, never a condition: where multicast does not work, addresses are given by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+
+from zeroconf import InterfaceChoice, InterfacesType, ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+logger = logging.getLogger(__name__)
+
+SERVICE_TYPE = "_tvm-fleet._tcp.local."
+_ANY_HOST = frozenset({"0.0.0.0", "::"})
+_ASK_MS = 1_000
+"""How long a tracker that was seen may take to say its address."""
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Advertisement:
+    """Shows a tracker on the network while it is open."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._zeroconf: AsyncZeroconf | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin in the background: names are probed for a second before they are used."""
+        self._task = asyncio.create_task(self._register(), name="advertise tracker")
+
+    async def close(self) -> None:
+        """Take it off the network. Idempotent."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._zeroconf:
+            try:
+                async with asyncio.timeout(2.0):
+                    await self._zeroconf.async_unregister_all_services()
+                    await self._zeroconf.async_close()
+            except (OSError, TimeoutError):
+                logger.warning("advertisement could not be taken back", exc_info=True)
+        self._task = self._zeroconf = None
+
+    async def _register(self) -> None:
+        try:
+            addresses = _own_addresses(self._host)
+            # A tracker that only this machine reaches is shown to this machine only.
+            interfaces: InterfacesType = ["127.0.0.1"] if is_loopback(self._host) else InterfaceChoice.Default
+            self._zeroconf = AsyncZeroconf(interfaces=interfaces)
+            service = AsyncServiceInfo(
+                SERVICE_TYPE,
+                f"tracker-{socket.gethostname()}-{self._port}.{SERVICE_TYPE}",
+                port=self._port,
+                parsed_addresses=addresses,
+                server=f"{socket.gethostname()}-tvm-fleet.local.",
+            )
+            await (await self._zeroconf.async_register_service(service, allow_name_change=True))
+        except Exception:
+            logger.warning("tracker is not advertised, clients need its address", exc_info=True)
+
+
+async def find_tracker(timeout_sec: float = 3.0) -> str | None:
+    """Return "host:port" of the first tracker that answers, None when none does."""
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(zeroconf: Zeroconf, name: str) -> None:
+        service = AsyncServiceInfo(SERVICE_TYPE, name)
+        if await service.async_request(zeroconf, _ASK_MS) and not found.done():
+            addresses = service.parsed_addresses()
+            if addresses:
+                found.set_result(f"{addresses[0]}:{service.port}")
+
+    def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        if state_change is ServiceStateChange.Added and service_type == SERVICE_TYPE:
+            task = asyncio.get_running_loop().create_task(ask(zeroconf, name), name=f"ask {name}")
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    try:
+        zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.All)
+    except OSError:
+        logger.warning("cannot look for trackers on this network", exc_info=True)
+        return None
+    browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE_TYPE, handlers=[on_change])
+    try:
+        async with asyncio.timeout(timeout_sec):
+            return await found
+    except TimeoutError:
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await browser.async_cancel()
+        await zeroconf.async_close()
+
+
+def _own_addresses(host: str) -> list[str]:
+    if host == "localhost":
+        return ["127.0.0.1"]
+    if host not in _ANY_HOST:
+        return [host]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which own address a packet would leave from
+            return [str(probe.getsockname()[0])]
+        except OSError:
+            return ["127.0.0.1"]

@@ -1,0 +1,156 @@
+"""The tracker's records and effects as protobuf messages."""
+
+from __future__ import annotations
+
+from fleet.tokens import TokenSigner
+from fleet.tracker import events as ev
+from fleet.tracker.records import Device, Lease, LeaseEnd, Request
+from fleet.tracker.state import TrackerState
+from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
+from fleet.wire import duration_sec, timestamp
+
+_LOOKED_AT = 8
+"""To say why a request waits, this many of its devices are looked at."""
+
+
+def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
+    return lease_pb2.Lease(
+        name=lease.name,
+        device_name=lease.device_name,
+        epoch=lease.epoch,
+        holder=lease.holder,
+        granted_at=timestamp(lease.granted_at_sec),
+        expires_at=timestamp(lease.expires_at_sec),
+        ends_at=timestamp(lease.ends_at_sec),
+        purpose=lease.purpose,
+    )
+
+
+def make_token(lease: Lease, signer: TokenSigner, now: float) -> lease_pb2.Token:
+    """Sign the proof of a lease as it is now."""
+    claims = lease_pb2.LeaseClaims(
+        lease_name=lease.name,
+        device_name=lease.device_name,
+        epoch=lease.epoch,
+        holder=lease.holder,
+        issued_at=timestamp(now),
+        expires_at=timestamp(lease.expires_at_sec),
+    )
+    return signer.sign(claims)
+
+
+def device_state(device: Device) -> device_pb2.DeviceState.ValueType:
+    if not device.is_attached:
+        return device_pb2.DEVICE_STATE_OFFLINE
+    if not device.is_healthy:
+        return device_pb2.DEVICE_STATE_FAULTED
+    return device_pb2.DEVICE_STATE_LEASED if device.lease else device_pb2.DEVICE_STATE_AVAILABLE
+
+
+def device_to_proto(device: Device, telemetry: device_pb2.Telemetry | None = None) -> device_pb2.Device:
+    message = device_pb2.Device(
+        name=device.name,
+        state=device_state(device),
+        address=device.address,
+        epoch=device.epoch,
+        telemetry=telemetry,
+        reason=device.reason if device.is_attached else "its agent is not attached",
+    )
+    message.inventory.MergeFromString(device.description)
+    if device.attached_at_sec:
+        message.attached_at.CopyFrom(timestamp(device.attached_at_sec))
+    if device.lease:
+        message.lease_name, message.holder = device.lease.name, device.lease.holder
+        message.granted_at.CopyFrom(timestamp(device.lease.granted_at_sec))
+    return message
+
+
+def request_to_proto(state: TrackerState, request: Request, position: int) -> lease_pb2.PendingRequest:
+    return lease_pb2.PendingRequest(
+        request_id=request.request_id,
+        holder=request.holder,
+        selector=request.selector,
+        priority=request.priority,
+        asked_at=timestamp(request.asked_at_sec),
+        position=position,
+        reason=waiting_reason(state, request.selector),
+        purpose=request.purpose,
+    )
+
+
+def waiting_reason(state: TrackerState, selector: str) -> str:
+    """Say in a sentence why a request with this selector is not served now."""
+    if state.journal_trouble:
+        return state.journal_trouble
+    devices = [state.devices[name] for name in state.queue.matching(selector, _LOOKED_AT)]
+    if not devices:
+        return "no device matches any more"
+    shown = next((device for device in devices if device.lease), devices[0])
+    count = state.queue.match_count(selector)
+    others = f"none of {count} matching devices is free: " if count > 1 else ""
+    return others + _why_busy(shown, state.now_sec)
+
+
+def _why_busy(device: Device, now: float) -> str:
+    if device.lease:
+        return f"{device.name} is held by {device.lease.holder} for {max(now - device.lease.granted_at_sec, 0):.0f} s"
+    if not device.is_attached:
+        return f"{device.name} is offline, its agent is not attached"
+    if not device.is_healthy:
+        return f"{device.name} is faulted: {device.reason}"
+    return f"{device.name} is about to serve others"
+
+
+def lease_end_to_proto(end: LeaseEnd) -> lease_service_pb2.LeaseEnd.ValueType:
+    return lease_service_pb2.LeaseEnd.Value(f"LEASE_END_{end.value}")
+
+
+def effect_to_proto(
+    effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, state: TrackerState, signer: TokenSigner
+) -> lease_service_pb2.TrackerEvent:
+    """Return what a client is told."""
+    message = lease_service_pb2.TrackerEvent()
+    match effect:
+        case ev.Granted(_, lease):
+            message.granted.request_id = lease.request_id
+            message.granted.lease.MergeFrom(lease_to_proto(lease))
+            message.granted.token.MergeFrom(make_token(lease, signer, state.now_sec))
+            message.granted.device.MergeFrom(device_to_proto(state.devices[lease.device_name]))
+        case ev.Renewed(_, lease):
+            message.renewed.lease.MergeFrom(lease_to_proto(lease))
+            message.renewed.token.MergeFrom(make_token(lease, signer, state.now_sec))
+        case ev.Queued(_, request):
+            message.queued.MergeFrom(request_to_proto(state, request, state.queue.position(request)))
+        case ev.Refused(_, request_id, error_class, text):
+            message.refused.request_id = request_id
+            message.refused.error_class = error_class
+            message.refused.message = text
+        case ev.LeaseEnded(_, lease_name, end, text):
+            message.lease_ended.lease_name = lease_name
+            message.lease_ended.end = lease_end_to_proto(end)
+            message.lease_ended.message = text
+    return message
+
+
+def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.Event | None:
+    """Return what a client wishes; None for a job, or for what a newer client invented."""
+    match message.WhichOneof("kind"):
+        case "acquire":
+            acquire = message.acquire
+            return ev.Acquire(
+                client_id,
+                acquire.request_id,
+                acquire.selector,
+                acquire.priority,
+                duration_sec(acquire.ttl),
+                duration_sec(acquire.max_duration),
+                duration_sec(acquire.wait_timeout),
+                acquire.purpose,
+            )
+        case "cancel":
+            return ev.Cancel(client_id, message.cancel.request_id)
+        case "renew":
+            return ev.Renew(client_id, message.renew.lease_name)
+        case "release":
+            return ev.Release(client_id, message.release.lease_name)
+    return None

@@ -1,0 +1,174 @@
+"""One running tracker: state, journal, key, services and port, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import grpc.aio
+
+from fleet import config, rpc
+from fleet.clock import Clock, SystemClock
+from fleet.errors import ConfigError
+from fleet.tokens import TokenSigner, load_or_make_key
+from fleet.tracker import events as ev
+from fleet.tracker.agents import AgentServicer
+from fleet.tracker.discovery import Advertisement, is_loopback
+from fleet.tracker.engine import Engine
+from fleet.tracker.journal import Journal
+from fleet.tracker.records import Limits
+from fleet.tracker.service import FleetServicer, LeaseServicer
+from fleet.tracker.state import TrackerState
+from fleet.tracker.view import FleetView
+from fleet.v1 import agent_service_pb2, fleet_service_pb2, lease_service_pb2
+
+logger = logging.getLogger(__name__)
+
+_STOP_GRACE_SEC = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerConfig:
+    """How a tracker runs."""
+
+    host: str = "127.0.0.1"
+    port: int = config.TRACKER_PORT
+    """0: any free one."""
+    state_dir: Path = field(default_factory=lambda: config.data_dir() / "tracker")
+    is_network_allowed: bool = False
+    """Whether an address that others can reach may be listened on."""
+    is_discoverable: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+
+class Tracker:
+    """A tracker in this process: `async with Tracker(config) as tracker: tracker.address`."""
+
+    def __init__(self, settings: TrackerConfig, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.address = ""
+        """ "host:port" once it is open."""
+        self._clock = clock or SystemClock()
+        self._lock: IO[str] | None = None
+        self._server: grpc.aio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._advertisement: Advertisement | None = None
+
+    async def open(self) -> None:
+        """Read the journal and listen.
+
+        Raises:
+            ConfigError: another tracker uses the state directory, the journal is none, the port is in use, or the
+                address needs `is_network_allowed`.
+        """
+        self._check_network()
+        try:
+            self._lock = _lock_directory(self.settings.state_dir)
+            self._open_state()
+            await self._listen()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening and write everything. Idempotent; leases and requests stay in the journal."""
+        if self._advertisement:
+            await self._advertisement.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._server:
+            # The engine stops first: streams that end now are no lost clients, they will come back to the next tracker.
+            self.engine.stop()
+            for servicer in (self.lease_servicer, self.agent_servicer, self.fleet_servicer):
+                servicer.close()
+            await self._server.stop(_STOP_GRACE_SEC)
+        if hasattr(self, "journal"):
+            self.journal.close()
+        if self._lock:
+            self._lock.close()
+        self._server = self._lock = self._advertisement = None
+
+    async def __aenter__(self) -> Tracker:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_network(self) -> None:
+        host = self.settings.host
+        if not self.settings.is_network_allowed and not is_loopback(host):
+            raise ConfigError(
+                f"the tracker has no TLS yet: whoever reaches {host}:{self.settings.port} can take devices; listen on "
+                "127.0.0.1, or add --allow-network where everyone on the network is trusted"
+            )
+
+    def _open_state(self) -> None:
+        directory, now = self.settings.state_dir, self._clock.now_sec()
+        self.journal = Journal(directory / "journal.sqlite")
+        durable = self.journal.open(now)
+        signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
+        self.state = TrackerState.restore(durable, now, self.settings.limits)
+        self.engine = Engine(self.state, self.journal, self._clock)
+        self.view = FleetView(self.state, self._clock)
+        self.lease_servicer = LeaseServicer(self.engine, self.view, signer)
+        self.agent_servicer = AgentServicer(self.engine, self.view, signer.public_key)
+        self.fleet_servicer = FleetServicer(self.view)
+        self.engine.changed = self.view.forget
+        self.engine.deliver = self._deliver
+
+    def _deliver(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Attached() | ev.Fence():
+                self.agent_servicer.deliver(effect)
+            case ev.AttachRefused() | ev.Revoked():
+                pass  # answered to whoever asked
+            case _:
+                self.lease_servicer.deliver(effect)
+
+    async def _listen(self) -> None:
+        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        rpc.add_service(server, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"], self.lease_servicer)
+        rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], self.agent_servicer)
+        rpc.add_service(server, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"], self.fleet_servicer)
+        host = self.settings.host
+        port = rpc.bind(server, host, self.settings.port, what="the tracker")
+        await server.start()
+        self._server = server
+        self.address = f"{host}:{port}"
+        self.engine.submit(ev.Tick())
+        self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
+        if self.settings.is_discoverable:
+            self._advertisement = Advertisement(host, port)
+            self._advertisement.start()
+        logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
+
+
+def _lock_directory(directory: Path) -> IO[str]:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (directory / "lock").open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use {directory} for the tracker's state: {error.strerror}; name another --state-dir"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise ConfigError(
+            f"another tracker (process {owner}) uses {directory}; stop it or name another --state-dir"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

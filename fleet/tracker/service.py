@@ -1,0 +1,193 @@
+"""The tracker's three gRPC services: messages in, events to the engine; effects back, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from itertools import islice
+
+import grpc.aio
+
+from fleet.errors import InvalidRequest, NotFound
+from fleet.tokens import TokenSigner
+from fleet.tracker import events as ev
+from fleet.tracker.engine import Engine
+from fleet.tracker.messages import client_event, effect_to_proto, lease_to_proto, request_to_proto
+from fleet.tracker.outbox import Outbox
+from fleet.tracker.view import FleetView
+from fleet.v1 import fleet_service_pb2, lease_service_pb2
+from fleet.wire import duration_sec
+
+logger = logging.getLogger(__name__)
+
+_MAX_UNSENT = 50_000
+"""Events that may wait for one client; it loses its stream at one more."""
+_MESSAGE_EVENTS = 500
+"""Events in one message at most."""
+_REFRESH_SEC = 1.0
+"""How often positions in the queue are told again, where they changed."""
+_REFRESHED_REQUESTS = 64
+"""Only so many waiting requests of each client are told their position again."""
+
+ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
+
+
+class LeaseServicer:
+    """fleet.v1.LeaseService."""
+
+    def __init__(self, engine: Engine, view: FleetView, signer: TokenSigner, *, max_unsent: int = _MAX_UNSENT) -> None:
+        self._engine = engine
+        self._view = view
+        self._signer = signer
+        self._max_unsent = max_unsent
+        self._outboxes: dict[str, ClientOutbox] = {}
+        self._told_positions: dict[str, dict[str, int]] = {}
+        """By client and request: the position that the client knows."""
+        self._tracker_id = secrets.token_hex(8)
+
+    def deliver(self, effect: ev.ClientEffect) -> None:
+        """Send an effect to its client, if it is there."""
+        outbox = self._outboxes.get(effect.client_id)
+        if outbox is None:
+            return
+        if isinstance(effect, ev.Welcomed):
+            leases = map(lease_to_proto, effect.leases)
+            welcome = lease_service_pb2.Welcome(tracker_id=self._tracker_id, leases=leases)
+            outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
+            return
+        message = effect_to_proto(effect, self._engine.state, self._signer)
+        if isinstance(effect, ev.Queued):
+            told = self._told_positions.setdefault(effect.client_id, {})
+            if len(told) < _REFRESHED_REQUESTS:
+                told[effect.request.request_id] = message.queued.position
+        outbox.put(message)
+
+    async def open_leases(
+        self,
+        requests: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
+        context: grpc.aio.ServicerContext,  # type: ignore[type-arg]
+    ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
+        messages = aiter(requests)
+        first = await anext(messages, None)
+        if first is None or not first.hello.client_id:
+            raise InvalidRequest("the first message of OpenLeases has no hello with a client_id; send one")
+        client_id = first.hello.client_id
+        outbox: ClientOutbox = Outbox(self._max_unsent)
+        if older := self._outboxes.get(client_id):
+            older.close()
+        self._outboxes[client_id] = outbox
+        self._engine.submit(ev.ClientConnected(client_id, first.hello.holder or "unknown"))
+        context.add_done_callback(lambda _: self._drop(client_id, outbox))
+        reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[:8]}")
+        try:
+            while (events := await outbox.take(_MESSAGE_EVENTS)) is not None:
+                if events:
+                    yield lease_service_pb2.OpenLeasesResponse(events=events)
+        finally:
+            reader.cancel()
+            self._drop(client_id, outbox)
+
+    async def revoke_lease(
+        self, request: lease_service_pb2.RevokeLeaseRequest, _: object
+    ) -> lease_service_pb2.RevokeLeaseResponse:
+        effects = await self._engine.ask(ev.Revoke(request.lease_name, request.reason))
+        revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
+        if revoked is None:
+            raise NotFound(f"there is no live lease {request.lease_name!r}; 'fleet leases' lists those there are")
+        logger.info("lease revoked", extra={"lease": request.lease_name, "reason": request.reason})
+        return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
+
+    async def refresh_positions(self) -> None:
+        """Tell clients for ever how their requests move up."""
+        while True:
+            await asyncio.sleep(_REFRESH_SEC)
+            for client_id, outbox in list(self._outboxes.items()):
+                if not len(outbox):
+                    self._refresh(client_id, outbox)
+                await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """End all streams."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+
+    def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
+        state = self._engine.state
+        client = state.clients.get(client_id)
+        waiting = list(islice(client.requests.values(), _REFRESHED_REQUESTS)) if client else []
+        told = self._told_positions.get(client_id, {})
+        positions = {request.request_id: state.queue.position(request) for request in waiting}
+        self._told_positions[client_id] = positions
+        for request in waiting:
+            position = positions[request.request_id]
+            if told.get(request.request_id) != position:
+                queued = request_to_proto(state, request, position)
+                outbox.put(lease_service_pb2.TrackerEvent(queued=queued))
+
+    async def _read(
+        self,
+        client_id: str,
+        first: lease_service_pb2.OpenLeasesRequest,
+        messages: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
+        outbox: ClientOutbox,
+    ) -> None:
+        try:
+            await self._take(client_id, first, outbox)
+            async for message in messages:
+                await self._take(client_id, message, outbox)
+        finally:
+            outbox.close()
+
+    async def _take(self, client_id: str, message: lease_service_pb2.OpenLeasesRequest, outbox: ClientOutbox) -> None:
+        for count, wish in enumerate(message.events):
+            if outbox.is_closed:
+                return  # replaced by a newer stream: what this one still says is history
+            if count % _MESSAGE_EVENTS == 0:
+                await outbox.wait_drained()
+            if wish.HasField("job"):
+                self._view.set_job(client_id, wish.job)
+            elif event := client_event(client_id, wish):
+                self._engine.submit(event)
+
+    def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
+        outbox.close()
+        if self._outboxes.get(client_id) is not outbox:
+            return
+        del self._outboxes[client_id]
+        self._told_positions.pop(client_id, None)
+        self._view.lose_client(client_id)
+        self._engine.submit(ev.ClientLost(client_id))
+
+
+class FleetServicer:
+    """fleet.v1.FleetService."""
+
+    def __init__(self, view: FleetView) -> None:
+        self._view = view
+        self._is_closed = asyncio.Event()
+
+    async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
+        return fleet_service_pb2.GetFleetResponse(snapshot=await self._view.snapshot())
+
+    async def watch_fleet(
+        self, request: fleet_service_pb2.WatchFleetRequest, _: object
+    ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:
+        interval_sec = duration_sec(request.min_interval) if request.HasField("min_interval") else 1.0
+        interval_sec = min(max(interval_sec, 0.1), 60.0)
+        shown_version = -1
+        while not self._is_closed.is_set():
+            if self._view.version != shown_version:
+                snapshot = await self._view.snapshot()
+                shown_version = snapshot.version
+                yield fleet_service_pb2.WatchFleetResponse(snapshot=snapshot)
+            try:
+                async with asyncio.timeout(interval_sec):
+                    await self._is_closed.wait()
+            except TimeoutError:
+                continue
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closed.set()

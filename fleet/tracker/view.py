@@ -1,0 +1,133 @@
+"""The fleet as people see it: snapshots, and what only they need (readings, jobs), which is not worth a journal."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import PackageNotFoundError, version
+
+from fleet.clock import Clock
+from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
+from fleet.tracker.records import Changes
+from fleet.tracker.state import TrackerState
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
+from fleet.wire import timestamp
+
+_SHOWN_REQUESTS = 1_000
+_CHUNK = 250
+"""Entries made between two chances for grants to go out; a snapshot of 10,000 devices takes tens of milliseconds."""
+_SHOWN_JOB_SEC = 600.0
+_MAX_JOBS = 1_000
+
+
+class FleetView:
+    """Makes snapshots. Entries are cached until their device changes, the whole until anything does."""
+
+    def __init__(self, state: TrackerState, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self._started_at_sec = clock.now_sec()
+        self._telemetry: dict[str, device_pb2.Telemetry] = {}
+        self._devices: dict[str, device_pb2.Device] = {}
+        self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
+        """By name: client_id, when it was told [s], and the job."""
+        self._own_version = 0
+        self._snapshot = fleet_service_pb2.Snapshot()
+        self._snapshot_version = -1
+        self._making = asyncio.Lock()
+        try:
+            self._tracker_version = version("tvm-fleet")
+        except PackageNotFoundError:
+            self._tracker_version = ""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change that a snapshot would show."""
+        return self._state.version + self._own_version
+
+    def forget(self, changes: Changes) -> None:
+        """Make the entries of changed devices anew when they are needed."""
+        for name in (*changes.devices, *changes.leases):
+            self._devices.pop(name, None)
+        for name, device in changes.devices.items():
+            if device is None:
+                self._telemetry.pop(name, None)
+
+    def set_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry) -> None:
+        """Show these readings."""
+        self._telemetry[device_name] = telemetry
+        self._devices.pop(device_name, None)
+        self._own_version += 1
+
+    def set_job(self, client_id: str, job: job_pb2.Job) -> None:
+        """Show a job of this client."""
+        if not job.name:
+            return
+        self._jobs.pop(job.name, None)
+        self._jobs[job.name] = (client_id, self._clock.now_sec(), job)
+        if len(self._jobs) > _MAX_JOBS:
+            del self._jobs[next(iter(self._jobs))]
+        self._own_version += 1
+
+    def lose_client(self, client_id: str) -> None:
+        """Show the running jobs of a client that is gone as interrupted."""
+        now = self._clock.now_sec()
+        for name, (owner, _, job) in self._jobs.items():
+            if owner == client_id and job.state == job_pb2.JOB_STATE_RUNNING:
+                ended = job_pb2.Job()
+                ended.CopyFrom(job)
+                ended.state = job_pb2.JOB_STATE_INTERRUPTED
+                self._jobs[name] = (owner, now, ended)
+                self._own_version += 1
+
+    async def snapshot(self) -> fleet_service_pb2.Snapshot:
+        """Return the fleet at one moment. The message is shared: do not change it."""
+        async with self._making:
+            if self._snapshot_version != self.version:
+                # The version is read before the pieces: a change while they are put together makes the next snapshot.
+                seen_version = self.version
+                self._snapshot = await self._make_snapshot(seen_version)
+                self._snapshot_version = seen_version
+            return self._snapshot
+
+    async def _make_snapshot(self, seen_version: int) -> fleet_service_pb2.Snapshot:
+        state = self._state
+        names, leases = sorted(state.devices), sorted(state.leases)
+        snapshot = fleet_service_pb2.Snapshot(
+            version=seen_version,
+            taken_at=timestamp(self._clock.now_sec()),
+            request_count=len(state.queue) + sum(len(client.parked) for client in state.clients.values()),
+            jobs=self._shown_jobs(),
+            tracker_version=self._tracker_version,
+            started_at=timestamp(self._started_at_sec),
+            grant_count=state.grant_count,
+        )
+        requests = list(state.queue.first(_SHOWN_REQUESTS))
+        for start in range(0, len(names), _CHUNK):
+            known = (self._device(name) for name in names[start : start + _CHUNK])
+            snapshot.devices.extend(device for device in known if device)
+            await asyncio.sleep(0)
+        for start in range(0, len(leases), _CHUNK):
+            live = (state.leases.get(name) for name in leases[start : start + _CHUNK])
+            snapshot.leases.extend(lease_to_proto(lease) for lease in live if lease)
+            await asyncio.sleep(0)
+        for start in range(0, len(requests), _CHUNK):
+            for request in requests[start : start + _CHUNK]:
+                snapshot.requests.append(request_to_proto(state, request, state.queue.position(request)))
+            await asyncio.sleep(0)
+        return snapshot
+
+    def _device(self, name: str) -> device_pb2.Device | None:
+        message = self._devices.get(name)
+        device = self._state.devices.get(name)
+        if message is None and device is not None:
+            message = self._devices[name] = device_to_proto(device, self._telemetry.get(name))
+        return message
+
+    def _shown_jobs(self) -> list[job_pb2.Job]:
+        oldest_sec = self._clock.now_sec() - _SHOWN_JOB_SEC
+        shown = [
+            job
+            for _, told_at_sec, job in self._jobs.values()
+            if job.state == job_pb2.JOB_STATE_RUNNING or told_at_sec > oldest_sec
+        ]
+        return sorted(shown, key=lambda job: (job.started_at.seconds, job.started_at.nanos, job.name), reverse=True)
