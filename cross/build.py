@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import importlib.metadata
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,8 +100,8 @@ def _finish(library: Any, target_json: str, out_dir: Path, facts: dict[str, Any]
 def _move_into_place(linked: Path, artifact: Artifact) -> None:
     """Facts first, and each by a rename: who finds the library finds all of it."""
     replace(artifact, path=linked).save_facts()
-    os.replace(linked.with_name(f"{linked.name}.json"), artifact.path.with_name(f"{artifact.path.name}.json"))
-    os.replace(linked, artifact.path)
+    linked.with_name(f"{linked.name}.json").replace(artifact.path.with_name(f"{artifact.path.name}.json"))
+    linked.replace(artifact.path)
 
 
 def _write(library: Any, linker: Linker, scratch: Path, output: Path) -> None:
@@ -113,9 +112,17 @@ def _write(library: Any, linker: Linker, scratch: Path, output: Path) -> None:
         link(linker, [object_file], output)
         return
 
-    def link_packed(output_name: str, inputs: str | Sequence[str], **_: object) -> None:
-        names = [inputs] if isinstance(inputs, str) else inputs
-        link(linker, [Path(name) for name in names], Path(output_name))
+    library.export_library(str(output), fcompile=_Packed(linker), workspace_dir=str(scratch))
 
-    link_packed.output_format = "so"  # type: ignore[attr-defined] - how TVM asks a linker what it makes
-    library.export_library(str(output), fcompile=link_packed, workspace_dir=str(scratch))
+
+class _Packed:
+    """What `export_library` calls with the objects that it made."""
+
+    output_format = "so"
+
+    def __init__(self, linker: Linker) -> None:
+        self._linker = linker
+
+    def __call__(self, output: str, inputs: str | Sequence[str], **_: object) -> None:
+        names = [inputs] if isinstance(inputs, str) else inputs
+        link(self._linker, [Path(name) for name in names], Path(output))

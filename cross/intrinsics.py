@@ -19,7 +19,7 @@ _PACKAGE = "tvm.s_tir.tensor_intrin"
 
 
 def keep_package_light() -> None:
-    """Make `import tvm.s_tir.tensor_intrin` cheap in this process. Does nothing when the real package was imported already."""
+    """Make `import tvm.s_tir.tensor_intrin` cheap in this process, unless the real package was imported already."""
     if _PACKAGE in sys.modules:
         return
     spec = importlib.util.find_spec("tvm")

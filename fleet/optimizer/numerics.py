@@ -1,0 +1,144 @@
+"""Tells a right answer from a wrong one: seeded inputs, and a comparison whose tolerance is derived, not guessed.
+
+A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. So two right
+answers differ by rounding, and how much is known. A sum of n terms of random sign loses about sqrt(n) * eps of the size
+of its terms, at worst n * eps. Inputs are drawn so that a sum of n products has elements of size sqrt(n), whatever n is.
+The bound used is
+
+    |output - reference|  <=  eps * (FACTOR + n ** 0.5) * SAFETY * (scale + |reference|)
+
+with `scale` the root mean square of the reference, since an element that cancelled to nearly zero carries the rounding
+of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by about `scale` itself, so
+there are five orders of magnitude in float32 between the two.
+
+Integers have to be equal. NaN has to meet NaN, infinity the same infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.measuring import TensorSpec
+
+_EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_FACTOR = 16.0
+"""Roundings besides the sum's: exponentials and divisions of activations are good to a few units in the last place."""
+
+_SAFETY = 4.0
+"""Between the typical loss and the most seen in thousands of right candidates."""
+
+_DEFAULT_REDUCTION = 4096
+"""Taken for the length of the sums when the caller does not say: a 3x3 convolution over 455 channels."""
+
+_INTEGER_BOUND = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """Where an answer is wrong."""
+
+    index: int
+    """Which output."""
+
+    max_abs_error: float
+    """Largest difference in it; infinite where one side is no finite number and the other is."""
+
+    tolerance: float
+    """What was allowed at that element."""
+
+    text: str
+    """All of it in a sentence."""
+
+
+def make_inputs(args: Sequence[TensorSpec], seed: int) -> list[NDArray[Any] | TensorSpec]:
+    """Return an array for each input, and for each output its spec, for the device to allocate.
+
+    Floats are normal with variance 1, so that no element and no sign is special; integers lie in [-8, 8], so that sums
+    of products stay within 32 bits; booleans are fair coins.
+    """
+    rng = np.random.default_rng(seed)
+    return [spec if spec.is_output else _random(rng, spec) for spec in args]
+
+
+def compare(
+    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], *, reduction_size: int | None = None
+) -> Mismatch | None:
+    """Compare answers with those of the reference; return the first that is wrong, None when all agree.
+
+    Args:
+        reduction_size: terms in the longest sum behind an element.
+    """
+    if len(outputs) != len(reference):
+        text = f"{len(outputs)} outputs where the reference has {len(reference)}"
+        return Mismatch(index=min(len(outputs), len(reference)), max_abs_error=math.inf, tolerance=0.0, text=text)
+    terms = reduction_size if reduction_size is not None else _DEFAULT_REDUCTION
+    found = (
+        _compare_one(index, np.asarray(output), np.asarray(expected), terms)
+        for index, (output, expected) in enumerate(zip(outputs, reference, strict=True))
+    )
+    return next((mismatch for mismatch in found if mismatch is not None), None)
+
+
+def max_abs_error(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> float:
+    """Return the largest difference between two answers of equal shapes."""
+    return max(
+        (
+            float(_differences(np.asarray(a), np.asarray(b)).max(initial=0.0))
+            for a, b in zip(outputs, reference, strict=True)
+        ),
+        default=0.0,
+    )
+
+
+def _random(rng: np.random.Generator, spec: TensorSpec) -> NDArray[Any]:
+    if spec.dtype == "bool":
+        return rng.integers(0, 2, spec.shape).astype(np.bool_)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(spec.shape).astype(dtype)
+    low = 0 if dtype.kind == "u" else -_INTEGER_BOUND
+    return rng.integers(low, _INTEGER_BOUND + 1, spec.shape).astype(dtype)
+
+
+def _compare_one(index: int, output: NDArray[Any], expected: NDArray[Any], terms: int) -> Mismatch | None:
+    if output.shape != expected.shape or output.dtype != expected.dtype:
+        text = f"output {index} is {output.dtype}{output.shape}, the reference {expected.dtype}{expected.shape}"
+        return Mismatch(index=index, max_abs_error=math.inf, tolerance=0.0, text=text)
+    differences = _differences(output, expected)
+    allowed = _tolerances(expected, terms)
+    wrong = differences > allowed
+    if not wrong.any():
+        return None
+    worst = int(np.argmax(np.where(wrong, differences - allowed, -math.inf)))
+    error, tolerance = float(differences.flat[worst]), float(allowed.flat[worst])
+    text = (
+        f"output {index} differs in {int(wrong.sum())} of {wrong.size} elements; worst at "
+        f"{tuple(map(int, np.unravel_index(worst, wrong.shape)))}: {output.flat[worst]!s} instead of "
+        f"{expected.flat[worst]!s} (off by {error:.3g}, allowed {tolerance:.3g})"
+    )
+    return Mismatch(index=index, max_abs_error=error, tolerance=tolerance, text=text)
+
+
+def _differences(output: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.float64]:
+    """Absolute differences; 0 where both are the same non-finite value, infinite where only one is finite."""
+    left, right = output.astype(np.float64), expected.astype(np.float64)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(left - right)
+    return np.where(same, 0.0, np.where(np.isnan(apart), math.inf, apart))
+
+
+def _tolerances(expected: NDArray[Any], terms: int) -> NDArray[np.float64]:
+    """What each element may be off."""
+    magnitude = np.abs(expected.astype(np.float64))
+    epsilon = _EPSILONS.get(str(expected.dtype), 0.0)
+    finite = magnitude[np.isfinite(magnitude)]
+    scale = math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
+    magnitude = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    return epsilon * (_FACTOR + math.sqrt(terms)) * _SAFETY * (scale + magnitude)

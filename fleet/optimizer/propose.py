@@ -1,0 +1,180 @@
+"""Proposes candidates for one workload: a stateless task for a worker of the build pool.
+
+MetaSchedule's own design space (post-order-apply) and evolutionary search, started anew for each round from the records
+so far and a snapshot of the cost model. So any worker can do any round, and a job that was interrupted goes on from its
+records. The same task gives the same proposals.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cross.intrinsics import load_intrinsics
+from cross.targets import make_target
+from fleet.optimizer.boosting import Trees
+from fleet.optimizer.learn import extract_features
+from fleet.optimizer.traces import replay, trace_digest, trace_json
+from fleet.workloads.workload import module_of
+
+__all__ = ["Proposal", "ProposeTask", "SearchRecord", "propose", "trace_digest"]
+
+_GENERATIONS = 3
+_MAX_SEED = 2**31 - 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord:
+    """A measured candidate of the workload."""
+
+    trace_json: str
+    run_sec: float
+    """Infinite when it failed: not proposed again, and no parent of others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeTask:
+    """One round of search."""
+
+    mod_json: str
+    target_json: str
+    records: tuple[SearchRecord, ...] = ()
+    model: bytes | None = None
+    """Snapshot from `learn`; None scores at random."""
+
+    count: int = 16
+    """Proposals wanted."""
+
+    seed: int = 0
+    known: frozenset[str] = frozenset()
+    """Digests of traces that must not come again beside those of `records`: what is in flight."""
+
+    population: int = 128
+    """Half a second for a matrix product; the stock 512 takes four times that and finds nothing better in 64 trials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A candidate worth measuring."""
+
+    trace_json: str
+    digest: str
+    """Of the trace, see `trace_digest`."""
+
+    predicted: float
+    """Score by the model, higher is better; nan without a model."""
+
+
+def propose(task: ProposeTask) -> list[Proposal]:
+    """Return new candidates, most promising first; fewer than wanted, or none, when the design space has no more."""
+    load_intrinsics(task.target_json)
+    schedules = list(_new_ones(task, _search(task)))[: task.count]
+    scores = _predictions(task, schedules)
+    traces = [trace_json(schedule) for schedule in schedules]
+    return [
+        Proposal(trace_json=trace, digest=trace_digest(trace), predicted=score)
+        for trace, score in zip(traces, scores, strict=True)
+    ]
+
+
+def _search(task: ProposeTask) -> Sequence[Any]:
+    """Run one round of evolutionary search and return its schedules."""
+    from tvm.s_tir import meta_schedule as ms
+
+    wanted = task.count + len(task.records) + len(task.known)  # as many as known ones may come back
+    strategy = ms.search_strategy.EvolutionarySearch(population_size=task.population, genetic_num_iters=_GENERATIONS)
+    context = ms.TuneContext(
+        module_of(task.mod_json),
+        target=make_target(task.target_json),
+        space_generator="post-order-apply",
+        search_strategy=strategy,
+        rand_state=1 + task.seed % _MAX_SEED,
+        num_threads=1,
+    )
+    context.pre_tuning(
+        max_trials=wanted,
+        num_trials_per_iter=wanted,
+        design_spaces=context.generate_design_space(),
+        database=_database(task),
+        cost_model=_cost_model(task),
+    )
+    candidates = context.generate_measure_candidates() or []
+    context.post_tuning()
+    return [candidate.sch for candidate in candidates]
+
+
+def _new_ones(task: ProposeTask, schedules: Sequence[Any]) -> Iterator[Any]:
+    """Drop what was measured already. Two traces can make one program, so programs are compared."""
+    import tvm_ffi
+
+    seen = {_program_hash(task.mod_json, record.trace_json) for record in task.records}
+    for schedule in schedules:
+        program = int(tvm_ffi.structural_hash(schedule.mod))
+        if program not in seen and trace_digest(trace_json(schedule)) not in task.known:
+            seen.add(program)
+            yield schedule
+
+
+@functools.lru_cache(maxsize=4096)
+def _program_hash(mod_json: str, trace: str) -> int:
+    import tvm_ffi
+
+    return int(tvm_ffi.structural_hash(replay(module_of(mod_json), trace).mod))
+
+
+def _database(task: ProposeTask) -> Any:
+    """Return a MetaSchedule database with the workload's good records."""
+    from tvm.s_tir import meta_schedule as ms
+
+    database = ms.database.MemoryDatabase()
+    workload = database.commit_workload(module_of(task.mod_json))
+    target = json.loads(str(make_target(task.target_json)))
+    for record in task.records:
+        if math.isfinite(record.run_sec):
+            row = [json.loads(record.trace_json), [record.run_sec], target, []]
+            database.commit_tuning_record(ms.database.TuningRecord.from_json(row, workload))
+    return database
+
+
+def _cost_model(task: ProposeTask) -> Any:
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    trees = Trees(task.model) if task.model is not None else None
+    random = np.random.default_rng(task.seed)
+
+    @derived_object
+    class SnapshotModel(ms.cost_model.PyCostModel):  # type: ignore[misc]
+        """Scores by the snapshot; it does not learn."""
+
+        def load(self, path: str) -> None:
+            """Has no file."""
+
+        def save(self, path: str) -> None:
+            """Has no file."""
+
+        def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+            """Learns nothing: `learn` does."""
+
+        def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
+            if trees is None:
+                return random.random(len(candidates))
+            return trees.score(
+                extract_features(task.mod_json, task.target_json, [candidate.sch for candidate in candidates])
+            )
+
+    return SnapshotModel()
+
+
+def _predictions(task: ProposeTask, schedules: Sequence[Any]) -> list[float]:
+    if task.model is None or not schedules:
+        return [math.nan] * len(schedules)
+    features = extract_features(task.mod_json, task.target_json, schedules)
+    return [float(score) for score in Trees(task.model).score(features)]

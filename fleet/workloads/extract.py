@@ -1,0 +1,122 @@
+"""Finds the workloads of a model, and builds the model with the best schedules found for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cross.build import build_executable, last_lines
+from cross.intrinsics import load_intrinsics
+from cross.targets import make_target
+from fleet.artifacts import Artifact
+from fleet.errors import BuildError, ImportFailed
+from fleet.workloads.model import Model, bundled_model, load_model
+from fleet.workloads.workload import Workload, module_of, workload_of
+
+__all__ = ["Model", "Workload", "bundled_model", "compile_model", "extract", "load_model", "module_of", "workload_of"]
+
+
+def extract(model: Model, target_json: str) -> list[Workload]:
+    """Return the workloads of a model, the costliest (weight times operations) first.
+
+    Raises:
+        ImportFailed: an operator that TVM cannot import.
+    """
+    load_intrinsics(target_json)
+    found = [
+        workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
+        for task in _tasks(_fused(model, target_json), target_json)
+    ]
+    return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
+
+
+def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], out_dir: Path | str) -> Artifact:
+    """Build a whole model to an artifact that the Relax VM runs.
+
+    Args:
+        schedules: best trace (JSON) by workload hash. What has none is built as it is: slow, and right.
+
+    Raises:
+        ImportFailed: an operator that TVM cannot import.
+        BuildError: it did not compile or link.
+    """
+    import tvm
+    from tvm import relax
+
+    load_intrinsics(target_json)
+    target = make_target(target_json)
+    mod = _fused(model, target_json)
+    try:
+        with target, _database(mod, target_json, schedules):
+            mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
+        executable = tvm.compile(mod, target=target)
+    except Exception as error:
+        raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
+    return build_executable(executable, target_json, Path(out_dir), args=model.inputs)
+
+
+def _fused(model: Model, target_json: str) -> Any:
+    """Return the model as Relax functions that call fused TIR functions."""
+    import tvm
+    from tvm import relax
+
+    mod = _imported(model)
+    passes = [
+        relax.transform.LegalizeOps(enable_warning=False),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    try:
+        with make_target(target_json):
+            return tvm.transform.Sequential(passes)(mod)
+    except Exception as error:
+        raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
+
+
+def _imported(model: Model) -> Any:
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = onnx.load_from_string(model.onnx_bytes)
+    try:
+        return from_onnx(proto)
+    except Exception as error:
+        raise ImportFailed(f"{model.title}: {_explain(proto, error)}") from error
+
+
+def _explain(proto: Any, error: Exception) -> str:
+    """Say which operators, and which of the model's nodes, TVM cannot import."""
+    said = last_lines(error)
+    words = set(re.findall(r"\w+", said))
+    nodes = {node.op_type: node.name or node.output[0] for node in proto.graph.node if node.op_type in words}
+    if not nodes or "not supported" not in said:
+        return f"TVM cannot import the model: {said}"
+    named = ", ".join(f"{op_type} (node {name!r})" for op_type, name in sorted(nodes.items()))
+    return f"TVM cannot import these operators: {named}"
+
+
+def _tasks(fused: Any, target_json: str) -> list[Any]:
+    from tvm.s_tir import meta_schedule as ms
+
+    return list(ms.relax_integration.extract_tasks(fused, make_target(target_json)))
+
+
+def _database(fused: Any, target_json: str, schedules: Mapping[str, str]) -> Any:
+    """Return a MetaSchedule database that holds one record for each workload with a schedule."""
+    from tvm.s_tir import meta_schedule as ms
+
+    database = ms.database.MemoryDatabase()
+    target = json.loads(str(make_target(target_json)))
+    for task in _tasks(fused, target_json) if schedules else []:
+        mod = task.dispatched[0]
+        trace_json = schedules.get(str(ms.database.Workload(mod).as_json()[0]))
+        if trace_json is not None:
+            workload = database.commit_workload(mod)
+            record = [json.loads(trace_json), [1.0], target, []]
+            database.commit_tuning_record(ms.database.TuningRecord.from_json(record, workload))
+    return database

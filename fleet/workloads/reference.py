@@ -1,0 +1,55 @@
+"""Runs a model in ONNX Runtime: the answers that ours are checked against, and the time that ours has to beat."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fleet.workloads.model import Model
+
+_ERRORS_ONLY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What ONNX Runtime made of a model."""
+
+    outputs: tuple[NDArray[Any], ...]
+    median_sec: float | None
+    """Median time of a run; None when it was not timed."""
+
+
+def reference_outputs(
+    model: Model, inputs: Sequence[NDArray[Any]], *, threads: int = 1, repeat: int = 0
+) -> Reference | None:
+    """Run a model, and time `repeat` further runs of it. None where ONNX Runtime is not installed.
+
+    Args:
+        inputs: one array per input of the model, in order.
+        threads: cores that it may use.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _ERRORS_ONLY
+    session = onnxruntime.InferenceSession(model.onnx_bytes, options, providers=["CPUExecutionProvider"])
+    feeds = dict(zip(model.input_names, inputs, strict=True))
+    outputs = tuple(session.run(None, feeds))
+    times = [_time(session, feeds) for _ in range(repeat)]
+    return Reference(outputs=outputs, median_sec=statistics.median(times) if times else None)
+
+
+def _time(session: Any, feeds: dict[str, NDArray[Any]]) -> float:
+    started = time.perf_counter()
+    session.run(None, feeds)
+    return time.perf_counter() - started

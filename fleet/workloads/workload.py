@@ -1,0 +1,78 @@
+"""A workload: one tensor program to optimize, as text that any process can read back."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.measuring import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One tensor program and what has to be known to tune it."""
+
+    name: str
+    """Its function in the model: "fused_conv2d7_add4_relu4". Unique within a model."""
+
+    weight: int
+    """How many times one run of the model calls it."""
+
+    mod_json: str
+    """The IRModule with its one function "main", as `tvm.ir.save_json` writes it."""
+
+    shash: str
+    """Structural hash in decimal, as MetaSchedule's databases write it."""
+
+    flop: float
+    """Operations of one call; 0 when it only moves data."""
+
+    args: tuple[TensorSpec, ...]
+    """Arguments in order, outputs marked."""
+
+
+def workload_of(mod: Any, *, name: str, weight: int = 1) -> Workload:
+    """Describe a PrimFunc, or an IRModule with one function."""
+    import tvm
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    from cross.intrinsics import keep_package_light
+
+    keep_package_light()
+    from tvm.s_tir import meta_schedule as ms
+
+    mod = ms.tune_context._normalize_mod(mod)  # noqa: SLF001 - what TVM's own databases apply before they hash
+    return Workload(
+        name=name,
+        weight=weight,
+        mod_json=tvm.ir.save_json(mod),
+        shash=str(ms.database.Workload(mod).as_json()[0]),
+        flop=float(estimate_tir_flops(mod)),
+        args=argument_specs(mod),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def module_of(mod_json: str) -> Any:
+    """Return the IRModule of a workload; parsed once per process."""
+    import tvm
+
+    return tvm.ir.load_json(mod_json)
+
+
+def argument_specs(mod: Any) -> tuple[TensorSpec, ...]:
+    """Return the arguments of a module's "main" in order. An output is a buffer that one of its blocks writes."""
+    from tvm.s_tir import Schedule
+
+    buffers = [param for param in mod["main"].params if hasattr(param.ty, "shape")]
+    schedule = Schedule(mod)
+    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
+    stored = [region.source for block in blocks for region in schedule.get(block).writes]
+    written = [any(buffer.same_as(other) for other in stored) for buffer in buffers]
+    if not any(written):
+        written[-1:] = [True]  # written by an opaque call; by convention the last one
+    return tuple(
+        TensorSpec(tuple(int(size) for size in buffer.shape), str(buffer.dtype), is_output)
+        for buffer, is_output in zip(buffers, written, strict=True)
+    )
