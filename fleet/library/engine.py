@@ -42,7 +42,7 @@ def database_url(url_or_path: str | Path | None) -> sa.URL:
         return _sqlite_url(Path(url_or_path))
     try:
         url = sa.make_url(url_or_path)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:
         raise LibraryError(f"{url_or_path!r} is no database URL; give a file, or postgresql://host/database") from error
     if url.drivername in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")

@@ -47,7 +47,7 @@ def canonical_target(target_json: str) -> str:
 
 
 def trace_digest(trace_json: str) -> str:
-    """Return "sha256:<hex>" of a trace, whatever its white space; "" for none.
+    """Return "sha256:<hex>" of a trace, whatever its white space and spelling of numbers; "" for none.
 
     Raises:
         InvalidRequest: the trace is no JSON.
@@ -58,8 +58,17 @@ def trace_digest(trace_json: str) -> str:
         trace: Any = json.loads(trace_json)
     except ValueError as error:
         raise InvalidRequest(f"a trace is no JSON: {error}") from error
-    canonical = json.dumps(trace, separators=(",", ":"))
+    canonical = json.dumps(_plain(trace), separators=(",", ":"))
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _plain(value: Any) -> Any:
+    """One spelling of numbers: TVM hands true and 1.0 to Python, and writes 1 to its files."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    return value
 
 
 def _is_derived(key: str) -> bool:

@@ -1,0 +1,210 @@
+"""The exchange files, held against MetaSchedule's own JSONDatabase."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import InvalidRequest, LibraryError
+from fleet.library import Library, NewRecord, Workload, trace_digest
+from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, export_json, import_json
+from fleet.measuring import ErrorKind, TensorSpec
+
+X86 = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 4}
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Any:
+    with Library.open(tmp_path / "library.sqlite") as library:
+        yield library
+
+
+@pytest.fixture(scope="module")
+def ms() -> Any:
+    from cross.intrinsics import keep_package_light
+
+    keep_package_light()
+    return importlib.import_module("tvm.s_tir.meta_schedule")
+
+
+def matmul(size: int) -> Any:
+    import tvm
+    from tvm import te
+
+    a, b = (te.placeholder((size, size), name=name) for name in "ab")
+    k = te.reduce_axis((0, size))
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    func = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": func})
+
+
+def tiled(mod: Any, factor: int, note: float) -> Any:
+    """A schedule with one tile size and an annotated number."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod)
+    block = schedule.get_sblock("C")
+    loops = schedule.get_loops(block)
+    schedule.split(loops[0], [None, factor])
+    schedule.annotate(block, "note", note)
+    return schedule
+
+
+def trace_json(ms: Any, schedule: Any, mod: Any) -> str:
+    """A trace as code hands it to the library."""
+    record = ms.database.TuningRecord(schedule.trace, ms.database.Workload(mod), [1.0], None, None)
+    return json.dumps(record.as_json()[0])
+
+
+def write_stock(ms: Any, directory: Path) -> Any:
+    """A directory as a stock tuning run leaves it."""
+    from tvm.target import Target
+
+    directory.mkdir()
+    database = ms.database.JSONDatabase(work_dir=str(directory))
+    for size in (16, 32):
+        mod = matmul(size)
+        workload = database.commit_workload(mod)
+        args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+        for number, run_secs in enumerate(([1e-3, 1 / 3], [2e-3], [1e10], None)):
+            target = Target(ARM if number == 1 else X86)
+            trace = tiled(mod, 4 + number, 0.1 * number).trace
+            database.commit_tuning_record(ms.database.TuningRecord(trace, workload, run_secs, target, args))
+    return database
+
+
+@pytest.mark.slow
+def test_what_a_stock_run_wrote_is_read(ms: Any, library: Library, tmp_path: Path) -> None:
+    """Import keeps workloads, traces, times, targets and arguments, names failures, and says where they are from."""
+    from tvm.target import Target
+
+    write_stock(ms, tmp_path / "stock")
+
+    exchanged = import_json(library, tmp_path / "stock", device_model="pi4", tvm_version="0.27.0")
+
+    assert (exchanged.workloads, exchanged.records, exchanged.known_records) == (2, 8, 0)
+    shash = str(ms.database.Workload(matmul(16)).as_json()[0])
+    assert library.workload(shash).args == (TensorSpec((16, 16), "float32"),) * 3
+    first, second, third, fourth = library.records(shash)
+    assert (first.run_secs, first.device_model, first.tvm_version) == ((1e-3, 1 / 3), "pi4", "0.27.0")
+    assert first.provenance == {"imported_from": str(tmp_path / "stock" / RECORD_FILE)}
+    assert second.run_secs == (2e-3,)
+    assert (third.error, fourth.error) == (ErrorKind.RUN_FAILED, ErrorKind.RUN_FAILED)
+    assert [r.id for r in library.best(shash, target_json=str(Target(X86)), k=9)] == [first.id]
+    assert [r.id for r in library.best(shash, target_json=json.dumps(ARM), k=9)] == [second.id]
+
+
+@pytest.mark.slow
+def test_a_trace_from_a_file_is_the_trace_from_memory(ms: Any, library: Library, tmp_path: Path) -> None:
+    """TVM spells numbers differently in files and in Python; both have one digest."""
+    write_stock(ms, tmp_path / "stock")
+    import_json(library, tmp_path / "stock", device_model="pi4")
+
+    shash = str(ms.database.Workload(matmul(16)).as_json()[0])
+    in_memory = trace_json(ms, tiled(matmul(16), 4, 0.0), matmul(16))
+    assert library.records(shash)[0].trace_digest == trace_digest(in_memory)
+
+
+@pytest.mark.slow
+def test_importing_again_adds_nothing(ms: Any, library: Library, tmp_path: Path) -> None:
+    """The same files twice leave the library as after the first time; for another device they are other records."""
+    write_stock(ms, tmp_path / "stock")
+    import_json(library, tmp_path / "stock", device_model="pi4")
+
+    again = import_json(library, tmp_path / "stock", device_model="pi4")
+
+    assert (again.records, again.known_records, len(library.records())) == (8, 8, 8)
+    import_json(library, tmp_path / "stock", device_model="pi5")
+    assert len(library.records()) == 16
+
+
+@pytest.mark.slow
+def test_out_is_what_came_in(ms: Any, library: Library, tmp_path: Path) -> None:
+    """Importing and exporting gives MetaSchedule's own bytes, less the records without times."""
+    write_stock(ms, tmp_path / "stock")
+    import_json(library, tmp_path / "stock", device_model="pi4")
+
+    exchanged = export_json(library, tmp_path / "out")
+
+    assert (exchanged.workloads, exchanged.records) == (2, 4)
+    stock_workloads = (tmp_path / "stock" / WORKLOAD_FILE).read_text().strip()
+    stock_records = (tmp_path / "stock" / RECORD_FILE).read_text().strip().splitlines()
+    with_times = [line for line in stock_records if json.loads(line)[1][1] not in (None, [10000000000])]
+    assert (tmp_path / "out" / WORKLOAD_FILE).read_text().strip() == stock_workloads
+    assert (tmp_path / "out" / RECORD_FILE).read_text().strip().splitlines() == with_times
+
+
+@pytest.mark.slow
+def test_metaschedule_opens_what_is_exported(ms: Any, library: Library, tmp_path: Path) -> None:
+    """Stock code finds the library's own best record by module and applies its schedule."""
+    import tvm
+    from tvm.target import Target
+
+    mod = matmul(16)
+    shash = str(ms.database.Workload(mod).as_json()[0])
+    args = (TensorSpec((16, 16), "float32"),) * 3
+    library.add_workload(Workload(shash=shash, name="matmul", mod_json=tvm.ir.save_json(mod), args=args))
+    for factor, sec in ((2, 2e-3), (4, 1e-3), (8, 3e-3)):
+        library.add_record(
+            NewRecord(
+                workload=shash,
+                target_json=json.dumps(X86),
+                device_model="pi4",
+                tvm_version="0.27.0",
+                trace_json=trace_json(ms, tiled(mod, factor, 0.5), mod),
+                run_secs=(sec, sec),
+            )
+        )
+
+    export_json(library, tmp_path / "out")
+
+    database = ms.database.JSONDatabase(work_dir=str(tmp_path / "out"), allow_missing=False)
+    assert len(database) == 3
+    schedule = database.query_schedule(mod, Target(X86), "main")
+    tvm.ir.assert_structural_equal(schedule.mod, tiled(mod, 4, 0.5).mod)
+    [best] = database.get_top_k(database.commit_workload(mod), 1)
+    assert [sec.value for sec in best.run_secs] == [1e-3, 1e-3]
+
+
+def test_an_export_overwrites_nothing_unasked(library: Library, tmp_path: Path) -> None:
+    """A directory that has a database is refused, and taken when told to."""
+    export_json(library, tmp_path / "out")
+
+    with pytest.raises(LibraryError, match="already"):
+        export_json(library, tmp_path / "out")
+    assert export_json(library, tmp_path / "out", overwrite=True).records == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted([WORKLOAD_FILE, RECORD_FILE])
+
+
+@pytest.mark.parametrize(
+    ("workloads", "records", "message"),
+    [
+        ("", "[0, [[[],[]],[1],null,null]]", "workload 0"),
+        ('["1","AAAA"]', "", "workload.json:1"),
+        ("nonsense", "", "no JSON"),
+        ('["1","AAAAAAAAAAA="]', "[0, 7]", "record.json:1"),
+        ('["1","AAAAAAAAAAA="]', None, "cannot read"),
+    ],
+)
+def test_files_that_are_no_database_are_refused(
+    library: Library, tmp_path: Path, workloads: str, records: str | None, message: str
+) -> None:
+    """The message names the file and line, and nothing is stored."""
+    (tmp_path / WORKLOAD_FILE).write_text(workloads)
+    if records is not None:
+        (tmp_path / RECORD_FILE).write_text(records)
+
+    with pytest.raises(LibraryError, match=message):
+        import_json(library, tmp_path, device_model="pi4")
+    assert library.find_workloads() == []
+
+
+def test_a_device_model_must_be_named(library: Library, tmp_path: Path) -> None:
+    """Times of unknown hardware are of no use."""
+    with pytest.raises(InvalidRequest, match="device model"):
+        import_json(library, tmp_path, device_model="")

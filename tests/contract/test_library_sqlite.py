@@ -1,0 +1,179 @@
+"""SQLite files that cannot be used: one clear error each, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.errors import DiskFull, LibraryError
+from fleet.library import Library, NewRecord, Workload
+from fleet.library.engine import database_url
+
+WORKLOAD = Workload(shash="1", name="w", mod_json="{}")
+
+
+def record(number: int) -> NewRecord:
+    return NewRecord(
+        workload="1",
+        target_json='{"kind":"llvm"}',
+        device_model="m",
+        tvm_version="0.27",
+        trace_json=f"[[{number}],[]]",
+        run_secs=(1.0,),
+    )
+
+
+def fill(library: Library) -> None:
+    """Store until it fails."""
+    for number in range(100_000):
+        library.add_record(record(number))
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """Run as someone for whom file modes count."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def opened_up(directory: Path) -> Path:
+    """Let others through to a test's own directory."""
+    for path in [directory, *directory.parents][:-2]:
+        path.chmod(path.stat().st_mode | 0o755)
+    return directory
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """And stays as it is."""
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, " * 100)
+
+    with pytest.raises(LibraryError, match=r"notes\.txt is no SQLite database"):
+        Library.open(path)
+    assert path.read_text().startswith("not a database")
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    """A directory that the user named is theirs to make."""
+    with pytest.raises(LibraryError, match=r"missing.*does not exist; make it"):
+        Library.open(tmp_path / "missing" / "library.sqlite")
+
+
+def test_a_directory_is_no_library(tmp_path: Path) -> None:
+    """The message says to name a file in it."""
+    with pytest.raises(LibraryError, match="name a file in it"):
+        Library.open(tmp_path)
+
+
+def test_the_users_own_library_is_made_with_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name the library is in the data directory, which is made."""
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "a" / "b"))
+
+    with Library.open() as library:
+        assert library.url == str(tmp_path / "a" / "b" / "library.sqlite")
+    assert (tmp_path / "a" / "b" / "library.sqlite").exists()
+
+
+def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None:
+    """Reading works, also of a job whose process is gone; writing names the file and what to do."""
+    path = opened_up(tmp_path) / "library.sqlite"
+    with Library.open(path) as library:
+        library.add_workload(WORKLOAD)
+        library.start_job(title="j")
+        with library._engine.begin() as connection:
+            connection.execute(sa.text("UPDATE jobs SET process_started_sec = 1"))
+    for file in tmp_path.iterdir():
+        file.chmod(0o444)
+    tmp_path.chmod(0o777)
+
+    with without_root(), Library.open(path) as library:
+        assert library.workload("1") == WORKLOAD
+        assert [job.title for job in library.jobs()] == ["j"]
+        with pytest.raises(LibraryError, match=r"library\.sqlite is read-only; make it writable"):
+            library.add_record(record(1))
+
+
+def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
+    """No permission reads as such, not as a fault of the file."""
+    path = opened_up(tmp_path) / "library.sqlite"
+    Library.open(path).close()
+    path.chmod(0)
+
+    with without_root(), pytest.raises(LibraryError, match="cannot be opened; check"):
+        Library.open(path)
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing_stored(tmp_path: Path) -> None:
+    """DiskFull for the record that has no room; those before stay, and once there is room it goes on."""
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(WORKLOAD)
+        limit = {"pages": 60}
+        sa.event.listen(
+            library._engine,
+            "begin",
+            lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {limit['pages']}"),
+        )
+        with pytest.raises(DiskFull, match=r"no space left for the library .*library\.sqlite; free some"):
+            fill(library)
+        stored = len(library.records())
+        assert stored > 10
+        assert [r.trace_json for r in library.records()] == [record(n).trace_json for n in range(stored)]
+
+        limit["pages"] = 10_000
+        library.add_record(record(stored))
+        assert len(library.records()) == stored + 1
+
+
+def test_a_damaged_library_is_refused(tmp_path: Path) -> None:
+    """A file whose pages were overwritten is reported as damaged."""
+    path = tmp_path / "library.sqlite"
+    with Library.open(path) as library:
+        library.add_workload(WORKLOAD)
+        library.add_records([record(number) for number in range(50)])
+    raw = sqlite3.connect(path)
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+
+    with pytest.raises(LibraryError, match="is damaged; restore it"), Library.open(path) as library:
+        library.records()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("mysql://host/db", "not in mysql"), ("postgresql://:port:/x", "no database URL")],
+)
+def test_other_databases_are_refused(given: str, message: str) -> None:
+    """A URL that names no SQLite or PostgreSQL says what would do."""
+    with pytest.raises(LibraryError, match=message):
+        Library.open(given)
+
+
+def test_an_absent_server_is_named_without_the_password() -> None:
+    """Who cannot connect is told where, and the password stays secret."""
+    with pytest.raises(LibraryError, match=r"127\.0\.0\.1") as caught:
+        Library.open("postgresql://me:s3cret@127.0.0.1:1/fleet")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_urls_and_paths_name_libraries() -> None:
+    """A path is a SQLite file; PostgreSQL's usual URLs mean the driver that is installed with us."""
+    assert database_url("/x/y.sqlite").database == "/x/y.sqlite"
+    assert database_url("postgresql://h/d").drivername == "postgresql+psycopg"
+    assert database_url("postgres://h/d").drivername == "postgresql+psycopg"
+    assert database_url("sqlite:////x/y.sqlite").database == "/x/y.sqlite"
