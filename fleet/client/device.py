@@ -102,6 +102,10 @@ class Device:
         """Why the lease is over; None while it lives."""
         return self._holder.ended
 
+    def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
+        """Have these called, on the event loop, when the lease ends and after each renewal."""
+        self._holder.watch(on_end=on_end, on_renew=on_renew)
+
     async def open(self) -> None:
         """Open the session now, so that the first measurement finds its worker warm. Optional.
 

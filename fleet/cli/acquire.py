@@ -1,0 +1,80 @@
+"""`fleet acquire SELECTOR -- COMMAND`: any command, with a device to itself."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import Annotated
+
+import typer
+
+import fleet.aio
+from fleet.cli import options
+from fleet.cli.holding import run_holding
+from fleet.v1 import lease_pb2
+
+app = typer.Typer()
+
+
+@app.command()
+def acquire(
+    ctx: typer.Context,
+    selector: Annotated[str, typer.Argument(help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.")],
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
+    priority: Annotated[int, typer.Option(help="Larger goes first in the queue.")] = 0,
+    ttl: Annotated[
+        float, typer.Option(metavar="SEC", help="The device is free again this long after we vanish.")
+    ] = 30.0,
+    max_sec: Annotated[
+        float | None, typer.Option("--max", metavar="SEC", help="Hold it no longer than this, then end the command.")
+    ] = None,
+    wait_timeout: Annotated[
+        float | None, typer.Option(metavar="SEC", help="Give up when no device comes free. Default: wait for ever.")
+    ] = None,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Wait for a device, run a command while holding it, give it back when the command ends.
+
+    The command finds FLEET_LEASE, FLEET_DEVICE, FLEET_DEVICE_ADDRESS, FLEET_TRACKER and FLEET_TOKEN_FILE in its
+    environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
+    lease is lost the command is ended and the exit code is 1.
+
+    Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
+    """
+    console = options.stderr()
+    shown = ""
+
+    def on_queued(request: lease_pb2.PendingRequest) -> None:
+        nonlocal shown
+        text = f"waiting for {selector}: {_place(request.position)}; {request.reason or 'no reason given'}"
+        if text != shown:
+            shown = text
+            console.print(text, markup=False)
+
+    async def work() -> int:
+        address = options.tracker_address(ctx, tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            options.cancel_on_terminate()
+            async with client.acquire(
+                selector,
+                priority=priority,
+                ttl_sec=ttl,
+                max_sec=max_sec,
+                wait_timeout_sec=wait_timeout,
+                purpose=shlex.join(command)[:200],
+                on_queued=on_queued,
+            ) as device:
+                if shown:
+                    console.print(f"got {device.name}", markup=False)
+                return await run_holding(device, client.address, command)
+
+    try:
+        code = options.run(work())
+    except asyncio.CancelledError:
+        raise typer.Exit(143) from None
+    raise typer.Exit(code)
+
+
+def _place(position: int) -> str:
+    return "next in the queue" if position == 0 else f"{position} before us"

@@ -1,0 +1,51 @@
+"""`fleet agent serve`: the same agent as `python -m device_agents`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.cli import options
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def agent() -> None:
+    """Serve devices: an agent runs beside the hardware and brings it into the fleet."""
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    tracker: options.TrackerOption = None,
+    config: Annotated[
+        Path | None, typer.Option(help="What to serve, a YAML file. Default: this machine's CPU.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
+    ] = None,
+    allow_network: Annotated[
+        bool, typer.Option("--allow-network", help="Listen beyond this machine. There is no encryption yet.")
+    ] = False,
+) -> None:
+    """Serve this machine's devices until Ctrl-C. It waits for a tracker that is not there yet, for ever.
+
+    Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
+    """
+    from device_agents.__main__ import main
+
+    given = {
+        "--tracker": options.tracker_address(ctx, tracker),
+        "--config": config,
+        "--host": host,
+        "--port": port,
+        "--state-dir": state_dir,
+        "--log-level": options.settings(ctx).log_level,
+    }
+    argv = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv) or 0)

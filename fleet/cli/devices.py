@@ -1,0 +1,126 @@
+"""`fleet devices`: what hardware there is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import fleet.aio
+from fleet import wire
+from fleet.cli import options
+from fleet.dashboard import words
+from fleet.dashboard.view import device_state
+from fleet.errors import NotFound
+from fleet.v1 import device_pb2, fleet_service_pb2
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def devices(
+    ctx: typer.Context,
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """List the fleet's devices with what selectors can ask for.
+
+    Example: fleet devices --json | jq -r '.[].name'
+    """
+    ctx.obj = (options.settings(ctx), tracker, json_output)
+    if ctx.invoked_subcommand is not None:
+        return
+    snapshot = _snapshot(options.tracker_address(ctx, tracker), connect_timeout)
+    if options.wants_json(ctx, json_output):
+        options.print_json([options.message_dict(device) for device in snapshot.devices])
+        return
+    console = Console(highlight=False)
+    if not snapshot.devices:
+        console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
+        return
+    console.print(_table(snapshot))
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The device, with or without 'devices/'.")],
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Show all that is known about one device.
+
+    Example: fleet devices show pi4-03
+    """
+    _, outer_tracker, outer_json = ctx.obj
+    snapshot = _snapshot(options.tracker_address(ctx, tracker or outer_tracker), connect_timeout)
+    wanted = f"devices/{name.removeprefix('devices/')}"
+    device = next((device for device in snapshot.devices if device.name == wanted), None)
+    if device is None:
+        known = ", ".join(words.short_name(device.name) for device in snapshot.devices) or "none"
+        raise NotFound(f"there is no {wanted}; known are: {known}")
+    if options.wants_json(ctx, json_output or outer_json):
+        options.print_json(options.message_dict(device))
+        return
+    Console(highlight=False).print(_details(device, wire.timestamp_sec(snapshot.taken_at)))
+
+
+def _snapshot(address: str | None, connect_timeout_sec: float) -> fleet_service_pb2.Snapshot:
+    async def work() -> fleet_service_pb2.Snapshot:
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
+            return await client.snapshot()
+
+    return options.run(work())
+
+
+def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("device", "kind", "state", "arch", "model", "cores", "memory", "tvm", "address"):
+        table.add_column(column, overflow="fold")
+    for device in snapshot.devices:
+        inventory = device.inventory
+        table.add_row(
+            words.short_name(device.name),
+            inventory.kind,
+            device_state(device),
+            inventory.labels.get("arch", "-"),
+            inventory.device_model or "-",
+            str(inventory.core_count or "-"),
+            words.size(inventory.memory_bytes),
+            inventory.tvm_version or "-",
+            device.address,
+        )
+    return table
+
+
+def _details(device: device_pb2.Device, now_sec: float) -> Table:
+    inventory, telemetry = device.inventory, device.telemetry
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows = {
+        "name": device.name,
+        "state": device_state(device).plain + (f": {device.reason}" if device.reason else ""),
+        "holder": f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at, now_sec)})"
+        if device.lease_name
+        else "-",
+        "address": device.address,
+        "attached": f"{words.age(device.attached_at, now_sec)} ago",
+        "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
+        "model": inventory.device_model or "-",
+        "target": inventory.target_json or "-",
+        "cores": str(inventory.core_count or "-"),
+        "memory": words.size(inventory.memory_bytes),
+        "tvm": inventory.tvm_version or "-",
+        "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
+        "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
+        "last error": telemetry.last_error or "-",
+        **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
+    }
+    for key, value in rows.items():
+        table.add_row(key, value)
+    return table

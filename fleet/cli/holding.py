@@ -1,0 +1,132 @@
+"""Run a command for as long as a lease lives, and never longer.
+
+The command shares our terminal and process group, so a Ctrl-C reaches it by itself; other signals to us are passed on. If
+we are killed the kernel kills it, since nobody would renew its lease. If the lease is lost, it and all its children are
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from fleet.client import held
+from fleet.client.children import bound_to_me
+from fleet.client.device import Device
+
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_KILL_AFTER_SEC = 5.0
+_POLL_SEC = 0.1
+
+
+async def run_holding(device: Device, tracker_address: str, command: Sequence[str]) -> int:
+    """Run `command` with the lease in its environment and return its exit code; 128 + signal when a signal ended it.
+
+    Raises:
+        LeaseExpired, LeaseRevoked: the lease was lost; the command has been ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="fleet-lease-") as directory:
+        token_path = Path(directory) / "token"
+        lost = asyncio.Event()
+        _write_token(token_path, device)
+
+        def renewed() -> None:
+            _write_token(token_path, device)
+
+        def ended() -> None:
+            token_path.unlink(missing_ok=True)
+            lost.set()
+
+        device.watch(on_end=ended, on_renew=renewed)
+        environment = {**os.environ, **held.environment(device, tracker_address, token_path)}
+        process = await asyncio.create_subprocess_exec(*bound_to_me(command, signal.SIGKILL), env=environment)
+        with _forwarding(process):
+            return await _watch(process, device, lost)
+
+
+async def _watch(process: asyncio.subprocess.Process, device: Device, lost: asyncio.Event) -> int:
+    waiting = asyncio.create_task(process.wait(), name="fleet command")
+    losing = asyncio.create_task(lost.wait(), name="fleet lease lost")
+    try:
+        await asyncio.wait((waiting, losing), return_when=asyncio.FIRST_COMPLETED)
+        if process.returncode is None and device.ended is not None:
+            await end_tree(process)
+            raise device.ended
+        code = await waiting
+        return code if code >= 0 else 128 - code
+    finally:
+        losing.cancel()
+        if process.returncode is None:  # we were interrupted: so was the command, give it time to end by itself
+            await end_tree(process)
+        await asyncio.gather(waiting, losing, return_exceptions=True)
+
+
+async def end_tree(process: asyncio.subprocess.Process) -> None:
+    """Ask a process and all its descendants to end, and kill what is left."""
+    try:
+        root = psutil.Process(process.pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.terminate()
+    deadline_sec = asyncio.get_running_loop().time() + _KILL_AFTER_SEC
+    # The direct child is reaped by the event loop, the others are only to be seen from outside.
+    while any(map(_is_alive, family)) and asyncio.get_running_loop().time() < deadline_sec:
+        await asyncio.sleep(_POLL_SEC)  # noqa: ASYNC110 - processes of others have no event to wait for
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextlib.contextmanager
+def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
+    """Pass signals on to the command, and let it decide what they mean."""
+    loop = asyncio.get_running_loop()
+
+    def forward(number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    for number in _FORWARDED:
+        loop.add_signal_handler(number, forward, number)
+    # At a terminal the command gets Ctrl-C from the kernel, as we do; anywhere else it has to be passed on.
+    pass_on = not _is_foreground()
+    loop.add_signal_handler(signal.SIGINT, lambda: forward(signal.SIGINT) if pass_on else None)
+    try:
+        yield
+    finally:
+        for number in (*_FORWARDED, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _is_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
+
+
+def _write_token(path: Path, device: Device) -> None:
+    """Replace the token's file at once, readable by nobody else."""
+    fresh = path.with_name("token.new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(device.token.SerializeToString())
+    fresh.replace(path)

@@ -1,0 +1,87 @@
+"""`fleet leases`: who holds what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import fleet.aio
+from fleet import wire
+from fleet.cli import options
+from fleet.dashboard import words
+from fleet.v1 import fleet_service_pb2
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def leases(
+    ctx: typer.Context,
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """List the live leases.
+
+    Example: fleet leases
+    """
+    ctx.obj = (options.settings(ctx), tracker, json_output)
+    if ctx.invoked_subcommand is not None:
+        return
+
+    async def work() -> fleet_service_pb2.Snapshot:
+        address = options.tracker_address(ctx, tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            return await client.snapshot()
+
+    snapshot = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json([options.message_dict(lease) for lease in snapshot.leases])
+        return
+    Console(highlight=False).print(_table(snapshot) if snapshot.leases else "no leases")
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The lease, with or without 'leases/'.")],
+    reason: Annotated[str, typer.Option(help="Shown to the holder.")] = "",
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Take a device away from its holder.
+
+    The holder's session ends at once, its worker is killed, and its calls fail with the reason.
+
+    Example: fleet leases revoke 42 --reason "needed for the release"
+    """
+    outer_tracker = ctx.obj[1]
+
+    async def work() -> None:
+        address = options.tracker_address(ctx, tracker or outer_tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            lease = await client.revoke(f"leases/{name.removeprefix('leases/')}", reason)
+        options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+
+    options.run(work())
+
+
+def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
+    now_sec = wire.timestamp_sec(snapshot.taken_at)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("lease", "device", "holder", "held", "renew within", "ends", "purpose"):
+        table.add_column(column, overflow="fold")
+    for lease in snapshot.leases:
+        table.add_row(
+            words.short_name(lease.name),
+            words.short_name(lease.device_name),
+            lease.holder,
+            words.age(lease.granted_at, now_sec),
+            words.duration(wire.timestamp_sec(lease.expires_at) - now_sec),
+            f"in {words.duration(wire.timestamp_sec(lease.ends_at) - now_sec)}",
+            lease.purpose,
+        )
+    return table

@@ -1,0 +1,125 @@
+"""The command `fleet`. Commands are imported when first used, so that those that need little start fast."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from fleet import logs
+from fleet.cli.options import Settings
+from fleet.errors import FleetError
+
+logger = logging.getLogger(__name__)
+
+_INTERRUPTED_EXIT_CODE = 130
+
+_COMMANDS = {
+    "tune": "Tune a model's operators on a device.",
+    "up": "Run tracker and agent for this machine until Ctrl-C.",
+    "status": "Show the fleet, live.",
+    "devices": "List devices, or show one.",
+    "leases": "List leases, or revoke one.",
+    "acquire": "Run a command while holding a device.",
+    "library": "Look into the records of all tuning runs.",
+    "doctor": "Say what of this machine works, and what to do about the rest.",
+    "tracker": "Serve a tracker.",
+    "agent": "Serve this machine's devices.",
+}
+"""Name and short help. Each lives in the module of its name."""
+
+
+class LazyGroup(TyperGroup):
+    """Shows all commands, imports the one that runs, and turns fleet errors into one line and an exit code."""
+
+    def __init__(self, **options: Any) -> None:
+        options["commands"] = {name: TyperCommand(name, help=text) for name, text in _COMMANDS.items()}
+        super().__init__(**options)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in _COMMANDS else command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FleetError as error:
+            logger.debug("command failed", exc_info=error)
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
+        except BrokenPipeError:
+            # The reader of our output left, as `head` does. Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        import importlib.metadata
+
+        print(f"tvm-fleet {importlib.metadata.version('tvm-fleet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FLEET_TRACKER", metavar="HOST:PORT", help="The tracker to talk to. Default: 127.0.0.1:9290."
+        ),
+    ] = None,
+    output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How data is printed.")] = "table",
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="What goes to the log on stderr; debug also shows tracebacks. Default: warning."),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """A fleet of devices for tuning tensor programs.
+
+    Run an agent on each board and a tracker in the middle, ask for devices by what they are, and tune on all of them.
+
+    Example: fleet up, and in another terminal: fleet tune model.onnx --tracker 127.0.0.1:9290
+    """
+    logs.setup(log_level or "warning")
+    ctx.obj = Settings(tracker=tracker, output=output, log_level=log_level)
+
+
+def load_command(name: str) -> Any:
+    """Import a command's module and return what runs it: its `app`, or the function of its name."""
+    module = importlib.import_module(f"fleet.cli.{name}")
+    found = getattr(module, "app", None)
+    if found is None:
+        found = typer.Typer(pretty_exceptions_enable=False)
+        found.command()(getattr(module, name))
+    found.info.name = name
+    return typer.main.get_command(found)
+
+
+def main() -> None:
+    """Entry point of the command `fleet`."""
+    app(prog_name="fleet")
+
+
+if __name__ == "__main__":
+    main()

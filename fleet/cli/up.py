@@ -1,0 +1,54 @@
+"""`fleet up`: a fleet of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import fleet.aio
+from fleet.cli import options
+from fleet.config import TRACKER_PORT, data_dir
+
+
+def up(
+    ctx: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The tracker's port; 0 takes a free one.")] = TRACKER_PORT,
+    config: Annotated[
+        Path | None, typer.Option(help="What the agent serves, a YAML file. Default: this machine's CPU.")
+    ] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where both keep what has to last.")] = None,
+) -> None:
+    """Run a tracker and an agent for this machine until Ctrl-C.
+
+    Either is started again when it dies. Both end with this command.
+
+    Example: fleet up
+    """
+    console = options.stderr()
+
+    async def work() -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        local = fleet.aio.LocalFleet(
+            state_dir=state_dir or data_dir() / "local",
+            port=port,
+            agent_config=config,
+            restarts=True,
+            on_change=lambda text: console.print(text, markup=False),
+        )
+        async with local:
+            console.print(f"tracker on {local.address}, agent on {local.agent_address}, logs in {local.state_dir}/log")
+            console.print("in another terminal:")
+            flag = "" if port == TRACKER_PORT else f" --tracker {local.address}"
+            console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx --tracker {local.address}", markup=False)
+            console.print("Ctrl-C stops both")
+            await stopped.wait()
+
+    try:
+        options.run(work())
+    except KeyboardInterrupt:
+        console.print("stopped")

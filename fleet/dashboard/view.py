@@ -1,0 +1,175 @@
+"""A snapshot of the fleet as something to look at. Pure: the same snapshot and time give the same picture."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fleet import wire
+from fleet.dashboard import words
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
+
+_NARROW = 100
+"""Below this width [columns] the less needed columns are left out."""
+
+_SHOWN_REQUESTS = 15
+_SHOWN_JOBS = 8
+_BAR_WIDTH = 14
+
+_STATES = {
+    device_pb2.DEVICE_STATE_AVAILABLE: ("free", "green"),
+    device_pb2.DEVICE_STATE_LEASED: ("leased", "cyan"),
+    device_pb2.DEVICE_STATE_OFFLINE: ("offline", "yellow"),
+    device_pb2.DEVICE_STATE_FAULTED: ("faulted", "bold red"),
+}
+_JOB_STATES = {
+    job_pb2.JOB_STATE_RUNNING: ("running", "cyan"),
+    job_pb2.JOB_STATE_FINISHED: ("finished", "green"),
+    job_pb2.JOB_STATE_INTERRUPTED: ("interrupted", "yellow"),
+    job_pb2.JOB_STATE_FAILED: ("failed", "bold red"),
+}
+
+
+def render(
+    snapshot: fleet_service_pb2.Snapshot,
+    now_sec: float,
+    *,
+    address: str = "",
+    width: int = 100,
+    away_sec: float | None = None,
+) -> RenderableType:
+    """Return the dashboard.
+
+    Args:
+        now_sec: the tracker's clock at this moment.
+        address: the tracker's, for the header.
+        width: columns that there are; at 80 all that matters fits.
+        away_sec: how long the tracker has not answered; None while it does.
+    """
+    parts: list[RenderableType] = [header(snapshot, now_sec, address)]
+    if away_sec is not None:
+        parts.append(Text(f"tracker away since {words.duration(away_sec)}, trying again", style="bold red"))
+    parts += [Text(), devices_table(snapshot, now_sec, width=width, address=address)]
+    if snapshot.requests:
+        parts += [Text(), requests_table(snapshot, now_sec, width=width)]
+    if snapshot.jobs:
+        parts += [Text(), jobs_table(snapshot, now_sec, width=width)]
+    return Group(*parts)
+
+
+def header(snapshot: fleet_service_pb2.Snapshot, now_sec: float, address: str) -> Text:
+    """Return the line about the tracker."""
+    busy = sum(device.state == device_pb2.DEVICE_STATE_LEASED for device in snapshot.devices)
+    words_ = [
+        f"tracker {address}".strip(),
+        f"version {snapshot.tracker_version or '?'}",
+        f"up {words.age(snapshot.started_at, now_sec)}",
+        f"{snapshot.grant_count} grants",
+        f"{busy} of {len(snapshot.devices)} devices leased",
+        f"{snapshot.request_count} waiting",
+    ]
+    return Text(" · ".join(words_), style="bold")
+
+
+def devices_table(
+    snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int, address: str = ""
+) -> RenderableType:
+    """Return the devices with who holds them and how they are."""
+    if not snapshot.devices:
+        return Text(f"no devices yet; attach one with: fleet agent serve --tracker {address or 'HOST:PORT'}")
+    table = _table("device", "state", "holder")
+    table.add_column("held", justify="right", no_wrap=True)
+    table.add_column("trials/min", justify="right", no_wrap=True)
+    table.add_column("temp", justify="right", no_wrap=True)
+    if width >= _NARROW:
+        table.add_column("load", justify="right", no_wrap=True)
+    table.add_column("note", overflow="ellipsis", no_wrap=True, ratio=1)
+    for device in snapshot.devices:
+        table.add_row(*_device_row(device, now_sec, width=width))
+    return table
+
+
+def requests_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int) -> RenderableType:
+    """Return the head of the queue."""
+    table = _table("queue", "holder", "wants")
+    if width >= _NARROW:
+        table.add_column("priority", justify="right", no_wrap=True)
+    table.add_column("waits", justify="right", no_wrap=True)
+    table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1)
+    for request in snapshot.requests[:_SHOWN_REQUESTS]:
+        table.add_row(*_request_row(request, now_sec, width=width))
+    hidden = snapshot.request_count - min(len(snapshot.requests), _SHOWN_REQUESTS)
+    return Group(table, Text(f"and {hidden} more", style="dim")) if hidden > 0 else table
+
+
+def jobs_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int) -> RenderableType:
+    """Return the running jobs and those that ended lately."""
+    table = _table("job", "state")
+    table.add_column("progress", no_wrap=True, width=_BAR_WIDTH)
+    table.add_column("trials", justify="right", no_wrap=True)
+    table.add_column("best", justify="right", no_wrap=True)
+    table.add_column("speed-up", justify="right", no_wrap=True)
+    if width >= _NARROW:
+        table.add_column("runs", justify="right", no_wrap=True)
+    table.add_column("now", overflow="ellipsis", no_wrap=True, ratio=1)
+    for job in snapshot.jobs[:_SHOWN_JOBS]:
+        table.add_row(*_job_row(job, now_sec, width=width))
+    return table
+
+
+def device_state(device: device_pb2.Device) -> Text:
+    """Return a device's state in a word."""
+    return Text(*_STATES.get(device.state, ("unknown", "red")))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="ellipsis", no_wrap=True)
+    return table
+
+
+def _device_row(device: device_pb2.Device, now_sec: float, *, width: int) -> list[RenderableType]:
+    telemetry = device.telemetry
+    temp = f"{telemetry.temp_c:.0f} °C" if telemetry.HasField("temp_c") else "-"
+    load = f"{telemetry.load_1min:.1f}" if telemetry.HasField("load_1min") else "-"
+    rate = f"{telemetry.trials_per_min:.0f}" if telemetry.trials else "-"
+    return [
+        words.short_name(device.name),
+        device_state(device),
+        device.holder or "-",
+        words.age(device.granted_at, now_sec),
+        rate,
+        temp,
+        *([load] if width >= _NARROW else []),
+        Text(device.reason or telemetry.last_error or "", style="dim"),
+    ]
+
+
+def _request_row(request: lease_pb2.PendingRequest, now_sec: float, *, width: int) -> list[RenderableType]:
+    return [
+        "next" if request.position == 0 else str(request.position + 1),
+        request.holder,
+        request.selector,
+        *([str(request.priority)] if width >= _NARROW else []),
+        words.age(request.asked_at, now_sec),
+        Text(request.reason, style="dim"),
+    ]
+
+
+def _job_row(job: job_pb2.Job, now_sec: float, *, width: int) -> list[RenderableType]:
+    failed = f" ({job.trials_failed} bad)" if job.trials_failed else ""
+    speed_up = f"{job.untuned_us / job.best_us:.1f}x" if job.best_us > 0 and job.untuned_us > 0 else "-"
+    runs = words.duration(now_sec - wire.timestamp_sec(job.started_at)) if job.started_at.ByteSize() else "-"
+    return [
+        job.title or words.short_name(job.name),
+        Text(*_JOB_STATES.get(job.state, ("unknown", "red"))),
+        ProgressBar(total=max(job.trials_total, 1), completed=job.trials_done, width=_BAR_WIDTH),
+        f"{job.trials_done}/{job.trials_total}{failed}",
+        words.latency(job.best_us),
+        speed_up,
+        *([runs] if width >= _NARROW else []),
+        Text(job.activity, style="dim"),
+    ]
