@@ -1,8 +1,8 @@
 """Which workload's next batch is worth most: pure decisions on plain numbers.
 
-The currency is weighted seconds of the model's run time gained per second of device time. `GradientPrioritizer` estimates
-the gain as Ansor does (Zheng et al., OSDI 2020, section 6): part from how fast the best time fell lately, part from an
-optimistic guess that falls with the batches already spent.
+The currency is weighted seconds of the model's run time gained per second of device time. `GradientPrioritizer`
+estimates the gain as Ansor does (Zheng et al., OSDI 2020, section 6): part from how fast the best time fell lately,
+part from an optimistic guess that falls with the batches already spent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Standing:
     """How often the model runs it."""
 
     best_after_batch: tuple[float, ...]
-    """Best time after the start and after each batch [s]; the first is the unscheduled program's. Infinite = unknown."""
+    """Best time at the start and after each batch [s]; the first is the unscheduled program's. Infinite = unknown."""
 
     batch_device_sec: float
     """Expected device time of one more batch [s], > 0."""

@@ -19,7 +19,9 @@ class Turns:
     """A room for one side at a time. Members of a side share it; the other side gets it next once it has asked."""
 
     def __init__(self, *, shares_cores: bool) -> None:
-        self._shares_cores = shares_cores
+        self.shares_cores = shares_cores
+        """Whether anybody waits at all."""
+
         self._side: Side | None = None
         self._members = 0
         self._waiting: deque[tuple[Side, asyncio.Event]] = deque()
@@ -38,7 +40,7 @@ class Turns:
 
     @asynccontextmanager
     async def _turn(self, side: Side) -> AsyncIterator[None]:
-        if not self._shares_cores:
+        if not self.shares_cores:
             yield
             return
         await self._enter(side)

@@ -1,0 +1,172 @@
+"""`fleet tune`: a model file in, faster operators out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+
+from fleet.cli.tune_view import render_progress, render_report
+from fleet.errors import ConfigError, FleetError
+from fleet.optimizer.job import TuneOptions, TuneReport
+from fleet.optimizer.progress import JobProgress
+from fleet.optimizer.service import tune as run_tune
+
+_REFRESH_PER_SEC = 2
+"""Slow on purpose: on one machine the display shares its cores with the measurements."""
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
+    on: Annotated[str, typer.Option(help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")] = "cpu",
+    trials: Annotated[
+        int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
+    ] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option(help="Only workloads whose name matches this pattern; may be repeated.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
+    tracker: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FLEET_TRACKER", help="A running fleet. Default: one for this machine alone, for this run."
+        ),
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(envvar="FLEET_LIBRARY", help="Where records go: a file or a postgresql:// URL.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed makes the same proposals.")] = 0,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shape of an input: data=1,3,224,224; may be repeated.")
+    ] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
+    ] = False,
+    target: Annotated[str | None, typer.Option(help="TVM target as JSON, instead of the device's own.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 16,
+    enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
+    wait_timeout: Annotated[float | None, typer.Option(help="Give up when no device comes free [s].")] = None,
+    connect_timeout: Annotated[float, typer.Option(help="Give up when no tracker answers [s].")] = 10.0,
+    priority: Annotated[int, typer.Option(help="Larger goes first in the queue for a device.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    compare_model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
+    ] = True,
+    json_output: Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")] = False,
+) -> None:
+    """Tune the operators of a model on a device.
+
+    Finds the model's operators, proposes schedules, builds them, measures them on a leased device, checks their
+    numbers, and keeps every result in the library: stop it any time, the next run goes on from there.
+
+    Example: fleet tune model.onnx --top 5 --trials 128
+    """
+    options = TuneOptions(
+        model=model,
+        selector=on,
+        tracker=tracker,
+        library=library,
+        trials=trials,
+        tasks=tuple(tasks or ()),
+        top=top,
+        seed=seed,
+        shapes=dict(map(parse_shape, shape or ())),
+        random_weights=random_weights,
+        target_json=target,
+        batch_size=batch,
+        enough=enough,
+        wait_timeout_sec=wait_timeout,
+        connect_timeout_sec=connect_timeout,
+        priority=priority,
+        workers=workers,
+        compares_model=compare_model,
+    )
+    report = _run(options)
+    if json_output:
+        print(json.dumps(report.to_json()))
+    else:
+        Console().print(render_report(report))
+    if report.model is not None and not report.model.is_right:
+        raise FleetError(
+            f"the tuned model computes something else than {report.model.reference}: {report.model.message}"
+        )
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read "name=1,3,224,224".
+
+    Raises:
+        ConfigError: `text` is something else.
+    """
+    name, _, numbers = text.rpartition("=")
+    try:
+        shape = tuple(int(number) for number in numbers.split(","))
+    except ValueError:
+        shape = ()
+    if not name or not shape or min(shape) < 1:
+        raise ConfigError(f"--shape {text!r}: write it like --shape data=1,3,224,224")
+    return name, shape
+
+
+def _run(options: TuneOptions) -> TuneReport:
+    started_at = time.monotonic() - (time.time() - psutil.Process().create_time())
+    console = Console(stderr=True)
+    progress = JobProgress()
+    try:
+        with _display(console, progress, started_at):
+            return asyncio.run(_until_stopped(options, progress, started_at))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        done = f"{progress.trials_done} of {progress.trials_total} trials are in the library"
+        console.print(f"stopped: {done}; the same command goes on from there", highlight=False)
+        raise KeyboardInterrupt from None
+
+
+async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at: float) -> TuneReport:
+    """Run; SIGTERM stops it as Ctrl-C does."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run_tune(options, progress, started_at=started_at)
+
+
+def _display(console: Console, progress: JobProgress, started_at: float) -> Live:
+    """Show the job on a terminal; elsewhere print a line whenever it does something new."""
+    spinner = Spinner("dots")
+
+    def view() -> object:
+        return render_progress(progress, spinner, elapsed_sec=time.monotonic() - started_at)
+
+    progress.notice = lambda text: console.print(text, style="yellow", highlight=False)
+    if not console.is_terminal:
+        progress.listener = _line_printer(console, progress, started_at)
+    return Live(
+        get_renderable=view if console.is_terminal else lambda: "",  # type: ignore[arg-type]
+        console=console,
+        refresh_per_second=_REFRESH_PER_SEC,
+        auto_refresh=console.is_terminal,
+        transient=True,
+    )
+
+
+def _line_printer(console: Console, progress: JobProgress, started_at: float) -> Callable[[], None]:
+    last = ""
+
+    def on_change() -> None:
+        nonlocal last
+        if progress.activity == last:
+            return
+        last = progress.activity
+        done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""
+        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False)
+
+    return on_change

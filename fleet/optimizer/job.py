@@ -1,0 +1,152 @@
+"""What a tuning run is asked for, and what it reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fleet.measuring import Evaluator
+from fleet.optimizer.progress import JobProgress, WorkloadProgress
+
+TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
+"""A clearly slower candidate stops after one repeat of 10 ms; a close one repeats until its spread is small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """One `fleet tune`."""
+
+    model: Path
+    selector: str = "cpu"
+    tracker: str | None = None
+    """Address of a running fleet; None: start one for this machine and stop it at the end."""
+
+    library: str | None = None
+    trials: int | None = None
+    """New trials of this job; None: `trials_per_workload` for each chosen workload."""
+
+    trials_per_workload: int = 32
+    tasks: tuple[str, ...] = ()
+    """Shell patterns of workload names; empty: all."""
+
+    top: int | None = None
+    """Only the costliest so many of them."""
+
+    seed: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: bool = False
+    target_json: str | None = None
+    """Instead of the device's own target."""
+
+    batch_size: int = 16
+    enough: int = 512
+    wait_timeout_sec: float | None = None
+    connect_timeout_sec: float = 10.0
+    priority: int = 0
+    workers: int | None = None
+    build_timeout_sec: float = 30.0
+    trial_timeout_sec: float = 10.0
+    evaluator: Evaluator = TRIAL_EVALUATOR
+    compares_model: bool = True
+    """Build the whole model untuned and tuned, time both, and check the outputs."""
+
+    def conditions(self) -> dict[str, object]:
+        """What makes two runs the same job when one was interrupted; JSON-ready."""
+        return {
+            "selector": self.selector,
+            "trials": self.trials,
+            "tasks": list(self.tasks),
+            "top": self.top,
+            "seed": self.seed,
+            "random_weights": self.random_weights,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "batch_size": self.batch_size,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadReport:
+    """One workload at the end of a job."""
+
+    name: str
+    weight: int
+    trials: int
+    """In this job."""
+
+    trials_before: int
+    untuned_us: float | None
+    best_us: float | None
+    """Best time with checked numbers, of this and earlier jobs [us]; None: nothing found yet."""
+
+    gflops: float | None
+    speedup: float | None
+    errors: dict[str, int]
+    note: str
+    """Why it got no (more) trials, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """The whole model at the end of a job."""
+
+    untuned_ms: float | None = None
+    tuned_ms: float | None = None
+    onnxruntime_ms: float | None = None
+    """None when ONNX Runtime is not installed or the device is another machine."""
+
+    max_abs_error: float | None = None
+    """Of the tuned model's outputs against the reference; None when there is none."""
+
+    tolerance: float | None = None
+    reference: str = ""
+    """What computed the reference: "onnxruntime" or "untuned"."""
+
+    is_right: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneReport:
+    """What `fleet tune` ends with."""
+
+    job: str
+    title: str
+    device: str
+    device_model: str
+    library: str
+    trials: int
+    wall_sec: float
+    first_trial_sec: float | None
+    last_record_sec: float | None
+    """From the start of the process until the last record was stored [s]."""
+
+    workloads: tuple[WorkloadReport, ...]
+    model: ModelReport | None
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, with the keys that scripts rely on."""
+        return asdict(self)
+
+
+def report_workload(item: WorkloadProgress) -> WorkloadReport:
+    """Sum up one workload."""
+    found = item.best_sec if math.isfinite(item.best_sec) else None
+    return WorkloadReport(
+        name=item.workload.name,
+        weight=item.workload.weight,
+        trials=item.trials,
+        trials_before=item.trials_before,
+        untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
+        best_us=found * 1e6 if found else None,
+        gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
+        speedup=item.untuned_sec / found if found and math.isfinite(item.untuned_sec) else None,
+        errors={kind.value: count for kind, count in sorted(item.errors.items())},
+        note=item.closed_because,
+    )
+
+
+def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
+    """Sum up all, costliest first."""
+    return tuple(map(report_workload, progress.workloads))

@@ -1,0 +1,124 @@
+"""Where a tuning job stands, as its display, the tracker and the final report read it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fleet.measuring import ErrorKind
+from fleet.optimizer.learn import LearnRecord
+from fleet.optimizer.prioritizer import Standing
+from fleet.optimizer.propose import SearchRecord
+from fleet.workloads.extract import Workload
+
+_MIN_BATCH_DEVICE_SEC = 0.05
+"""A batch never counts as cheaper than its set-up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkloadProgress:
+    """One workload of a job. Changed only by the job's own task."""
+
+    workload: Workload
+    trials: int = 0
+    """In this job."""
+
+    trials_before: int = 0
+    """In the library when the job started, on this device model, target and TVM version."""
+
+    errors: Counter[ErrorKind] = field(default_factory=Counter)
+    untuned_sec: float = math.inf
+    best_sec: float = math.inf
+    """Of the candidates whose numbers were checked [s]."""
+
+    best_trace: str | None = None
+    best_after_batch: list[float] = field(default_factory=list)
+    device_sec: float = 0.0
+    """Device time that its trials took [s]."""
+
+    closed_because: str = ""
+    """Why it gets no more trials: enough, or nothing new to try."""
+
+    records: list[SearchRecord] = field(default_factory=list)
+    lessons: list[LearnRecord] = field(default_factory=list)
+    under_way: set[str] = field(default_factory=set)
+    """Digests of the traces that are under way."""
+
+    @property
+    def current_sec(self) -> float:
+        """What the model would run now [s]: the best checked candidate, or the unscheduled program."""
+        return min(self.best_sec, self.untuned_sec)
+
+    @property
+    def speedup(self) -> float:
+        """Unscheduled time over current time; 1.0 while nothing better is known."""
+        return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
+
+    def reject(self, trace_json: str) -> None:
+        """Forget the time of a candidate whose numbers were wrong, so that the search does not build on it."""
+        self.errors[ErrorKind.WRONG_OUTPUT] += 1
+        self.records = [
+            SearchRecord(trace_json=trace_json, run_sec=math.inf) if record.trace_json == trace_json else record
+            for record in self.records
+        ]
+
+    def settle(self, times: Mapping[str, float]) -> None:
+        """Take the fastest of these checked traces [s] as the best. An old best that ran too counts by its new time."""
+        if not times:
+            return
+        winner = min(times, key=lambda trace: times[trace])
+        if self.best_trace in times or times[winner] < self.best_sec:
+            self.best_sec, self.best_trace = times[winner], winner
+
+    def standing(self, batch_size: int) -> Standing:
+        """Return what the prioritizer sees."""
+        done = self.trials or 1
+        history = self.best_after_batch or [self.current_sec]
+        return Standing(
+            weight=self.workload.weight,
+            best_after_batch=tuple(history),
+            batch_device_sec=max(_MIN_BATCH_DEVICE_SEC, self.device_sec / done * batch_size),
+            is_open=not self.closed_because,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class JobProgress:
+    """One job. `listener` is called after every change; `notice` with sentences that a user should not miss."""
+
+    title: str = ""
+    job_name: str = ""
+    device_name: str = ""
+    device_model: str = ""
+    activity: str = ""
+    trials_total: int = 0
+    workloads: list[WorkloadProgress] = field(default_factory=list)
+    first_trial_sec: float | None = None
+    """From the start of the process to the first measured candidate [s]."""
+
+    last_record_sec: float | None = None
+    listener: Callable[[], None] = lambda: None
+    notice: Callable[[str], None] = lambda text: None
+
+    @property
+    def trials_done(self) -> int:
+        return sum(item.trials for item in self.workloads)
+
+    @property
+    def trials_failed(self) -> int:
+        return sum(item.errors.total() for item in self.workloads)
+
+    def total_sec(self, *, tuned: bool) -> float:
+        """Weighted sum over the workloads with a known unscheduled time [s]."""
+        return sum(
+            item.workload.weight * (item.current_sec if tuned else item.untuned_sec)
+            for item in self.workloads
+            if math.isfinite(item.untuned_sec)
+        )
+
+    def say(self, activity: str) -> None:
+        """Change what the job is doing now."""
+        self.activity = activity
+        self.listener()
