@@ -1,0 +1,99 @@
+"""Run an agent: `python -m device_agents --tracker HOST:PORT`. Plain argparse, because boards have no typer.
+
+Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and SIGINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from device_agents.agent import Agent, Place
+from device_agents.config import AgentConfig, make_drivers, parse_config
+from fleet import logs
+from fleet.config import TRACKER_PORT, data_dir, read_yaml
+from fleet.errors import ConfigError, FleetError
+
+_ATTACH_WAIT_SEC = 2.0
+"""How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays nobody much."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until a signal; return the exit code."""
+    arguments = _parser().parse_args(argv)
+    logs.setup(arguments.log_level)
+    try:
+        return asyncio.run(_serve(arguments))
+    except KeyboardInterrupt:
+        return 0
+    except FleetError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m device_agents", description="Serve this machine's devices.")
+    parser.add_argument("--tracker", metavar="HOST:PORT", help=f"where to attach (127.0.0.1:{TRACKER_PORT})")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="agent.yaml; without it, this machine's CPU")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="artifacts and epochs; one agent each")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (a free one)")
+    parser.add_argument("--allow-network", action="store_true", help="listen beyond this machine, without encryption")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    return parser
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    where = str(arguments.config or "agent.yaml")
+    config = parse_config(read_yaml(arguments.config), where=where) if arguments.config else AgentConfig()
+    place = Place(
+        tracker=arguments.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
+        state_dir=arguments.state_dir or data_dir() / "agent",
+        host=_host(arguments),
+        port=arguments.port,
+    )
+    async with Agent(config, make_drivers(config, where=where), place) as agent:
+        await _either(agent.wait_attached(_ATTACH_WAIT_SEC), stopped)
+        names = ", ".join(agent.device_names)
+        sys.stdout.write(f"agent listening on {place.host}:{agent.port}, serving {names}\n")
+        sys.stdout.flush()
+        await stopped.wait()
+    return 0
+
+
+async def _either(waiting: Coroutine[Any, Any, bool], stopped: asyncio.Event) -> None:
+    tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(stopped.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _host(arguments: argparse.Namespace) -> str:
+    host: str = arguments.host or ("0.0.0.0" if arguments.allow_network else "127.0.0.1")
+    if arguments.allow_network or host == "localhost":
+        return host
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise ConfigError(
+            f"--host {host} is reached from other machines, and the data path is not encrypted yet; "
+            "add --allow-network if the network is yours alone"
+        )
+    return host
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Who may use a device: checks tokens by themselves, without asking the tracker. Epochs only grow, also over restarts of the agent.
+
+The ledger of epochs is a small file. It belongs to one tracker, named by its public key: a tracker that lost its state starts again at epoch 1.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_agents.tracker_clock import TrackerClock
+from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
+from fleet.tokens import TokenVerifier
+from fleet.v1 import lease_pb2
+from fleet.wire import timestamp_sec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a checked token says."""
+
+    lease_name: str
+    device_name: str
+    epoch: int
+    holder: str
+    expires_sec: float
+    """On the tracker's clock [s since 1970]."""
+
+
+class Admission:
+    """Checks tokens for the devices of one agent."""
+
+    def __init__(self, device_names: Iterable[str], clock: TrackerClock, ledger: Path | None = None) -> None:
+        self._device_names = frozenset(device_names)
+        self._clock = clock
+        self._ledger = ledger
+        self._verifier: TokenVerifier | None = None
+        self._public_key = b""
+        self._admitted: dict[str, int] = {}
+        self._fenced: dict[str, int] = {}
+
+    def trust(self, public_key: bytes) -> None:
+        """Accept what this tracker signs, and nothing else."""
+        if public_key == self._public_key:
+            return
+        is_other = bool(self._public_key)
+        self._verifier = TokenVerifier(public_key)
+        self._public_key = public_key
+        if is_other:
+            logger.warning("tracker has another key, forgetting epochs")
+        self._admitted, self._fenced = {}, {}
+        self._read_ledger()
+
+    def fence(self, device_name: str, epoch: int) -> None:
+        """End every lease of a device up to this epoch."""
+        if epoch > self._fenced.get(device_name, 0):
+            self._fenced[device_name] = epoch
+            self._write_ledger()
+
+    def check(self, token: lease_pb2.Token) -> Claims:
+        """Return the claims of a token that is good now.
+
+        Raises:
+            TrackerUnavailable: this agent has not met its tracker since it started.
+            Unauthenticated: forged, or for a device of another agent.
+            LeaseExpired: its time is over.
+            LeaseRevoked: fenced, or superseded by a newer lease.
+        """
+        now = self._clock.now_sec()
+        if self._verifier is None or now is None:
+            raise TrackerUnavailable(
+                "this agent has not met its tracker since it started, so it cannot check leases; try again in a moment"
+            )
+        claims = _read_claims(self._verifier.verify(token))
+        if claims.device_name not in self._device_names:
+            served = ", ".join(sorted(self._device_names))
+            raise Unauthenticated(f"the token is for {claims.device_name}; this agent serves {served}")
+        if claims.epoch <= self._fenced.get(claims.device_name, 0):
+            raise LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was ended by the tracker; acquire again")
+        if claims.epoch < self._admitted.get(claims.device_name, 0):
+            raise LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
+        if claims.expires_sec <= now:
+            raise LeaseExpired(
+                f"{claims.lease_name} of {claims.device_name} expired {now - claims.expires_sec:.1f} s ago; "
+                "renew in time or ask for a longer ttl"
+            )
+        return claims
+
+    def admit(self, claims: Claims) -> None:
+        """Remember that a lease was let in: older ones stay out from now on."""
+        if claims.epoch > self._admitted.get(claims.device_name, 0):
+            self._admitted[claims.device_name] = claims.epoch
+            self._write_ledger()
+
+    def remaining_sec(self, claims: Claims) -> float:
+        """Return how long a lease goes on unless renewed; zero or less when it is over."""
+        now = self._clock.now_sec()
+        return 0.0 if now is None else claims.expires_sec - now
+
+    def _read_ledger(self) -> None:
+        if self._ledger is None:
+            return
+        try:
+            content = json.loads(self._ledger.read_text())
+            if content["public_key"] == self._public_key.hex():
+                self._admitted = {str(name): int(epoch) for name, epoch in content["admitted"].items()}
+                self._fenced = {str(name): int(epoch) for name, epoch in content["fenced"].items()}
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, AttributeError, TypeError):
+            # Torn by a power cut. The tracker fences again when it sends what is over.
+            logger.warning("ledger of epochs is damaged, starting a new one", extra={"path": str(self._ledger)})
+
+    def _write_ledger(self) -> None:
+        if self._ledger is None:
+            return
+        content = {"public_key": self._public_key.hex(), "admitted": self._admitted, "fenced": self._fenced}
+        fresh = self._ledger.with_name(f".{self._ledger.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(content))
+        fresh.replace(self._ledger)
+
+
+def _read_claims(message: lease_pb2.LeaseClaims) -> Claims:
+    return Claims(
+        lease_name=message.lease_name,
+        device_name=message.device_name,
+        epoch=message.epoch,
+        holder=message.holder,
+        expires_sec=timestamp_sec(message.expires_at),
+    )

@@ -1,0 +1,181 @@
+"""One agent, put together: drivers, worker pool, artifact store, sessions, data path, and the stream to the tracker.
+
+The process that this runs in never imports TVM and never touches a device: workers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from device_agents.admission import Admission
+from device_agents.attach import TrackerLink
+from device_agents.config import AgentConfig
+from device_agents.driver import Driver
+from device_agents.host import read_host
+from device_agents.pool import WorkerPool
+from device_agents.served import ServedDevice
+from device_agents.service import SessionService
+from device_agents.sessions import SessionTable
+from device_agents.store import ArtifactStore
+from device_agents.tracker_clock import TrackerClock
+from device_agents.watchdog import Limits
+from fleet.errors import ConfigError
+from fleet.rpc import add_service, bind, make_server
+from fleet.v1 import agent_service_pb2, device_pb2, session_service_pb2
+
+logger = logging.getLogger(__name__)
+
+VERSION = "0.1.0"
+_SESSION_SERVICE = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
+_STOP_GRACE_SEC = 0.5
+_ANY_HOST = ("0.0.0.0", "::", "")
+_DEFAULT_MEMORY_BYTES = 1024**3
+"""Where the machine does not tell what it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an agent lives."""
+
+    tracker: str
+    """ "host:port" """
+
+    state_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one."""
+
+
+class Agent:
+    """Serves devices. An async context manager; see `open`."""
+
+    def __init__(self, config: AgentConfig, drivers: Sequence[Driver], place: Place) -> None:
+        self._config = config
+        self._drivers = drivers
+        self._place = place
+        self._clock = TrackerClock()
+        self._store = ArtifactStore(place.state_dir / "artifacts", config.cache_max_bytes)
+        self._pool = WorkerPool(
+            place.state_dir / "workers",
+            [driver.preload for driver in drivers if driver.preload],
+            Limits(
+                memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
+            ),
+        )
+        self._server = make_server()
+        self._sessions: SessionTable | None = None
+        self._link: TrackerLink | None = None
+        self._link_task: asyncio.Task[None] | None = None
+        self._lock_file: int | None = None
+        self.port = 0
+        """Of the data path, once open."""
+
+    @property
+    def device_names(self) -> list[str]:
+        """All that it serves."""
+        return [driver.name for driver in self._drivers]
+
+    @property
+    def warm_pid(self) -> int | None:
+        """Process id of the process that workers are forked from."""
+        return self._pool.warm_pid
+
+    async def open(self) -> None:
+        """Open the devices, listen, and begin to attach.
+
+        Raises:
+            ConfigError: the port or the state directory is in use, or a runtime is missing.
+            DeviceError: a device is not there.
+        """
+        self._lock()
+        try:
+            await self._open_parts()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End all sessions, let go of the devices, leave no process behind. Idempotent."""
+        if self._link_task is not None:
+            self._link_task.cancel()
+            await asyncio.gather(self._link_task, return_exceptions=True)
+        if self._sessions is not None:
+            await self._sessions.close()
+        await self._server.stop(_STOP_GRACE_SEC)
+        await self._pool.close()
+        for driver in self._drivers:
+            await driver.close()
+        self._unlock()
+
+    async def wait_attached(self, timeout_sec: float) -> bool:
+        """Wait until the tracker answers; False when it does not within this time."""
+        if self._link is None:
+            return False
+        try:
+            await asyncio.wait_for(self._link.attached.wait(), timeout_sec)
+        except TimeoutError:
+            return False
+        return True
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _open_parts(self) -> None:
+        for driver in self._drivers:
+            await driver.open(self._pool)
+        self._store.open()
+        await self._pool.open()
+        turns: dict[str, asyncio.Lock] = {}
+        devices = [ServedDevice(driver, turns.setdefault(driver.resource, asyncio.Lock())) for driver in self._drivers]
+        admission = Admission(self.device_names, self._clock, self._place.state_dir / "epochs.json")
+        self._sessions = SessionTable(devices, admission, self._pool, self._store)
+        add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))
+        self.port = bind(self._server, self._place.host, self._place.port, what="the agent")
+        await self._server.start()
+        self._link = TrackerLink(self._place.tracker, self._hello(), devices, self._clock, admission, self._sessions)
+        self._link_task = asyncio.create_task(self._link.run(), name="attach")
+
+    def _hello(self) -> agent_service_pb2.AgentHello:
+        host = "" if self._place.host in _ANY_HOST else self._place.host
+        return agent_service_pb2.AgentHello(
+            agent_id=secrets.token_hex(8),
+            address=self._config.advertise_address or f"{host}:{self.port}",
+            devices=[device_pb2.Device(name=driver.name, inventory=driver.inventory()) for driver in self._drivers],
+            version=VERSION,
+        )
+
+    def _lock(self) -> None:
+        folder = self._place.state_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise ConfigError(f"another agent uses {folder}; give this one another place with --state-dir") from None
+        self._lock_file = descriptor
+
+    def _unlock(self) -> None:
+        descriptor, self._lock_file = self._lock_file, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _default_memory_limit() -> int:
+    """Half of the machine: the agent, its tracker and the user's shell live here too."""
+    return read_host().memory_bytes // 2 or _DEFAULT_MEMORY_BYTES

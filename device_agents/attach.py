@@ -1,0 +1,121 @@
+"""The agent's stream to its tracker: dialled by the agent, for ever, and never needed by a session that is open.
+
+Up go the hello and, with every change of health and at least every 5 s, reports. Down come the tracker's clock, its key, and fences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+
+import grpc.aio
+
+from device_agents.admission import Admission
+from device_agents.served import ServedDevice
+from device_agents.sessions import SessionTable
+from device_agents.tracker_clock import TrackerClock
+from fleet.rpc import EOF, Stub, make_channel
+from fleet.v1 import agent_service_pb2 as pb
+from fleet.wire import timestamp_sec
+
+logger = logging.getLogger(__name__)
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["AgentService"]
+_HEARTBEAT_SEC = 5.0
+_HEALTH_SEC = 1.0
+_SILENCE_SEC = 16.0
+"""Three of the tracker's heartbeats missed: the stream is dead, whatever TCP thinks."""
+
+_FIRST_RETRY_SEC = 0.2
+_LAST_RETRY_SEC = 5.0
+
+
+class TrackerLink:
+    """Keeps an agent attached."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: pb.AgentHello,
+        devices: Sequence[ServedDevice],
+        clock: TrackerClock,
+        admission: Admission,
+        sessions: SessionTable,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.attached = asyncio.Event()
+        """Set while the tracker answers."""
+
+        self._address = address
+        self._hello = hello
+        self._devices = devices
+        self._clock = clock
+        self._admission = admission
+        self._sessions = sessions
+        self._rng = rng or random.Random()
+
+    async def run(self) -> None:
+        """Attach, and again, until cancelled."""
+        retry_sec = _FIRST_RETRY_SEC
+        last_text = ""
+        while True:
+            try:
+                await self._attach()
+                text = "the tracker closed the stream"
+            except grpc.aio.AioRpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+            except TimeoutError:
+                text = f"the tracker was silent for {_SILENCE_SEC:g} s"
+            except Exception as error:  # outermost loop of this task: the agent never stops dialling
+                logger.exception("attach failed")
+                text = str(error)
+            if self.attached.is_set():
+                self.attached.clear()
+                retry_sec = _FIRST_RETRY_SEC
+                last_text = ""
+            if text != last_text:
+                logger.warning("not attached, dialling again", extra={"tracker": self._address, "reason": text})
+                last_text = text
+            # Spread, so that a thousand agents do not knock in step after a restart of their tracker.
+            await asyncio.sleep(retry_sec * self._rng.uniform(0.5, 1.0))
+            retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
+
+    async def _attach(self) -> None:
+        async with make_channel(self._address) as channel:
+            call = Stub(channel, _SERVICE).attach()
+            self._clock.restart()
+            first = pb.AttachRequest(hello=self._hello, reports=[await device.report() for device in self._devices])
+            await call.write(first)
+            reporting = asyncio.create_task(self._report(call), name="report-health")
+            try:
+                while (response := await asyncio.wait_for(call.read(), _SILENCE_SEC)) is not EOF:
+                    self._take(response)
+            finally:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
+                call.cancel()
+
+    def _take(self, response: pb.AttachResponse) -> None:
+        if response.HasField("tracker_time"):
+            self._clock.learn(timestamp_sec(response.tracker_time))
+        if response.public_key:
+            self._admission.trust(response.public_key)
+        for fence in response.fences:
+            self._sessions.fence(fence.device_name, fence.epoch)
+        if response.public_key and not self.attached.is_set():
+            self.attached.set()
+            logger.info("attached", extra={"tracker": self._address})
+
+    async def _report(self, call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]) -> None:
+        known = {device.name: (await device.health()).is_healthy for device in self._devices}
+        waited_sec = 0.0
+        while True:
+            await asyncio.sleep(_HEALTH_SEC)
+            waited_sec += _HEALTH_SEC
+            now = {device.name: (await device.health()).is_healthy for device in self._devices}
+            if now != known or waited_sec >= _HEARTBEAT_SEC:
+                known, waited_sec = now, 0.0
+                await call.write(pb.AttachRequest(reports=[await device.report() for device in self._devices]))

@@ -1,0 +1,97 @@
+"""What an agent is told: agent.yaml. Every key may be left out; without a file the agent serves this machine's CPU.
+
+devices:                          # default: one cpu device named <host>-cpu
+  - driver: cpu
+    name: bench-01                # devices/bench-01; default <host>-<driver>
+  - driver: simulated
+    count: 4                      # bench-sim-0 .. bench-sim-3
+    name: bench-sim
+tracker: 10.0.0.5:9290            # default: 127.0.0.1:9290
+advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: what the agent listens on
+cache_max_bytes: 2147483648       # artifacts kept on this machine
+memory_limit_bytes: 1073741824    # of one worker and its children; default: half of the machine
+disk_limit_bytes: 1073741824      # of one worker's directory
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from device_agents.driver import Driver
+from device_agents.registry import load_driver
+from fleet.config import parse
+from fleet.errors import ConfigError
+
+_GIB = 1024**3
+_DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """agent.yaml; see the module's docstring."""
+
+    devices: list[dict[str, Any]] = field(default_factory=lambda: [{"driver": "cpu"}])
+    tracker: str | None = None
+    advertise_address: str | None = None
+    cache_max_bytes: int = 2 * _GIB
+    memory_limit_bytes: int | None = None
+    disk_limit_bytes: int = _GIB
+
+
+def parse_config(values: Mapping[str, Any], *, where: str = "agent.yaml") -> AgentConfig:
+    """Check the content of agent.yaml.
+
+    Raises:
+        ConfigError: an unknown key (the nearest is named) or a bad value.
+    """
+    config = parse(AgentConfig, values, where=where)
+    for key in ("cache_max_bytes", "memory_limit_bytes", "disk_limit_bytes"):
+        value = getattr(config, key)
+        if value is not None and value <= 0:
+            raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
+    if not config.devices:
+        raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve this machine's CPU")
+    return config
+
+
+def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[Driver]:
+    """Make the drivers of all configured devices, not yet open.
+
+    Raises:
+        ConfigError: an unknown driver or key, a bad name, or two devices of one name.
+    """
+    host_name = host_name or short_host_name()
+    drivers: list[Driver] = []
+    for index, entry in enumerate(config.devices):
+        drivers.extend(_drivers_of_entry(entry, f"{where}: devices[{index}]", host_name))
+    seen: set[str] = set()
+    for driver in drivers:
+        if not _DEVICE_ID.fullmatch(driver.device_id):
+            raise ConfigError(
+                f"{where}: {driver.device_id!r} is no device name; use letters, digits, '.', '_' and '-', at most 63"
+            )
+        if driver.device_id in seen:
+            raise ConfigError(f"{where}: two devices are named {driver.device_id!r}; give one of them another 'name'")
+        seen.add(driver.device_id)
+    return drivers
+
+
+def short_host_name() -> str:
+    """Return this machine's name, fit for a device name."""
+    name = socket.gethostname().partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:48].strip(".-_") or "host"
+
+
+def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
+    name = entry.get("driver")
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: the key 'driver' is missing")
+    driver = load_driver(name, where=where)
+    values = {key: value for key, value in entry.items() if key != "driver"}
+    return list(driver.from_config(values, where=where, host_name=host_name))

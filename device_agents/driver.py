@@ -1,0 +1,157 @@
+"""What a driver is: the part of an agent that knows one kind of hardware, and nothing else.
+
+Leases, sessions, workers and gRPC stay with the agent. The contract, to which
+tests/contract/test_driver.py holds every driver:
+
+- a constructor does no I/O; `open` does, and fails when the driver is open;
+- `probe` never raises for a sick device, it says so in the Health that it returns;
+- `reset` makes the device ready for the next session and leaves no process of an earlier one behind;
+- `close` is idempotent; every other call after it (or before `open`) raises DeviceClosed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from fleet.errors import DeviceClosed, DeviceError
+from fleet.v1 import device_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """Whether a device can take a lease."""
+
+    is_healthy: bool = True
+    reason: str = ""
+    """Why not, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What a worker process of this device runs."""
+
+    runtime: str
+    """ "module:Class" of the runtime; made in the worker from `settings`."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    """JSON-ready keyword arguments of the runtime."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    """Set in the worker before the runtime is made."""
+
+
+class StraySweeper(Protocol):
+    """Kills processes that ended workers left behind."""
+
+    async def sweep(self) -> None:
+        """Return when no such process is left."""
+        ...
+
+
+class Driver(ABC):
+    """One device."""
+
+    kind: str
+    """What selectors match: "cpu", "simulated"."""
+
+    preload: str | None = None
+    """Module that the warm process imports before it forks workers for this driver."""
+
+    checks_architecture: bool = True
+    """False where artifacts are no native libraries."""
+
+    def __init__(self, device_id: str) -> None:
+        self.device_id = device_id
+        self._sweeper: StraySweeper | None = None
+        self._state = "new"
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
+        """Make the driver or drivers that one entry of agent.yaml asks for.
+
+        Raises:
+            ConfigError: an unknown key or a bad value; `where` names the entry.
+        """
+
+    @property
+    def name(self) -> str:
+        """ "devices/<id>"."""
+        return f"devices/{self.device_id}"
+
+    @property
+    def resource(self) -> str:
+        """Devices with the same resource are never measured at the same time."""
+        return self.name
+
+    async def open(self, sweeper: StraySweeper) -> None:
+        """Find the hardware.
+
+        Raises:
+            DeviceError: it is open already, or the hardware is not there.
+        """
+        if self._state == "open":
+            raise DeviceError(f"{self.name} is open already; close it first")
+        if self._state == "closed":
+            raise DeviceClosed(f"{self.name} was closed; make a new driver")
+        await self._find()
+        self._sweeper = sweeper
+        self._state = "open"
+
+    def inventory(self) -> device_pb2.Inventory:
+        """Return what the hardware is; the same while it is open."""
+        self._check_open()
+        return self._inventory()
+
+    def worker_spec(self) -> WorkerSpec:
+        """Return what a worker process of this device runs."""
+        self._check_open()
+        return self._worker_spec()
+
+    async def probe(self) -> Health:
+        """Tell whether the device can take a lease. Cheap: called with every heartbeat."""
+        self._check_open()
+        try:
+            return self._probe()
+        except (OSError, ValueError) as error:
+            return Health(is_healthy=False, reason=f"probing failed: {error}")
+
+    def telemetry(self) -> device_pb2.Telemetry:
+        """Return readings of this moment; well under a millisecond."""
+        self._check_open()
+        return self._telemetry()
+
+    def count_trial(self) -> None:  # noqa: B027 - most drivers have nothing to count
+        """Learn that a trial ran on the device."""
+
+    async def reset(self) -> None:
+        """Make the device ready for the next session."""
+        self._check_open()
+        if self._sweeper is not None:
+            await self._sweeper.sweep()
+
+    async def close(self) -> None:
+        """Let go of the hardware. Idempotent."""
+        self._state = "closed"
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise DeviceClosed(f"{self.name} is {'closed' if self._state == 'closed' else 'not open yet'}")
+
+    async def _find(self) -> None:  # noqa: B027 - nothing to find where nothing is real
+        """Do the I/O of `open`."""
+
+    @abstractmethod
+    def _inventory(self) -> device_pb2.Inventory: ...
+
+    @abstractmethod
+    def _worker_spec(self) -> WorkerSpec: ...
+
+    def _probe(self) -> Health:
+        return Health()
+
+    @abstractmethod
+    def _telemetry(self) -> device_pb2.Telemetry: ...

@@ -1,0 +1,63 @@
+"""How often a candidate is timed: the schedule of repeats, apart from what times them.
+
+Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: one repeat first; a candidate clearly slower than
+the best stops there; then the other repeats; then more, one by one, until the spread is small.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from fleet.measuring import spread
+from fleet.v1 import measurement_pb2
+
+DEFAULT_SPREAD_TARGET = 0.03
+
+
+class TimeRepeats(Protocol):
+    """Times some repeats, after one run that does not count."""
+
+    def __call__(self, *, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
+        """Return seconds per run, one entry per repeat."""
+        ...
+
+
+def run_schedule(
+    evaluator: measurement_pb2.Evaluator,
+    time_repeats: TimeRepeats,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[float]:
+    """Time as `evaluator` says; return seconds per run, one entry per repeat."""
+    number, repeat = max(1, evaluator.number), max(1, evaluator.repeat)
+    is_adaptive = evaluator.max_repeat > repeat or evaluator.give_up_above_sec > 0
+    if not is_adaptive:
+        return time_repeats(number=number, repeat=repeat, min_repeat_ms=evaluator.min_repeat_ms)
+    secs = time_repeats(number=number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
+    if 0 < evaluator.give_up_above_sec < secs[0]:
+        return secs
+    # The evaluator does not tell the number that it grew to: start from what the first repeat shows to be enough, so that
+    # later calls do not search for it from `number` again.
+    found = _enough_runs(number, secs[0], evaluator.min_repeat_ms)
+
+    def more(count: int) -> None:
+        if evaluator.cooldown_interval_ms and len(secs) % max(1, evaluator.repeats_to_cooldown) == 0:
+            sleep(evaluator.cooldown_interval_ms / 1000)
+        secs.extend(time_repeats(number=found, repeat=count, min_repeat_ms=evaluator.min_repeat_ms))
+
+    if repeat > 1:
+        more(repeat - 1)
+    target = evaluator.spread_target or DEFAULT_SPREAD_TARGET
+    while len(secs) < evaluator.max_repeat and (len(secs) < 2 or spread(secs) > target):
+        more(1)
+    return secs
+
+
+def _enough_runs(number: int, run_sec: float, min_repeat_ms: int) -> int:
+    if run_sec <= 0:
+        return number
+    # A little more than needed: a repeat that ends short makes the evaluator grow the number by half once more.
+    return max(number, math.ceil(1.05 * min_repeat_ms / 1000 / run_sec))

@@ -1,0 +1,84 @@
+"""The few things of Linux that Python has no name for: prctl, and who descends from whom."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal_number))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, instead of init."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes whose parent is `pid`, zombies included."""
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found.extend(map(int, (thread / "children").read_text().split()))
+    except FileNotFoundError:
+        # Either the process is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
+        return [child for child, parent in _parents() if parent == pid]
+    except (ProcessLookupError, PermissionError):
+        return []
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return the children of `pid`, their children, and so on."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = children_of(waiting.pop())
+        found.extend(children)
+        waiting.extend(children)
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds now; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(fields[1]) * _PAGE_BYTES
+
+
+def environment_of(pid: int) -> bytes:
+    """Return the environment that a process was started with, entries ended by NUL; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parents() -> list[tuple[int, int]]:
+    pairs = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The command in brackets may hold spaces and brackets itself.
+        pairs.append((int(entry.name), int(stat[stat.rindex(")") + 2 :].split()[1])))
+    return pairs
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,288 @@
+"""The agent's side of the warm process: starts it, asks it for workers, starts another when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from device_agents import linux
+from device_agents.driver import WorkerSpec
+from device_agents.output import OutputPipe
+from device_agents.warm import MAX_PACKET_BYTES
+from device_agents.watchdog import Limits
+from device_agents.worker import WorkerOrder
+from device_agents.worker_handle import Exit, WorkerHandle
+from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
+
+logger = logging.getLogger(__name__)
+
+_MARK = "FLEET_AGENT_MARK"
+"""In the environment of the warm process and of all that descends from it: what is killed when the warm process itself is gone."""
+
+_START_SEC = 30.0
+_RESTARTS = 5
+"""Attempts in a row before the devices count as faulted."""
+
+
+class WorkerPool:
+    """Makes worker processes."""
+
+    def __init__(self, directory: Path, preloads: Sequence[str], limits: Limits) -> None:
+        self._directory = directory
+        self._preloads = sorted(set(preloads))
+        self._limits = limits
+        self._mark = secrets.token_hex(8)
+        self._ids = itertools.count(1)
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: socket.socket | None = None
+        self._forked: dict[int, asyncio.Future[int]] = {}
+        self._exited: dict[int, asyncio.Future[Exit]] = {}
+        self._pids: dict[int, int] = {}
+        self._swept: dict[int, asyncio.Future[None]] = {}
+        self._ready: asyncio.Future[None] | None = None
+        self._revival: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def warm_pid(self) -> int | None:
+        """Process id of the warm process."""
+        return self._process.pid if self._process else None
+
+    async def open(self) -> None:
+        """Start the warm process.
+
+        Raises:
+            ConfigError: what it has to load is not there.
+        """
+        linux.adopt_orphans()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        await self._start()
+
+    async def start_worker(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle:
+        """Fork a worker. `sink` gets what it writes.
+
+        Raises:
+            DeviceFaulted: the warm process cannot be started any more.
+        """
+        await self._wait_until_ready()
+        worker_id = next(self._ids)
+        directory = self._directory / f"worker-{worker_id}"
+        directory.mkdir(mode=0o700)
+        order = WorkerOrder(
+            worker_id=worker_id,
+            runtime=spec.runtime,
+            settings=spec.settings,
+            environment=spec.environment,
+            directory=str(directory),
+            memory_limit_bytes=self._limits.memory_bytes,
+            disk_limit_bytes=self._limits.disk_bytes,
+        )
+        loop = asyncio.get_running_loop()
+        forked = self._forked[worker_id] = loop.create_future()
+        exited = self._exited[worker_id] = loop.create_future()
+        ours, theirs = socket.socketpair()
+        log_reader, log_writer = os.pipe()
+        try:
+            await self._send({"op": "fork", "order": asdict(order)}, (theirs.fileno(), log_writer))
+            pid = await asyncio.wait_for(forked, _START_SEC)
+        except BaseException:
+            ours.close()
+            os.close(log_reader)
+            raise
+        finally:
+            theirs.close()
+            os.close(log_writer)
+            self._forked.pop(worker_id, None)
+        return WorkerHandle(
+            pid=pid,
+            directory=str(directory),
+            limits=self._limits,
+            output=OutputPipe(log_reader, sink),
+            exited=exited,
+            ask_to_kill=lambda: self._kill(worker_id),
+            streams=await asyncio.open_connection(sock=ours),
+        )
+
+    async def sweep(self) -> None:
+        """Return when no process that an ended worker left behind is alive."""
+        await self._wait_until_ready()
+        sweep_id = next(self._ids)
+        swept = self._swept[sweep_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send({"op": "sweep", "sweep_id": sweep_id})
+            await asyncio.wait_for(swept, _START_SEC)
+        finally:
+            self._swept.pop(sweep_id, None)
+
+    async def close(self) -> None:
+        """End the warm process and with it all workers. Idempotent."""
+        self._is_closed = True
+        if self._revival is not None:
+            self._revival.cancel()
+            await asyncio.gather(self._revival, return_exceptions=True)
+        await self._bury()
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        self._socket = ours
+        preloads = [word for name in self._preloads for word in ("--preload", name)]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "device_agents.warm", "--socket", str(theirs.fileno()), *preloads),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                env={**os.environ, _MARK: self._mark},
+            )
+        finally:
+            theirs.close()
+        loop.add_reader(ours, self._on_readable, ours)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ready), _START_SEC)
+        except TimeoutError:
+            await self._bury()
+            raise ConfigError(f"the runtime did not load within {_START_SEC:g} s") from None
+
+    async def _wait_until_ready(self) -> None:
+        if self._is_closed:
+            raise DeviceClosed("the agent is closing")
+        if self._revival is not None:
+            await asyncio.shield(self._revival)
+        if self._socket is None:
+            raise DeviceFaulted("the process that workers are forked from cannot be started; see the agent's log")
+
+    async def _send(self, packet: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        content = [json.dumps(packet).encode()]
+        while self._socket is not None:
+            try:
+                socket.send_fds(self._socket, content, list(descriptors))
+            except BlockingIOError:
+                await asyncio.sleep(0.01)
+            except OSError:
+                # The reader sees the end of the warm process too, and settles what waits for it.
+                return
+            else:
+                return
+
+    async def _kill(self, worker_id: int) -> None:
+        await self._send({"op": "kill", "worker_id": worker_id})
+
+    def _on_readable(self, source: socket.socket) -> None:
+        while source is self._socket:
+            try:
+                content = source.recv(MAX_PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                content = b""
+            if not content:
+                self._on_lost()
+                return
+            self._handle(json.loads(content))
+
+    def _handle(self, packet: dict[str, Any]) -> None:
+        event = packet["event"]
+        if event == "ready":
+            _settle(self._ready, None)
+        elif event == "failed":
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_exception(ConfigError(f"the runtime cannot be loaded: {packet['message']}"))
+        elif event == "forked":
+            self._pids[packet["worker_id"]] = packet["pid"]
+            _settle(self._forked.get(packet["worker_id"]), packet["pid"])
+        elif event == "exited":
+            self._pids.pop(packet["worker_id"], None)
+            end = Exit(code=packet["code"], signal=packet["signal"])
+            _settle(self._exited.pop(packet["worker_id"], None), end)
+        elif event == "swept":
+            _settle(self._swept.get(packet["sweep_id"]), None)
+
+    def _on_lost(self) -> None:
+        """The warm process ended: so did its workers, by the kernel. Start another."""
+        self._detach()
+        if self._is_closed:
+            return
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ConfigError("the process that loads the runtime ended while it started"))
+            return
+        logger.warning("warm process lost, starting another")
+        self._revival = asyncio.create_task(self._revive(), name="revive-warm-process")
+
+    async def _revive(self) -> None:
+        await self._bury()
+        for attempt in range(_RESTARTS):
+            try:
+                await self._start()
+            except (ConfigError, OSError) as error:
+                logger.warning("warm process did not start", extra={"attempt": attempt + 1, "error": str(error)})
+                await self._bury()
+                await asyncio.sleep(0.2 * 2**attempt)
+            else:
+                break
+        else:
+            logger.error("giving up on the warm process: no worker can be started")
+        self._revival = None
+
+    async def _bury(self) -> None:
+        """End the warm process, and whatever of it and its workers is left."""
+        self._detach()
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                await asyncio.wait_for(process.wait(), 5.0)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        await self._kill_leftovers()
+        for forked in self._forked.values():
+            if not forked.done():
+                forked.set_exception(DeviceFaulted("the process that workers are forked from ended; try again"))
+        for exited in self._exited.values():
+            _settle(exited, Exit(is_parent_lost=True))
+        for swept in self._swept.values():
+            _settle(swept, None)
+        self._exited.clear()
+
+    def _detach(self) -> None:
+        ours, self._socket = self._socket, None
+        if ours is not None:
+            asyncio.get_running_loop().remove_reader(ours)
+            ours.close()
+
+    async def _kill_leftovers(self) -> None:
+        """Kill what the warm process could not, being dead: this process adopted it."""
+        mark = f"{_MARK}={self._mark}".encode()
+        while True:
+            leftovers = [pid for pid in linux.children_of(os.getpid()) if mark in linux.environment_of(pid)]
+            for pid in leftovers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in {*leftovers, *self._pids.values()}:
+                with contextlib.suppress(ChildProcessError):
+                    await asyncio.to_thread(os.waitpid, pid, 0)
+            self._pids.clear()
+            if not leftovers:
+                return
+
+
+def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)

@@ -1,0 +1,66 @@
+"""One device while its agent serves it: the driver, what was counted, and who is using it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from device_agents.driver import Driver, Health
+from fleet.v1 import agent_service_pb2, device_pb2
+
+_FRESH_SEC = 0.02
+"""A reading this young is taken again for free: the one after a candidate is the one before the next."""
+
+_RATE_WINDOW_SEC = 60.0
+
+
+class ServedDevice:
+    """A device of this agent."""
+
+    def __init__(self, driver: Driver, turn: asyncio.Lock) -> None:
+        self.driver = driver
+        self.turn = turn
+        """Held while a candidate runs; shared by the devices that share a resource."""
+
+        self._trials = 0
+        self._trial_times: deque[float] = deque()
+        self._last_error = ""
+        self._reading: device_pb2.Telemetry | None = None
+        self._read_at_sec = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.driver.name
+
+    def count_trial(self, error: str) -> None:
+        """Learn that a trial ended; `error` is empty when it gave a time."""
+        self._trials += 1
+        self._trial_times.append(time.monotonic())
+        if error:
+            self._last_error = error
+        self.driver.count_trial()
+
+    def readings(self) -> device_pb2.Telemetry:
+        """Return readings of this moment and the counts."""
+        now = time.monotonic()
+        if self._reading is None or now - self._read_at_sec > _FRESH_SEC:
+            self._reading = self.driver.telemetry()
+            self._read_at_sec = now
+        while self._trial_times and self._trial_times[0] < now - _RATE_WINDOW_SEC:
+            self._trial_times.popleft()
+        self._reading.trials = self._trials
+        self._reading.trials_per_min = float(len(self._trial_times))
+        self._reading.last_error = self._last_error
+        return self._reading
+
+    async def health(self) -> Health:
+        """Tell whether the device can take a lease."""
+        return await self.driver.probe()
+
+    async def report(self) -> agent_service_pb2.DeviceReport:
+        """Return what the tracker wants to know."""
+        health = await self.health()
+        return agent_service_pb2.DeviceReport(
+            device_name=self.name, telemetry=self.readings(), is_healthy=health.is_healthy, reason=health.reason
+        )

@@ -1,0 +1,179 @@
+"""The data path: SessionService as in protos/fleet/v1/session_service.proto, over the agent's sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from device_agents.session import Session
+from device_agents.sessions import SessionTable
+from device_agents.store import ArtifactStore, Incoming
+from fleet.artifacts import check_architecture
+from fleet.errors import FleetError, InvalidRequest, Unauthenticated
+from fleet.v1 import lease_pb2, measurement_pb2
+from fleet.v1 import session_service_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a metadata key
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+_READ_AHEAD = 256
+"""Requests taken from the network before they run; more wait at their sender."""
+
+_ELF_HEADER_BYTES = 20
+_MAX_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class SessionService:
+    """Serves holders of leases."""
+
+    def __init__(self, sessions: SessionTable, store: ArtifactStore) -> None:
+        self._sessions = sessions
+        self._store = store
+
+    async def open_session(self, request: pb.OpenSessionRequest, context: Context) -> pb.OpenSessionResponse:
+        session = await self._enter(context)
+        return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()))
+
+    async def find_missing(self, request: pb.FindMissingRequest, context: Context) -> pb.FindMissingResponse:
+        session = await self._enter(context)
+        missing = await session.until_ended(session.find_missing(list(request.digests)))
+        return pb.FindMissingResponse(digests=missing)
+
+    async def put_artifact(
+        self, requests: AsyncIterator[pb.PutArtifactRequest], context: Context
+    ) -> pb.PutArtifactResponse:
+        session = await self._enter(context)
+        pieces = aiter(requests)
+        first = await session.until_ended(_next(pieces))
+        if first is None:
+            raise InvalidRequest("an upload without a first message; say digest and size in it")
+        with self._store.receive(first.digest, first.size_bytes) as incoming:
+            await session.until_ended(_receive(incoming, first, pieces, session))
+            incoming.finish(session)
+        return pb.PutArtifactResponse(digest=first.digest)
+
+    async def measure(
+        self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: Context
+    ) -> AsyncIterator[measurement_pb2.MeasureResponse]:
+        session = await self._enter(context)
+        ahead = _ReadAhead(requests)
+        try:
+            while (item := await session.until_ended(ahead.get())) is not None:
+                ahead.under_way = item
+                measurement = await session.until_ended(session.measure(*item))
+                ahead.under_way = None
+                yield measurement_pb2.MeasureResponse(measurement=measurement)
+        except FleetError as error:
+            for request in ahead.unanswered():
+                yield measurement_pb2.MeasureResponse(
+                    measurement=measurement_pb2.Measurement(
+                        candidate_id=request.candidate_id,
+                        error=measurement_pb2.ERROR_KIND_LEASE_ENDED,
+                        error_message=str(error),
+                    )
+                )
+            raise
+        finally:
+            await ahead.close()
+
+    async def call(self, request: pb.CallRequest, context: Context) -> pb.CallResponse:
+        session = await self._enter(context)
+        return await session.until_ended(session.call(request))
+
+    async def watch_logs(self, request: pb.WatchLogsRequest, context: Context) -> AsyncIterator[pb.WatchLogsResponse]:
+        session = await self._enter(context)
+        async with contextlib.aclosing(session.output.watch()) as texts:
+            async for text in texts:
+                yield pb.WatchLogsResponse(text=text)
+
+    async def close_session(self, request: pb.CloseSessionRequest, context: Context) -> pb.CloseSessionResponse:
+        session = await self._enter(context)
+        await self._sessions.leave(session)
+        return pb.CloseSessionResponse()
+
+    async def _enter(self, context: Context) -> Session:
+        metadata = context.invocation_metadata() or ()
+        content = next((value for key, value in metadata if key == TOKEN_KEY), None)
+        if not isinstance(content, bytes):
+            raise Unauthenticated(f"no token in the metadata {TOKEN_KEY!r}; acquire a lease first")
+        try:
+            token = lease_pb2.Token.FromString(content)
+        except DecodeError:
+            raise Unauthenticated(f"the metadata {TOKEN_KEY!r} holds no token") from None
+        return await self._sessions.enter(token)
+
+
+class _ReadAhead:
+    """Takes requests from the stream as they come, so that their waiting is counted from their arrival."""
+
+    def __init__(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
+        self.under_way: tuple[measurement_pb2.MeasureRequest, float] | None = None
+        self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
+        self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
+
+    async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
+        """Return the next request and when it came; None at the end of the stream."""
+        return await self._queue.get()
+
+    def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
+        """Return what was taken and got no answer."""
+        waiting = [self.under_way]
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        return [item[0] for item in waiting if item is not None]
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
+        try:
+            async for request in requests:
+                await self._queue.put((request, time.monotonic()))
+        except Exception:  # the outermost loop of a task: the rpc ends with what came before the stream broke
+            logger.exception("request stream broke")
+        await self._queue.put(None)
+
+
+async def _receive(
+    incoming: Incoming,
+    first: pb.PutArtifactRequest,
+    requests: AsyncIterator[pb.PutArtifactRequest],
+    session: Session,
+) -> None:
+    header = b""
+    is_checked = not session.device.driver.checks_architecture
+    chunk = first.chunk
+    while True:
+        if len(chunk) > _MAX_CHUNK_BYTES:
+            raise InvalidRequest(f"a chunk of {len(chunk)} bytes; send at most 1 MiB at a time")
+        incoming.write(chunk)
+        if not is_checked:
+            header += chunk[:_ELF_HEADER_BYTES]
+            if len(header) >= _ELF_HEADER_BYTES:
+                _check(header, session)
+                is_checked = True
+        request = await _next(requests)
+        if request is None:
+            break
+        chunk = request.chunk
+    if not is_checked:
+        _check(header, session)
+
+
+async def _next(pieces: AsyncIterator[pb.PutArtifactRequest]) -> pb.PutArtifactRequest | None:
+    return await anext(pieces, None)
+
+
+def _check(header: bytes, session: Session) -> None:
+    arch = session.device.driver.inventory().labels["arch"]
+    check_architecture(header[:_ELF_HEADER_BYTES], arch, device_name=session.device.name)

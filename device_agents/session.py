@@ -1,0 +1,197 @@
+"""A lease as the agent sees it: one worker process, many candidates, and an end after which nothing of it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from device_agents.admission import Claims
+from device_agents.output import OutputBroadcast
+from device_agents.pool import WorkerPool
+from device_agents.served import ServedDevice
+from device_agents.store import ArtifactStore
+from device_agents.worker_handle import WorkerHandle, WorkerLost
+from fleet.errors import FleetError, LeaseRevoked
+from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
+from fleet.wire import duration, duration_sec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MEASURE_TIMEOUT_SEC = 10.0
+_CALL_TIMEOUT_SEC = 60.0
+
+
+class Session:
+    """One lease in use."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        device: ServedDevice,
+        pool: WorkerPool,
+        store: ArtifactStore,
+    ) -> None:
+        self.claims = claims
+        self.device = device
+        self.output = OutputBroadcast()
+        self._pool = pool
+        self._store = store
+        self._worker: WorkerHandle | None = None
+        self._worker_lock = asyncio.Lock()
+        self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Task[None] | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """True until `end`."""
+        return not self._ended.done()
+
+    def extend(self, claims: Claims) -> bool:
+        """Take newer claims of the same lease; False when they end no later than the present ones."""
+        if claims.expires_sec <= self.claims.expires_sec:
+            return False
+        self.claims = claims
+        return True
+
+    def arm(self, after_sec: float, expire: Callable[[], None]) -> None:
+        """Have `expire` called after this time, instead of when it was to be called so far."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.is_live:
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, after_sec), expire)
+
+    async def open(self) -> int:
+        """Make the device ready and the worker warm; return its process id."""
+        return (await self._usable_worker()).pid
+
+    async def reset(self) -> None:
+        """Make the device ready, before the first worker."""
+        await self.device.driver.reset()
+
+    async def end(self, error: FleetError) -> None:
+        """End the session: whoever waits for it gets `error`. Returns when nothing of it runs any more. Idempotent."""
+        if not self._ended.done():
+            self._ended.set_result(error)
+            logger.info("session ended", extra={"lease": self.claims.lease_name, "reason": str(error)})
+        if self._gone is None:
+            self._gone = asyncio.create_task(self._leave(), name=f"end-{self.claims.lease_name}")
+        await asyncio.shield(self._gone)
+
+    async def until_ended(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something, but no longer than the session lives.
+
+        Raises:
+            FleetError: why the session ended, before `awaitable` came to its end.
+        """
+        task = asyncio.ensure_future(awaitable)
+        try:
+            await asyncio.wait((task, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            # What ends in the same moment as the session counts as cut off: its worker was killed.
+            if self._ended.done():
+                raise self._ended.result()
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def find_missing(self, digests: list[str]) -> list[str]:
+        """Return those that have to be put; the others are kept for this session."""
+        return [digest for digest in digests if await self._store.find(digest, self) is None]
+
+    async def measure(self, request: measurement_pb2.MeasureRequest, arrived_sec: float) -> measurement_pb2.Measurement:
+        """Time one candidate. `arrived_sec`: when it came, on the monotonic clock."""
+        path = await self._store.find(request.artifact_digest, self)
+        if path is None:
+            return _failed(
+                request.candidate_id,
+                measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
+                f"{request.artifact_digest} is not on this agent; put it first",
+            )
+        order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(path))
+        timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _MEASURE_TIMEOUT_SEC
+        async with self.device.turn:
+            wait_sec = time.monotonic() - arrived_sec
+            health = await self.device.health()
+            if not health.is_healthy:
+                return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, health.reason)
+            worker = await self._usable_worker()
+            provenance = measurement_pb2.Provenance(
+                before=self.device.readings(), worker_pid=worker.pid, epoch=self.claims.epoch
+            )
+            measurement = await self._measure_in(worker, order, timeout_sec)
+            self.device.count_trial(measurement.error_message)
+            provenance.after.CopyFrom(self.device.readings())
+        measurement.candidate_id = request.candidate_id
+        measurement.clocks.wait.CopyFrom(duration(wait_sec))
+        measurement.provenance.CopyFrom(provenance)
+        return measurement
+
+    async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:
+        """Run a function once."""
+        path = await self._store.find(request.artifact_digest, self)
+        if path is None:
+            return session_service_pb2.CallResponse(
+                error=measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
+                error_message=f"{request.artifact_digest} is not on this agent; put it first",
+            )
+        order = worker_pb2.WorkerRequest(call=request, artifact_path=str(path)).SerializeToString()
+        timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _CALL_TIMEOUT_SEC
+        async with self.device.turn:
+            worker = await self._usable_worker()
+            try:
+                content = await worker.exchange(order, timeout_sec)
+            except WorkerLost as lost:
+                return session_service_pb2.CallResponse(
+                    error=lost.kind, error_message=str(lost), signal=lost.signal_number
+                )
+        return worker_pb2.WorkerResponse.FromString(content).call
+
+    async def _measure_in(
+        self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
+    ) -> measurement_pb2.Measurement:
+        started = time.monotonic()
+        try:
+            content = await worker.exchange(order.SerializeToString(), timeout_sec)
+        except WorkerLost as lost:
+            measurement = _failed(order.measure.candidate_id, lost.kind, str(lost))
+            measurement.signal = lost.signal_number
+            measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
+            return measurement
+        return worker_pb2.WorkerResponse.FromString(content).measurement
+
+    async def _usable_worker(self) -> WorkerHandle:
+        async with self._worker_lock:
+            if self._ended.done():
+                raise self._ended.result()
+            if self._worker is not None and self._worker.is_usable:
+                return self._worker
+            if self._worker is not None:
+                await self._worker.kill()
+            self._worker = await self._pool.start_worker(self.device.driver.worker_spec(), self.output.write)
+            return self._worker
+
+    async def _leave(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        # The lock: a worker that is just being made is killed too.
+        async with self._worker_lock:
+            if self._worker is not None:
+                await self._worker.kill()
+        self._store.release(self)
+        self.output.close()
+
+
+def superseded(claims: Claims) -> LeaseRevoked:
+    """Return the error for the holder of a lease that a newer one replaced."""
+    return LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
+
+
+def _failed(candidate_id: str, kind: measurement_pb2.ErrorKind, message: str) -> measurement_pb2.Measurement:
+    return measurement_pb2.Measurement(candidate_id=candidate_id, error=kind, error_message=message)

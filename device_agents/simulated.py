@@ -1,0 +1,110 @@
+"""Driver for devices that are not there: real leases, sessions and worker processes, pretended kernels. Needs no TVM.
+
+    devices:
+      - driver: simulated
+        name: sim             # sim-0, sim-1, ...; one device is just "sim"
+        count: 4
+        latency_us: 100       # of a typical kernel
+        noise: 0.01           # relative standard deviation of the times
+        seed: 1
+        crash_rate: 0.05      # share of all artifacts that crash
+        hang_rate: 0.01
+        load_ms: 2
+        time_scale: 1.0       # how much of the pretended time really passes
+        disconnect_after: 100 # trials until the device stops answering...
+        reconnect_sec: 5      # ...and how long it stays away
+        labels: {arch: armv8}
+
+What single artifacts do, faults included, is in device_agents.simulated_runtime.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from device_agents.driver import Driver, Health, WorkerSpec
+from fleet.config import parse
+from fleet.errors import ConfigError
+from fleet.v1 import device_pb2
+from fleet.wire import timestamp
+
+_RUNTIME_KEYS = ("latency_us", "noise", "seed", "crash_rate", "hang_rate", "load_ms", "time_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedConfig:
+    """Settings of one entry; see the module's docstring."""
+
+    name: str | None = None
+    count: int = 1
+    latency_us: float = 100.0
+    noise: float = 0.01
+    seed: int = 0
+    crash_rate: float = 0.0
+    hang_rate: float = 0.0
+    load_ms: float = 0.0
+    time_scale: float = 1.0
+    disconnect_after: int = 0
+    """0: never."""
+
+    reconnect_sec: float = 5.0
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class SimulatedDriver(Driver):
+    """A device that is not there."""
+
+    kind = "simulated"
+    preload = "device_agents.simulated_runtime"
+    checks_architecture = False
+
+    def __init__(self, device_id: str, config: SimulatedConfig) -> None:
+        super().__init__(device_id)
+        self._config = config
+        self._trials = 0
+        self._away_until: float | None = None
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
+        config = parse(SimulatedConfig, values, where=where)
+        if config.count < 1:
+            raise ConfigError(f"{where}: count: expected a number above zero, found {config.count}")
+        base = config.name or f"{host_name}-simulated"
+        if config.count == 1:
+            return [cls(base, config)]
+        return [cls(f"{base}-{index}", replace(config, seed=config.seed + index)) for index in range(config.count)]
+
+    def count_trial(self) -> None:
+        self._trials += 1
+        if self._config.disconnect_after and self._trials % self._config.disconnect_after == 0:
+            self._away_until = time.monotonic() + self._config.reconnect_sec
+
+    def _probe(self) -> Health:
+        if self._away_until is not None and time.monotonic() < self._away_until:
+            return Health(is_healthy=False, reason="the simulated device stopped answering; it comes back by itself")
+        self._away_until = None
+        return Health()
+
+    def _inventory(self) -> device_pb2.Inventory:
+        labels = {"arch": "simulated", "model": "simulated", "cores": "1"}
+        labels.update({key: str(value) for key, value in self._config.labels.items()})
+        return device_pb2.Inventory(
+            kind=self.kind,
+            labels=labels,
+            target_json='{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}',
+            device_model="simulated",
+            host_fingerprint=f"simulated-{self.device_id}",
+            memory_bytes=1024**3,
+            core_count=1,
+            is_simulated=True,
+        )
+
+    def _worker_spec(self) -> WorkerSpec:
+        settings = {key: getattr(self._config, key) for key in _RUNTIME_KEYS}
+        return WorkerSpec(runtime="device_agents.simulated_runtime:SimulatedRuntime", settings=settings)
+
+    def _telemetry(self) -> device_pb2.Telemetry:
+        return device_pb2.Telemetry(read_at=timestamp(time.time()), temp_c=40.0, freq_hz=1e9, governor="simulated")

@@ -1,0 +1,193 @@
+"""Artifacts on the agent's disk: named by their digest, bounded in size, never served when damaged.
+
+An artifact is written under another name, checked, and renamed, so that one that is there is whole. After a restart the machine may have lost
+power in between: then each is checked again before its first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Self
+
+from fleet.artifacts import digest_of
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ArtifactStore:
+    """All artifacts of one agent."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self._directory = directory
+        self._incoming = directory / "incoming"
+        self._max_bytes = max_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._unchecked: set[str] = set()
+        self._users: dict[str, set[Hashable]] = {}
+        self._numbers = itertools.count()
+
+    def open(self) -> None:
+        """Find what an earlier agent left, oldest first, and remove what it did not finish."""
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for leftover in self._incoming.iterdir():
+            leftover.unlink()
+        found = [(path.stat(), path) for path in self._directory.iterdir() if path.suffix == ".so"]
+        for status, path in sorted(found, key=lambda pair: (pair[0].st_mtime, pair[1].name)):
+            digest = f"sha256:{path.stem}"
+            self._sizes[digest] = status.st_size
+            self._unchecked.add(digest)
+        self._make_room(0)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all artifacts take."""
+        return sum(self._sizes.values())
+
+    async def find(self, digest: str, user: Hashable) -> Path | None:
+        """Return where an artifact lies, kept for `user` until `release`; None when it is not here.
+
+        Raises:
+            InvalidRequest: `digest` is none.
+        """
+        check_digest(digest)
+        path = self._path(digest)
+        if digest not in self._sizes:
+            return None
+        self._users.setdefault(digest, set()).add(user)
+        self._sizes.move_to_end(digest)
+        if digest in self._unchecked and not await self._is_whole(digest, path):
+            self._forget(digest)
+            return None
+        self._unchecked.discard(digest)
+        return path
+
+    def receive(self, digest: str, size_bytes: int) -> Incoming:
+        """Begin to receive an artifact.
+
+        Raises:
+            InvalidRequest: `digest` is none.
+            DiskFull: it is larger than the store, or than what live sessions leave of it.
+        """
+        check_digest(digest)
+        if size_bytes > self._max_bytes:
+            raise DiskFull(
+                f"the artifact has {size_bytes} bytes, this agent keeps {self._max_bytes}; raise cache_max_bytes"
+            )
+        self._make_room(size_bytes)
+        return Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
+
+    def release(self, user: Hashable) -> None:
+        """Let go of all that is kept for `user`."""
+        for digest in [digest for digest, users in self._users.items() if user in users]:
+            users = self._users[digest]
+            users.discard(user)
+            if not users:
+                del self._users[digest]
+
+    def admit(self, digest: str, fresh: Path, size_bytes: int, user: Hashable) -> None:
+        """Take a whole and checked file in. For `Incoming`."""
+        self._users.setdefault(digest, set()).add(user)
+        self._make_room(size_bytes if digest not in self._sizes else 0)
+        fresh.replace(self._path(digest))
+        self._sizes[digest] = size_bytes
+        self._sizes.move_to_end(digest)
+        self._unchecked.discard(digest)
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / f"{digest.removeprefix('sha256:')}.so"
+
+    async def _is_whole(self, digest: str, path: Path) -> bool:
+        try:
+            return await asyncio.to_thread(digest_of, path) == digest
+        except FileNotFoundError:
+            return False
+
+    def _make_room(self, size_bytes: int) -> None:
+        total = self.size_bytes
+        for digest in list(self._sizes):
+            if total + size_bytes <= self._max_bytes:
+                return
+            if digest not in self._users:
+                total -= self._sizes[digest]
+                self._forget(digest)
+        if total + size_bytes > self._max_bytes:
+            raise DiskFull(
+                f"live sessions use {total} of the {self._max_bytes} bytes that this agent keeps, "
+                f"{size_bytes} more do not fit; raise cache_max_bytes"
+            )
+
+    def _forget(self, digest: str) -> None:
+        self._sizes.pop(digest, None)
+        self._unchecked.discard(digest)
+        self._users.pop(digest, None)
+        self._path(digest).unlink(missing_ok=True)
+
+
+class Incoming:
+    """One artifact on its way in. A context manager: what is not finished is removed."""
+
+    def __init__(self, store: ArtifactStore, digest: str, size_bytes: int, path: Path) -> None:
+        self._store = store
+        self._digest = digest
+        self._size_bytes = size_bytes
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._received_bytes = 0
+        self._file = path.open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            ArtifactRefused: more came than was announced.
+            OSError: the disk is full.
+        """
+        self._received_bytes += len(chunk)
+        if self._received_bytes > self._size_bytes:
+            raise ArtifactRefused(
+                f"{self._digest}: more than the announced {self._size_bytes} bytes came; put it again"
+            )
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self, user: Hashable) -> None:
+        """Check the whole and take it in, kept for `user`.
+
+        Raises:
+            ArtifactRefused: size or hash are wrong.
+            OSError: the disk is full.
+        """
+        if self._received_bytes != self._size_bytes:
+            raise ArtifactRefused(
+                f"{self._digest}: {self._received_bytes} of the announced {self._size_bytes} bytes came; put it again"
+            )
+        found = f"sha256:{self._hash.hexdigest()}"
+        if found != self._digest:
+            raise ArtifactRefused(f"the artifact was announced as {self._digest}, but is {found}; put it again")
+        self._file.close()
+        self._path.chmod(0o444)
+        self._store.admit(self._digest, self._path, self._size_bytes, user)
+
+
+def check_digest(digest: str) -> None:
+    """Refuse what is no digest, and so could name another file.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidRequest(f"{digest[:100]!r} is no artifact digest; write it as sha256: and 64 hexadecimal digits")

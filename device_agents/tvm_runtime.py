@@ -1,0 +1,242 @@
+"""Runs TVM modules with tvm_ffi and TVM's runtime libraries alone: `tvm` itself, with its compiler, is never imported.
+
+That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global functions of the
+runtime, the same that TVM's RPC server uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import struct
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from device_agents.evaluating import run_schedule
+from device_agents.runtimes import CandidateFailed, classify
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire import duration
+
+_LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
+_KEPT_MODULES = 8
+"""Loaded modules kept per worker: repeats of a candidate come close together."""
+
+_POOLED_ALLOCATOR = 2
+"""Of the Relax VM; what relax.VirtualMachine uses unless told otherwise."""
+
+_TIMED_NAME = "fleet_timed"
+
+_BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc=param[")
+"""Texts of the runtime's complaints about arguments: of compiled functions, and of the Relax VM."""
+
+
+def preload() -> None:
+    """Load tvm_ffi and the runtime libraries into this process. Starts no thread.
+
+    Raises:
+        RuntimeError: TVM is not installed here.
+    """
+    # tvm_ffi imports these where it finds them, for conversions that nobody here asks for; they cost 13 MB and a
+    # thread, which a process that forks must not have.
+    for optional in ("numpy", "torch", "ml_dtypes"):
+        sys.modules.setdefault(optional, None)  # type: ignore[arg-type]
+    import tvm_ffi  # noqa: F401 - its library has to be there before TVM's
+
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("apache-tvm is not installed")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    for name in _LIBRARIES:
+        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+
+
+class TvmRuntime:
+    """Runs candidates on one device of this process."""
+
+    def __init__(self, device_type: str = "cpu", device_index: int = 0) -> None:
+        preload()
+        import tvm_ffi
+
+        self._ffi = tvm_ffi
+        self._device = tvm_ffi.device(device_type, device_index)
+        self._alloc = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+        self._copy_from = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+        self._copy_to = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._fill = tvm_ffi.get_global_func("tvm.contrib.random.random_fill_for_measure")
+        self._make_evaluator = tvm_ffi.get_global_func("runtime.RPCTimeEvaluator")
+        self._modules: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+    def measure(self, request: measurement_pb2.MeasureRequest, path: str) -> measurement_pb2.Measurement:
+        """Time a function of the artifact."""
+        started = time.perf_counter()
+        function = request.function or "main"
+        module = self._module(request.artifact_digest, path, request.module_kind, function)
+        arguments = [self._argument(argument, index) for index, argument in enumerate(request.args)]
+        loaded = time.perf_counter()
+        try:
+            run_secs = self._time(module, function, arguments, request)
+        except Exception as error:
+            raise _run_failure(error) from error
+        ended = time.perf_counter()
+        return measurement_pb2.Measurement(
+            candidate_id=request.candidate_id,
+            run_secs=run_secs,
+            clocks=measurement_pb2.Clocks(load=duration(loaded - started), run=duration(ended - loaded)),
+        )
+
+    def call(self, request: session_service_pb2.CallRequest, path: str) -> session_service_pb2.CallResponse:
+        """Run a function of the artifact once and return what it computed."""
+        function = request.function or "main"
+        module = self._module(request.artifact_digest, path, request.module_kind, function)
+        arguments = [self._argument(argument, index) for index, argument in enumerate(request.args)]
+        try:
+            returned = module.get_function(function)(*arguments)
+        except Exception as error:
+            raise _run_failure(error) from error
+        if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
+            tensors = self._flatten(returned)
+        else:
+            tensors = _written(request.args, arguments)
+        return session_service_pb2.CallResponse(outputs=[self._tensor_to_proto(tensor) for tensor in tensors])
+
+    def _time(
+        self, module: Any, function: str, arguments: list[Any], request: measurement_pb2.MeasureRequest
+    ) -> list[float]:
+        evaluator = request.evaluator
+        if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
+            # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
+            module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
+            function, arguments = _TIMED_NAME, []
+        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache and arguments else ""
+
+        def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
+            timed = self._make_evaluator(
+                module,
+                function,
+                self._device.dlpack_device_type(),
+                self._device.index,
+                number,
+                repeat,
+                min_repeat_ms,
+                evaluator.limit_zero_time_iterations or 100,
+                evaluator.cooldown_interval_ms,
+                evaluator.repeats_to_cooldown or 1,
+                evaluator.cache_flush_bytes,
+                preparation,
+            )
+            return list(struct.unpack(f"@{repeat}d", timed(*arguments)))
+
+        return run_schedule(evaluator, time_repeats)
+
+    def _module(self, digest: str, path: str, kind: int, function: str) -> Any:
+        key = (digest, kind)
+        module = self._modules.get(key)
+        if module is None:
+            module = self._load(path, kind)
+            self._modules[key] = module
+            if len(self._modules) > _KEPT_MODULES:
+                self._modules.popitem(last=False)
+        else:
+            self._modules.move_to_end(key)
+        try:
+            module.get_function(function)
+        except AttributeError:
+            raise CandidateFailed(
+                measurement_pb2.ERROR_KIND_LOAD_FAILED, f"the artifact has no function {function!r}"
+            ) from None
+        return module
+
+    def _load(self, path: str, kind: int) -> Any:
+        try:
+            # A link by the name of a library: the loader goes by the suffix.
+            module = self._ffi.load_module(path, keep_module_alive=False)
+            if kind != measurement_pb2.MODULE_KIND_RELAX_VM:
+                return module
+            machine = module.get_function("vm_load_executable")()
+            machine.get_function("vm_initialization")(
+                self._device.dlpack_device_type(), self._device.index, _POOLED_ALLOCATOR
+            )
+        except Exception as error:
+            raise CandidateFailed(measurement_pb2.ERROR_KIND_LOAD_FAILED, f"cannot load: {error}") from error
+        return machine
+
+    def _argument(self, argument: tensor_pb2.Argument, index: int) -> Any:
+        kind = argument.WhichOneof("kind")
+        if kind in ("int_value", "float_value"):
+            return getattr(argument, kind)
+        if kind is None:
+            raise CandidateFailed(measurement_pb2.ERROR_KIND_BAD_ARGUMENTS, f"argument {index} is empty")
+        spec = argument.tensor.spec if kind == "tensor" else getattr(argument, kind)
+        tensor, size = self._allocate(spec, index)
+        if kind == "fill":
+            self._fill(tensor)
+            return tensor
+        content = argument.tensor.content if kind == "tensor" else bytes(size)
+        if len(content) != size:
+            raise CandidateFailed(
+                measurement_pb2.ERROR_KIND_BAD_ARGUMENTS,
+                f"argument {index} is {spec.dtype}{list(spec.shape)}, which takes {size} bytes, not {len(content)}",
+            )
+        if size:
+            self._copy_from(tensor, ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), size)
+        return tensor
+
+    def _allocate(self, spec: tensor_pb2.TensorSpec, index: int) -> tuple[Any, int]:
+        try:
+            dtype = self._ffi.dtype(spec.dtype)
+            if any(extent < 0 for extent in spec.shape):
+                raise ValueError("negative extent")
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise CandidateFailed(
+                measurement_pb2.ERROR_KIND_BAD_ARGUMENTS,
+                f"argument {index}: {spec.dtype}{list(spec.shape)} is no tensor type: {error}",
+            ) from error
+        try:
+            tensor = self._alloc(self._ffi.Shape(tuple(spec.shape)), dtype, self._device, None)
+        except Exception as error:
+            raise classify(error) from error
+        return tensor, _size_bytes(tensor)
+
+    def _flatten(self, value: Any) -> list[Any]:
+        if isinstance(value, self._ffi.Tensor):
+            return [value]
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes | self._ffi.Shape):
+            return [tensor for item in value for tensor in self._flatten(item)]
+        return []
+
+    def _tensor_to_proto(self, tensor: Any) -> tensor_pb2.Tensor:
+        size = _size_bytes(tensor)
+        content = ctypes.create_string_buffer(size) if size else None
+        if content is not None:
+            self._copy_to(tensor, ctypes.cast(content, ctypes.c_void_p), size)
+        return tensor_pb2.Tensor(
+            spec=tensor_pb2.TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype)),
+            content=content.raw if content is not None else b"",
+        )
+
+
+def _size_bytes(tensor: Any) -> int:
+    dtype = tensor.dtype
+    count = 1
+    for extent in tensor.shape:
+        count *= extent
+    return int((count * dtype.bits * dtype.lanes + 7) // 8)
+
+
+def _written(arguments: Sequence[tensor_pb2.Argument], values: list[Any]) -> list[Any]:
+    """Return the tensors that a caller wants back: the outputs, or all of them when none is marked."""
+    kinds = [argument.WhichOneof("kind") for argument in arguments]
+    wanted = ("output",) if "output" in kinds else ("fill", "tensor")
+    return [value for value, kind in zip(values, kinds, strict=True) if kind in wanted]
+
+
+def _run_failure(error: Exception) -> CandidateFailed:
+    failure = classify(error)
+    is_plain = failure.kind == measurement_pb2.ERROR_KIND_RUN_FAILED
+    if is_plain and any(text in str(error) for text in _BAD_ARGUMENTS):
+        return CandidateFailed(measurement_pb2.ERROR_KIND_BAD_ARGUMENTS, str(error))
+    return failure

@@ -1,0 +1,163 @@
+"""A worker process as the agent holds it: one exchange at a time, watched, and dead for certain afterwards when it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from device_agents.frames import HEADER, BrokenFrame, format_frame, parse_header
+from device_agents.output import OutputPipe
+from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
+from fleet.v1 import measurement_pb2
+
+_EXIT_GRACE_SEC = 0.5
+"""How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
+
+_TAIL_CHARS = 1500
+_MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a worker process ended."""
+
+    code: int = 0
+    signal: int = 0
+    is_parent_lost: bool = False
+    """The warm process ended, and the worker with it."""
+
+
+class WorkerLost(Exception):
+    """A candidate ended its worker, or had to be ended with it."""
+
+    def __init__(self, kind: measurement_pb2.ErrorKind, message: str, signal_number: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.signal_number = signal_number
+
+
+class WorkerHandle:
+    """One worker process."""
+
+    def __init__(
+        self,
+        *,
+        pid: int,
+        directory: str,
+        limits: Limits,
+        output: OutputPipe,
+        exited: asyncio.Future[Exit],
+        ask_to_kill: Callable[[], Awaitable[None]],
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.pid = pid
+        self._directory = directory
+        self._limits = limits
+        self._output = output
+        self._exited = exited
+        self._ask_to_kill = ask_to_kill
+        self._reader, self._writer = streams
+        self._end: asyncio.Task[None] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """True while the process can take a request."""
+        return self._end is None and not self._exited.done()
+
+    async def exchange(self, request: bytes, timeout_sec: float) -> bytes:
+        """Send a request and return the response.
+
+        The worker is dead and gone whenever this raises, also when it is cancelled.
+
+        Raises:
+            WorkerLost: it crashed, hung, or used more than it may.
+        """
+        answer = asyncio.ensure_future(self._round_trip(request))
+        try:
+            return await self._supervise(answer, timeout_sec)
+        except BaseException:
+            answer.cancel()
+            await asyncio.shield(self.kill())
+            raise
+
+    async def kill(self) -> None:
+        """Return when the process, all that descends from it, and its directory are gone. Idempotent."""
+        if self._end is None:
+            self._end = asyncio.create_task(self._kill(), name=f"kill-worker-{self.pid}")
+        await asyncio.shield(self._end)
+
+    async def _round_trip(self, request: bytes) -> bytes:
+        self._writer.write(format_frame(request))
+        await self._writer.drain()
+        size = parse_header(await self._reader.readexactly(HEADER.size))
+        return await self._reader.readexactly(size)
+
+    async def _supervise(self, answer: asyncio.Future[bytes], timeout_sec: float) -> bytes:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_sec
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise WorkerLost(
+                    measurement_pb2.ERROR_KIND_TIMEOUT, self._with_tail(f"took longer than {timeout_sec:g} s")
+                )
+            await asyncio.wait((answer,), timeout=min(left, SAMPLE_SEC))
+            if answer.done():
+                try:
+                    return answer.result()
+                except (asyncio.IncompleteReadError, ConnectionError, BrokenFrame):
+                    raise await self._explain() from None
+            excess = find_excess(self.pid, self._directory, self._limits)
+            if excess is not None:
+                raise WorkerLost(excess.kind, self._with_tail(excess.message))
+
+    async def _explain(self) -> WorkerLost:
+        """Say why the socket closed."""
+        with contextlib.suppress(TimeoutError):
+            end = await asyncio.wait_for(asyncio.shield(self._exited), _EXIT_GRACE_SEC)
+            return self._explain_exit(end)
+        return WorkerLost(measurement_pb2.ERROR_KIND_CRASHED, self._with_tail("closed its connection to the agent"))
+
+    def _explain_exit(self, end: Exit) -> WorkerLost:
+        tail = self._output.tail()
+        if end.is_parent_lost:
+            return WorkerLost(
+                measurement_pb2.ERROR_KIND_CRASHED,
+                self._with_tail("killed the process that workers are forked from"),
+                signal.SIGKILL,
+            )
+        if end.signal == signal.SIGXFSZ:
+            return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_DISK, self._with_tail("wrote a file beyond the limit"))
+        if any(word in tail for word in _MEMORY_WORDS):
+            return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_MEMORY, self._with_tail("could not get memory"))
+        if end.signal:
+            return WorkerLost(
+                measurement_pb2.ERROR_KIND_CRASHED, self._with_tail(f"ended by {_signal_name(end.signal)}"), end.signal
+            )
+        return WorkerLost(
+            measurement_pb2.ERROR_KIND_CRASHED, self._with_tail(f"ended its process with exit code {end.code}")
+        )
+
+    def _with_tail(self, message: str) -> str:
+        tail = self._output.tail()[-_TAIL_CHARS:]
+        return f"{message}; it wrote: {tail}" if tail else message
+
+    async def _kill(self) -> None:
+        if not self._exited.done():
+            await self._ask_to_kill()
+        await asyncio.shield(self._exited)
+        self._output.tail()
+        self._output.close()
+        self._writer.close()
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
