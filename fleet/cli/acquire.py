@@ -13,7 +13,7 @@ from fleet.cli import options
 from fleet.cli.holding import run_holding
 from fleet.v1 import lease_pb2
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from fleet.dashboard.view import device_state
 from fleet.errors import NotFound
 from fleet.v1 import device_pb2, fleet_service_pb2
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True, add_completion=False)
 
 
 @app.callback()

@@ -1,8 +1,8 @@
 """Run a command for as long as a lease lives, and never longer.
 
-The command shares our terminal and process group, so a Ctrl-C reaches it by itself; other signals to us are passed on. If
-we are killed the kernel kills it, since nobody would renew its lease. If the lease is lost, it and all its children are
-ended.
+The command shares our terminal and process group, so a Ctrl-C reaches it by itself; other signals to us are passed on.
+If we are killed the kernel kills it, since nobody would renew its lease. If the lease is lost, it and all its children
+are ended.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ async def end_tree(process: asyncio.subprocess.Process) -> None:
             member.terminate()
     deadline_sec = asyncio.get_running_loop().time() + _KILL_AFTER_SEC
     # The direct child is reaped by the event loop, the others are only to be seen from outside.
-    while any(map(_is_alive, family)) and asyncio.get_running_loop().time() < deadline_sec:
-        await asyncio.sleep(_POLL_SEC)  # noqa: ASYNC110 - processes of others have no event to wait for
+    while any(map(_is_alive, family)) and asyncio.get_running_loop().time() < deadline_sec:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SEC)
     for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()

@@ -14,7 +14,7 @@ from fleet.cli import options
 from fleet.dashboard import words
 from fleet.v1 import fleet_service_pb2
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True, add_completion=False)
 
 
 @app.callback()

@@ -110,7 +110,7 @@ def load_command(name: str) -> Any:
     module = importlib.import_module(f"fleet.cli.{name}")
     found = getattr(module, "app", None)
     if found is None:
-        found = typer.Typer(pretty_exceptions_enable=False)
+        found = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         found.command()(getattr(module, name))
     found.info.name = name
     return typer.main.get_command(found)

@@ -10,7 +10,7 @@ import typer
 from fleet.cli import options
 from fleet.config import TRACKER_PORT
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()

@@ -1,0 +1,261 @@
+"""The client against the real tracker: the queue, lost leases, and a tracker that goes away and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+import pytest
+from client_fakes import SmallAgent, serving
+
+import fleet.aio
+from fleet.client.aio import Fleet
+from fleet.errors import (
+    ConfigError,
+    DeviceClosed,
+    DeviceUnreachable,
+    InvalidRequest,
+    LeaseExpired,
+    LeaseRevoked,
+    NoMatchingDevice,
+    NotFound,
+    TrackerUnavailable,
+    WaitTimeout,
+)
+from fleet.measuring import Trial
+from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.tracker.records import Limits
+from fleet.v1 import job_pb2, lease_pb2
+
+TRIALS = [Trial(candidate_id=str(i), artifact_digest="sha256:0") for i in range(3)]
+
+
+@contextlib.asynccontextmanager
+async def one_device(limits: Limits | None = None) -> AsyncGenerator[tuple[ServedTracker, SmallAgent, Fleet], None]:
+    """Serve a tracker with one device that has a small data path, and connect."""
+    agent = SmallAgent()
+    async with (
+        serving(session=agent) as agent.address,
+        serve_tracker(limits=limits) as tracker,
+        SimulatedAgent(tracker.address, ["devices/one"], address=agent.address),
+        fleet.aio.connect(tracker.address) as client,
+    ):
+        yield tracker, agent, client
+
+
+async def test_a_waiting_client_is_told_its_place_and_why() -> None:
+    """The second client hears its position and who is before it, then gets its turn."""
+    told: list[lease_pb2.PendingRequest] = []
+    async with one_device() as (tracker, _, client), fleet.aio.connect(tracker.address, holder="bob@lab") as other:
+        async with client.acquire("simulated", purpose="first"):
+            waiting = asyncio.create_task(other.acquire_device("simulated", on_queued=told.append))
+            await eventually(lambda: told)
+            assert told[0].position == 0
+            assert "devices/one" in told[0].reason
+        device = await waiting
+        assert device.lease.holder == "bob@lab"
+        await device.release()
+
+
+async def test_what_cannot_be_had_is_refused_in_its_own_words() -> None:
+    """Selectors nobody can satisfy, no selectors at all, and waits that are too long each have their error."""
+    async with one_device() as (_, _, client):
+        with pytest.raises(NoMatchingDevice, match="one"):
+            await client.acquire_device("name=two")
+        with pytest.raises(InvalidRequest, match="cannot read"):
+            await client.acquire_device("=!")
+        with pytest.raises(InvalidRequest, match="above zero"):
+            await client.acquire_device("simulated", ttl_sec=0)
+        async with client.acquire("simulated"):
+            with pytest.raises(WaitTimeout):
+                await client.acquire_device("simulated", wait_timeout_sec=0.1)
+        assert not (await client.snapshot()).requests
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
+    """Cancelling an acquire takes it out of the queue; a grant in that very moment is given back."""
+    async with one_device() as (_, _, client):
+        async with client.acquire("simulated"):
+            waiting = asyncio.create_task(client.acquire_device("simulated"))
+            await eventually(lambda: _waits(client))
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        for pause_sec in (0.0, 0.001, 0.002, 0.005):
+            waiting = asyncio.create_task(client.acquire_device("simulated"))
+            await asyncio.sleep(pause_sec)
+            waiting.cancel()
+            done = (await asyncio.gather(waiting, return_exceptions=True))[0]
+            if not isinstance(done, BaseException):
+                await done.release()
+        await eventually(lambda: _is_idle(client))
+
+
+async def test_an_error_in_the_block_gives_the_device_back() -> None:
+    """Leaving the block by an exception closes the session and releases the lease."""
+    async with one_device() as (_, agent, client):
+        with pytest.raises(ZeroDivisionError):
+            async with client.acquire("simulated") as device:
+                await device.open()
+                raise ZeroDivisionError
+        assert agent.is_closed
+        assert not (await client.snapshot()).leases
+        with pytest.raises(DeviceClosed):
+            await device.open()
+
+
+async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
+    """The holder's calls fail with the operator's reason, and every later call does too."""
+    async with one_device() as (_, agent, client), client.acquire("simulated") as device:
+        agent.hold.clear()
+        measuring = asyncio.create_task(_collect(device))
+        await eventually(lambda: device._calls)
+        await client.revoke(device.lease.name, "needed for the release")
+        with pytest.raises(LeaseRevoked, match="needed for the release"):
+            await measuring
+        assert isinstance(device.ended, LeaseRevoked)
+        with pytest.raises(LeaseRevoked):
+            await device.open()
+        with pytest.raises(NotFound):
+            await client.revoke(device.lease.name)
+
+
+@pytest.mark.slow
+async def test_a_lease_is_renewed_and_its_session_extended() -> None:
+    """A lease outlives its ttl while the client lives, and the agent sees newer tokens."""
+    async with one_device(Limits(min_ttl_sec=0.5)) as (_, agent, client):
+        async with client.acquire("simulated", ttl_sec=0.6) as device:
+            await device.open()
+            first = device.token
+            await eventually(lambda: len(set(agent.opened_with)) > 3)
+            assert device.ended is None
+            assert device.token != first
+
+
+@pytest.mark.slow
+async def test_a_lease_survives_a_restart_of_the_tracker() -> None:
+    """Measuring goes on while the tracker is away, and the lease is renewed when it is back."""
+    async with one_device() as (tracker, _, client), client.acquire("simulated") as device:
+        before = device.token
+        await tracker.stop()
+        await eventually(lambda: not client.is_connected)
+        assert [trial.candidate_id for trial in TRIALS] == await _collect(device)
+        with pytest.raises(TrackerUnavailable, match=tracker.address):
+            await client.snapshot()
+        await tracker.start()
+        await eventually(lambda: client.is_connected and device.token != before)
+        assert device.ended is None
+        snapshot = await client.snapshot()
+        assert [lease.name for lease in snapshot.leases] == [device.lease.name]
+
+
+@pytest.mark.slow
+async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
+    """A request made before the restart is granted after it, once."""
+    async with one_device() as (tracker, _, client):
+        async with client.acquire("simulated"):
+            waiting = asyncio.create_task(client.acquire_device("simulated"))
+            await eventually(lambda: _waits(client))
+            await tracker.restart()
+            await eventually(lambda: client.is_connected)
+            assert not waiting.done()
+        # The agent of this test does not come back by itself as a real one does.
+        async with SimulatedAgent(tracker.address, ["devices/one"]):
+            device = await waiting
+            snapshot = await client.snapshot()
+            assert [lease.name for lease in snapshot.leases] == [device.lease.name]
+            await device.release()
+
+
+@pytest.mark.slow
+async def test_a_lease_ends_by_its_own_clock_while_the_tracker_is_away() -> None:
+    """When the token runs out unrenewed the device is lost, said in words, though nobody could tell us."""
+    async with one_device(Limits(min_ttl_sec=0.5)) as (tracker, agent, client):
+        async with client.acquire("simulated", ttl_sec=0.6) as device:
+            agent.hold.clear()
+            measuring = asyncio.create_task(_collect(device))
+            await eventually(lambda: device._calls)
+            await tracker.stop()
+            with pytest.raises(LeaseExpired, match="no renewal came through"):
+                await measuring
+            assert isinstance(device.ended, LeaseExpired)
+
+
+@pytest.mark.slow
+async def test_a_wait_ends_in_time_while_the_tracker_is_away() -> None:
+    """The client keeps its own watch over the wait that its caller allowed."""
+    async with one_device() as (tracker, _, client):
+        await tracker.stop()
+        with pytest.raises(WaitTimeout, match="the tracker is away"):
+            await client.acquire_device("simulated", wait_timeout_sec=0.1)
+
+
+async def test_an_agent_that_is_gone_is_unreachable() -> None:
+    """A call to a device whose agent died says which device, where, and that trying again may help."""
+    agent = SmallAgent()
+    async with contextlib.AsyncExitStack() as serving_agent:
+        agent.address = await serving_agent.enter_async_context(serving(session=agent))
+        async with (
+            serve_tracker() as tracker,
+            SimulatedAgent(tracker.address, ["devices/one"], address=agent.address),
+            fleet.aio.connect(tracker.address) as client,
+            client.acquire("simulated") as device,
+        ):
+            agent.hold.clear()
+            measuring = asyncio.create_task(_collect(device))
+            await eventually(lambda: device._calls)
+            await serving_agent.aclose()
+            with pytest.raises(DeviceUnreachable, match=f"devices/one at {agent.address} does not answer") as caught:
+                await measuring
+            assert caught.value.is_retryable
+            with pytest.raises(DeviceUnreachable):
+                await device.open()
+
+
+async def test_jobs_are_shown_to_others() -> None:
+    """A published job appears in snapshots with its newest state."""
+    async with one_device() as (_, _, client):
+        for done in (1, 2, 3):
+            client.publish(job_pb2.Job(name="jobs/1", state=job_pb2.JOB_STATE_RUNNING, trials_done=done))
+
+        async def is_shown() -> bool:
+            return [job.trials_done for job in (await client.snapshot()).jobs] == [3]
+
+        await eventually(is_shown)
+
+
+async def test_watching_gives_a_snapshot_at_once_and_after_each_change() -> None:
+    """The first snapshot comes without a change, the next shows the lease."""
+    async with one_device() as (_, _, client), contextlib.aclosing(client.watch(0.1)) as snapshots:
+        assert not (await anext(snapshots)).leases
+        async with client.acquire("simulated"):
+            async for snapshot in snapshots:
+                if snapshot.leases:
+                    break
+
+
+async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
+    """An address that is no host:port is a configuration error that shows a good one."""
+    for address in ("localhost", "http://x:1", "a:b", "a:99999", "a:1:2"):
+        with pytest.raises(ConfigError, match="write it like 127.0.0.1:9290"):
+            fleet.aio.connect(address)
+
+
+async def test_something_else_at_the_address_is_said_so() -> None:
+    """A server that is no tracker is told apart from no server."""
+    async with serving(session=SmallAgent()) as address:
+        with pytest.raises(TrackerUnavailable, match="is no tracker of ours"):
+            await fleet.aio.connect(address)
+
+
+async def _collect(device: fleet.aio.Device) -> list[str]:
+    return [measurement.candidate_id async for measurement in device.measure(TRIALS)]
+
+
+async def _waits(client: Fleet) -> bool:
+    return bool((await client.snapshot()).requests)
+
+
+async def _is_idle(client: Fleet) -> bool:
+    snapshot = await client.snapshot()
+    return not snapshot.requests and not snapshot.leases
