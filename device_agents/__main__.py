@@ -1,6 +1,7 @@
 """Run an agent: `python -m device_agents --tracker HOST:PORT`. Plain argparse, because boards have no typer.
 
-Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and SIGINT.
+Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and
+SIGINT.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from fleet.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.errors import ConfigError, FleetError
 
 _ATTACH_WAIT_SEC = 2.0
-"""How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays nobody much."""
+"""How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
+nobody much."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
-"""Who may use a device: checks tokens by themselves, without asking the tracker. Epochs only grow, also over restarts of the agent.
+"""Who may use a device: checks tokens by themselves, without asking the tracker.
 
-The ledger of epochs is a small file. It belongs to one tracker, named by its public key: a tracker that lost its state starts again at epoch 1.
+Epochs only grow, also over restarts of the agent: a small ledger file remembers them. It belongs to one tracker, named
+by its public key, for a tracker that lost its state starts again at epoch 1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The agent's stream to its tracker: dialled by the agent, for ever, and never needed by a session that is open.
 
-Up go the hello and, with every change of health and at least every 5 s, reports. Down come the tracker's clock, its key, and fences.
+Up go the hello and, with every change of health and at least every 5 s, reports. Down come the tracker's clock, its
+key, and fences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How often a candidate is timed: the schedule of repeats, apart from what times them.
 
-Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: one repeat first; a candidate clearly slower than
-the best stops there; then the other repeats; then more, one by one, until the spread is small.
+Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: one repeat first; a
+candidate clearly slower than the best stops there; then the other repeats; then more, one by one, until the spread is
+small.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def run_schedule(
     secs = time_repeats(number=number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
     if 0 < evaluator.give_up_above_sec < secs[0]:
         return secs
-    # The evaluator does not tell the number that it grew to: start from what the first repeat shows to be enough, so that
-    # later calls do not search for it from `number` again.
+    # The evaluator does not tell the number that it grew to: start from what the first repeat shows to be enough, so
+    # that later calls do not search for it from `number` again.
     found = _enough_runs(number, secs[0], evaluator.min_repeat_ms)
 
     def more(count: int) -> None:

@@ -1,4 +1,4 @@
-"""What workers write to stdout and stderr: kept as a bounded tail for error messages, and passed on to whoever watches."""
+"""What workers write to stdout and stderr: a bounded tail for error messages, and a broadcast to who watches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 _TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 _REST_SEC = 0.05
-"""Pause after a full read: a worker that writes without end fills its pipe and waits, instead of keeping the agent busy."""
+"""Pause after a full read: a worker that writes without end fills its pipe and waits, instead of keeping the agent
+busy."""
 
 _WATCHER_CHUNKS = 256
 """A watcher that falls behind by more loses the oldest."""

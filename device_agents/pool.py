@@ -30,7 +30,8 @@ from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 logger = logging.getLogger(__name__)
 
 _MARK = "FLEET_AGENT_MARK"
-"""In the environment of the warm process and of all that descends from it: what is killed when the warm process itself is gone."""
+"""In the environment of the warm process and of all that descends from it: what is killed when the warm process
+itself is gone."""
 
 _START_SEC = 30.0
 _RESTARTS = 5

@@ -14,7 +14,7 @@ MAX_MESSAGE_CHARS = 4000
 
 
 class Runtime(Protocol):
-    """Runs candidates of one device. A failure that it understands is a CandidateFailed; all else counts as RUN_FAILED."""
+    """Runs candidates of one device. A failure that it understands is a CandidateFailed; `classify` reads others."""
 
     def measure(self, request: measurement_pb2.MeasureRequest, path: str) -> measurement_pb2.Measurement:
         """Time a candidate whose artifact lies at `path`."""

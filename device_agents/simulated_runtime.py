@@ -2,10 +2,11 @@
 
 What a candidate does follows from its content, so that it does the same everywhere and every time:
 
-- content that starts with a word of FAULTS (up to a space, a colon or the end) does that: b"crash", b"sleep:2.5", b"hang 17";
+- content that starts with a word of FAULTS (up to a space, a colon or the end) does that: b"crash", b"sleep:2.5",
+  b"hang 17";
 - else a share `crash_rate` of all contents crash and a share `hang_rate` hang;
-- else it runs for `latency_us` times something between 0.5 and 4.5 that its digest decides, give or take `noise`; content that
-  starts with b"latency_us:120" runs that long instead.
+- else it runs for `latency_us` times something between 0.5 and 4.5 that its digest decides, give or take `noise`;
+  content that starts with b"latency_us:120" runs that long instead.
 
 `Call` copies the first tensor into every output of its size and leaves the others zero.
 """

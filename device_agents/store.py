@@ -1,7 +1,7 @@
 """Artifacts on the agent's disk: named by their digest, bounded in size, never served when damaged.
 
-An artifact is written under another name, checked, and renamed, so that one that is there is whole. After a restart the machine may have lost
-power in between: then each is checked again before its first use.
+An artifact is written under another name, checked, and renamed, so that one that is there is whole. After a restart
+the machine may have lost power in between: then each is checked again before its first use.
 """
 
 from __future__ import annotations

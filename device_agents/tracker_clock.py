@@ -1,8 +1,9 @@
-"""The tracker's time as an agent knows it: never from a wall clock, only from what the tracker said and how long ago that was.
+"""The tracker's time as an agent knows it: what the tracker said, and how long ago that was; never a wall clock.
 
-Every message of the tracker carries its time. That, minus this machine's clock since boot at arrival, is the offset between the two, less the
-delay of the message. So the largest of the recent offsets is the least delayed, and the best. It goes on while the
-tracker is down. A new connection starts over: another tracker, or the same after a restart, may have another clock.
+Every message of the tracker carries its time. That, minus this machine's clock since boot at arrival, is the offset
+between the two, less the delay of the message. So the largest of the recent offsets is the least delayed, and the
+best. It goes on while the tracker is down. A new connection starts over: another tracker, or the same after a
+restart, may have another clock.
 """
 
 from __future__ import annotations

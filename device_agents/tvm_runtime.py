@@ -1,7 +1,7 @@
 """Runs TVM modules with tvm_ffi and TVM's runtime libraries alone: `tvm` itself, with its compiler, is never imported.
 
-That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global functions of the
-runtime, the same that TVM's RPC server uses.
+That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global
+functions of the runtime, the same that TVM's RPC server uses.
 """
 
 from __future__ import annotations

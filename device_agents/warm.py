@@ -4,13 +4,15 @@
 
 Over the inherited SOCK_SEQPACKET socket it takes packets of JSON and answers with such packets:
 
-    {"op": "fork", "order": {...}}  + two descriptors: worker's socket, log   ->  {"event": "forked", "worker_id", "pid"}
-    {"op": "kill", "worker_id"}                                               ->  {"event": "exited", ...}
-    {"op": "sweep", "sweep_id"}                                               ->  {"event": "swept", "sweep_id"}
-    (unasked)  {"event": "ready", "pid"}, {"event": "failed", "message"}, {"event": "exited", "worker_id", "code", "signal"}
+    {"op": "fork", "order": {...}} + two descriptors (socket, log)  ->  {"event": "forked", "worker_id", "pid"}
+    {"op": "kill", "worker_id"}                                     ->  {"event": "exited", ...}
+    {"op": "sweep", "sweep_id"}                                     ->  {"event": "swept", "sweep_id"}
+    unasked: {"event": "ready", "pid"}, {"event": "failed", "message"}, and
+    {"event": "exited", "worker_id", "code", "signal"} when a worker ends
 
 It is a child subreaper: whatever a worker left behind, however often it forked, becomes its child, and is killed before
-the worker's exit is reported. When the socket ends, which is when the agent ends, it kills all workers and strays, and exits.
+the worker's exit is reported. When the socket ends, which is when the agent ends, it kills all workers and strays,
+and exits.
 """
 
 from __future__ import annotations

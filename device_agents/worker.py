@@ -1,7 +1,8 @@
 """The process that runs candidates: forked from the warm process, one per session, expendable.
 
-It answers each WorkerRequest on its socket with one WorkerResponse, and ends when the socket does. Before it touches anything
-it gives itself a session and process group of its own, limits, a directory, and a log; and it asks the kernel to die with its parent.
+It answers each WorkerRequest on its socket with one WorkerResponse, and ends when the socket does. Before it touches
+anything it gives itself a session and process group of its own, limits, a directory, and a log; and it asks the
+kernel to die with its parent.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 
 _SOCKET_FD = 3
 _ADDRESS_SPACE_HEADROOM_BYTES = 2 * 1024**3
-"""Libraries, thread stacks and malloc arenas reserve address space that they never use: RLIMIT_AS is the device's memory plus this.
-The agent's watchdog looks at what is really resident."""
+"""Libraries, thread stacks and malloc arenas reserve address space that they never use: RLIMIT_AS is the device's
+memory plus this. The agent's watchdog looks at what is really resident."""
 
 _OPEN_FILES = 256
 

@@ -1,4 +1,4 @@
-"""A worker process as the agent holds it: one exchange at a time, watched, and dead for certain afterwards when it failed."""
+"""A worker process as the agent holds it: one exchange at a time, watched, and dead for certain after a failure."""
 
 from __future__ import annotations
 
