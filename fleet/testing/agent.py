@@ -17,7 +17,10 @@ _HEARTBEAT_SEC = 5.0
 
 
 class SimulatedAgent:
-    """Speaks `Attach` and remembers what it was told: `async with SimulatedAgent(address, ["devices/sim-0"]) as agent`."""
+    """Speaks `Attach` and remembers what it was told.
+
+    Use it as `async with SimulatedAgent(tracker_address, ["devices/sim-0"]) as agent`.
+    """
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class ServedTracker:
 async def serve_tracker(
     *, limits: Limits | None = None, clock: Clock | None = None, state_dir: Path | None = None
 ) -> AsyncIterator[ServedTracker]:
-    """Serve a tracker on a free port of the loopback, with a journal that is removed at the end unless `state_dir` is given."""
+    """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
         settings = TrackerConfig(
             port=0, state_dir=state_dir or Path(temporary), is_discoverable=False, limits=limits or Limits()

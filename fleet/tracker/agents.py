@@ -8,13 +8,11 @@ import re
 from collections.abc import AsyncIterator
 from urllib.parse import unquote
 
-import grpc.aio
-
 from fleet.errors import AlreadyExists, InvalidRequest
 from fleet.selectors import device_labels
 from fleet.tracker import events as ev
 from fleet.tracker.engine import Engine
-from fleet.tracker.outbox import Outbox
+from fleet.tracker.outbox import Outbox, StreamContext
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire import timestamp
@@ -56,7 +54,7 @@ class AgentServicer:
     async def attach(
         self,
         requests: AsyncIterator[agent_service_pb2.AttachRequest],
-        context: grpc.aio.ServicerContext,  # type: ignore[type-arg]
+        context: StreamContext,
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
         messages = aiter(requests)
         first = await anext(messages, None)

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import socket
 
-from zeroconf import InterfaceChoice, InterfacesType, ServiceStateChange, Zeroconf
+from zeroconf import InterfaceChoice, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ class Advertisement:
         try:
             addresses = _own_addresses(self._host)
             # A tracker that only this machine reaches is shown to this machine only.
-            interfaces: InterfacesType = ["127.0.0.1"] if is_loopback(self._host) else InterfaceChoice.Default
+            interfaces: list[str | int] | InterfaceChoice = (
+                ["127.0.0.1"] if is_loopback(self._host) else InterfaceChoice.Default
+            )
             self._zeroconf = AsyncZeroconf(interfaces=interfaces)
             service = AsyncServiceInfo(
                 SERVICE_TYPE,

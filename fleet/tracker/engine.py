@@ -1,7 +1,8 @@
-"""Runs the state: collects the events of one turn of the loop, applies them, writes them to the journal, then lets the effects out.
+"""Runs the state: applies the events of one turn of the loop, writes what changed, then lets the effects out.
 
-Nothing leaves the tracker before the journal has it, and many events share one commit. When the journal cannot be written, grants are taken back before anyone
-heard of them and refused from then on; everything else goes on, since fencing makes it safe to forget a renewal or a release.
+Nothing leaves the tracker before the journal has it, and many events share one commit. When the journal cannot be
+written, grants are taken back before anyone heard of them and refused from then on; everything else goes on, since
+fencing makes it safe to forget a renewal or a release.
 """
 
 from __future__ import annotations

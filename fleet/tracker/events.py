@@ -114,7 +114,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class JournalFailed:
-    """What changed could not be written: these grants, not yet told to anyone, are taken back, and no new ones are made."""
+    """What changed could not be written.
+
+    These grants, not yet told to anyone, are taken back, and no new ones are made.
+    """
 
     grants: tuple[Lease, ...]
     message: str

@@ -1,7 +1,8 @@
 """The tracker's memory over restarts: one SQLite file with the newest version of every record.
 
-Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments. What must not go wrong
-then is an epoch, so every start makes a new `boot` number durable before anything else, and epochs count from boot << 32.
+Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments.
+What must not go wrong then is an epoch, so every start makes a new `boot` number durable before anything else, and
+epochs count from boot << 32.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fleet.errors import ConfigError, DiskFull
 from fleet.tracker.records import Changes, Device, Durable, Lease, Request
@@ -31,9 +32,10 @@ CREATE TABLE leases (
     purpose TEXT, ttl_sec REAL, granted_at_sec REAL, expires_at_sec REAL, ends_at_sec REAL
 ) WITHOUT ROWID;
 CREATE TABLE requests (
-    client_id TEXT NOT NULL, request_id TEXT NOT NULL, holder TEXT NOT NULL, selector TEXT NOT NULL, priority INTEGER NOT NULL,
-    ttl_sec REAL NOT NULL, max_duration_sec REAL NOT NULL, deadline_sec REAL, asked_at_sec REAL NOT NULL, purpose TEXT NOT NULL,
-    order_sec REAL NOT NULL, arrival INTEGER NOT NULL, PRIMARY KEY (client_id, request_id)
+    client_id TEXT NOT NULL, request_id TEXT NOT NULL, holder TEXT NOT NULL, selector TEXT NOT NULL,
+    priority INTEGER NOT NULL, ttl_sec REAL NOT NULL, max_duration_sec REAL NOT NULL, deadline_sec REAL,
+    asked_at_sec REAL NOT NULL, purpose TEXT NOT NULL, order_sec REAL NOT NULL, arrival INTEGER NOT NULL,
+    PRIMARY KEY (client_id, request_id)
 ) WITHOUT ROWID;
 """
 _CHECKPOINT_PAGES = 2_000
@@ -226,7 +228,7 @@ def _write_devices(connection: sqlite3.Connection, changes: Changes) -> None:
     connection.executemany("DELETE FROM devices WHERE name = ?", gone)
 
 
-def _device_row(device: Device) -> Iterable[object]:
+def _device_row(device: Device) -> tuple[Any, ...]:
     return (
         device.name,
         device.kind,
@@ -249,7 +251,7 @@ def _write_leases(connection: sqlite3.Connection, changes: Changes) -> None:
 _NO_LEASE = (None,) * (len(_LEASE_FIELDS) - 2)
 
 
-def _lease_row(device: Device) -> Iterable[object]:
+def _lease_row(device: Device) -> tuple[Any, ...]:
     lease = device.lease
     if lease is None:
         return (device.name, device.epoch, *_NO_LEASE)
@@ -276,7 +278,7 @@ def _write_requests(connection: sqlite3.Connection, changes: Changes) -> None:
     connection.executemany("DELETE FROM requests WHERE client_id = ? AND request_id = ?", gone)
 
 
-def _request_row(request: Request) -> Iterable[object]:
+def _request_row(request: Request) -> tuple[Any, ...]:
     return (
         request.client_id,
         request.request_id,

@@ -9,6 +9,13 @@ from fleet.tracker.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import duration_sec, timestamp
 
+LEASE_ENDS = {
+    LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
+    LeaseEnd.EXPIRED: lease_service_pb2.LEASE_END_EXPIRED,
+    LeaseEnd.REVOKED: lease_service_pb2.LEASE_END_REVOKED,
+    LeaseEnd.CLIENT_LOST: lease_service_pb2.LEASE_END_CLIENT_LOST,
+    LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
+}
 _LOOKED_AT = 8
 """To say why a request waits, this many of its devices are looked at."""
 
@@ -39,7 +46,7 @@ def make_token(lease: Lease, signer: TokenSigner, now: float) -> lease_pb2.Token
     return signer.sign(claims)
 
 
-def device_state(device: Device) -> device_pb2.DeviceState.ValueType:
+def device_state(device: Device) -> device_pb2.DeviceState:
     if not device.is_attached:
         return device_pb2.DEVICE_STATE_OFFLINE
     if not device.is_healthy:
@@ -101,10 +108,6 @@ def _why_busy(device: Device, now: float) -> str:
     return f"{device.name} is about to serve others"
 
 
-def lease_end_to_proto(end: LeaseEnd) -> lease_service_pb2.LeaseEnd.ValueType:
-    return lease_service_pb2.LeaseEnd.Value(f"LEASE_END_{end.value}")
-
-
 def effect_to_proto(
     effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, state: TrackerState, signer: TokenSigner
 ) -> lease_service_pb2.TrackerEvent:
@@ -127,7 +130,7 @@ def effect_to_proto(
             message.refused.message = text
         case ev.LeaseEnded(_, lease_name, end, text):
             message.lease_ended.lease_name = lease_name
-            message.lease_ended.end = lease_end_to_proto(end)
+            message.lease_ended.end = LEASE_ENDS[end]
             message.lease_ended.message = text
     return message
 

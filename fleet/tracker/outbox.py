@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
+class StreamContext(Protocol):
+    """What the services use of a `grpc.aio.ServicerContext`."""
+
+    def peer(self) -> str:
+        """Where the caller is, "ipv4:127.0.0.1:4000"."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call back once the stream is over, however it ended."""
+        ...
+
+
 class Outbox(Generic[T]):
-    """Items on their way to one peer. A peer that does not read loses its stream instead of filling the tracker's memory."""
+    """Items on their way to one peer.
+
+    A peer that does not read loses its stream instead of filling the tracker's memory.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

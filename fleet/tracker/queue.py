@@ -1,9 +1,9 @@
 """Who waits for what, and which devices are free. Pure, and fast with 100,000 requests and 10,000 devices.
 
-Requests with one selector form a group. A group knows its matching devices, the free ones among them (least recently used first), and its
-requests in the order of service. A freed device looks only at the heads of the groups that match it. The order
-of service never changes while a request waits: priority + age / aging grows equally fast for all, so the moment of asking moved by
-the priority sorts them for good.
+Requests with one selector form a group. A group knows its matching devices, the free ones among them (least recently
+used first), and its requests in the order of service. A freed device looks only at the heads of the groups that match
+it. The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
+moment of asking moved by the priority sorts them for good.
 """
 
 from __future__ import annotations

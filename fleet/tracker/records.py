@@ -26,7 +26,10 @@ class Limits:
     max_duration_sec: float = 24 * 3600.0
     """Life of a lease, however often it is renewed."""
     grace_sec: float = 10.0
-    """How long leases of a lost client live on, and how long clients may take to come back after a tracker's restart."""
+    """How long leases of a lost client live on.
+
+    Clients may take as long to come back after a tracker's restart.
+    """
     aging_sec: float = 60.0
     """A request gains one step of priority each time it has waited this long."""
     max_priority: int = 100

@@ -156,9 +156,7 @@ def _lock_directory(directory: Path) -> IO[str]:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (directory / "lock").open("a+")
     except OSError as error:
-        raise ConfigError(
-            f"cannot use {directory} for the tracker's state: {error.strerror}; name another --state-dir"
-        ) from error
+        raise ConfigError(f"cannot keep state in {directory}: {error.strerror}; name another --state-dir") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -8,14 +8,12 @@ import secrets
 from collections.abc import AsyncIterator
 from itertools import islice
 
-import grpc.aio
-
 from fleet.errors import InvalidRequest, NotFound
 from fleet.tokens import TokenSigner
 from fleet.tracker import events as ev
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, lease_to_proto, request_to_proto
-from fleet.tracker.outbox import Outbox
+from fleet.tracker.outbox import Outbox, StreamContext
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire import duration_sec
@@ -67,7 +65,7 @@ class LeaseServicer:
     async def open_leases(
         self,
         requests: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
-        context: grpc.aio.ServicerContext,  # type: ignore[type-arg]
+        context: StreamContext,
     ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         messages = aiter(requests)
         first = await anext(messages, None)

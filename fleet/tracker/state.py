@@ -112,9 +112,7 @@ class TrackerState:
         for offered in event.devices:
             known = self.devices.get(offered.name)
             if known and known.is_attached and known.agent_id != event.agent_id:
-                message = (
-                    f"{offered.name} is attached by another agent at {known.address}; give one of them another name"
-                )
+                message = f"{offered.name} is attached by another agent at {known.address}; rename one of them"
                 self._effects.append(ev.AttachRefused(event.agent_id, message))
                 return
         self.version += 1
@@ -313,11 +311,11 @@ class TrackerState:
 
     def _no_match_message(self, selector: str) -> str:
         if not self.devices:
-            return f"no device matches {selector!r}: no device has joined the fleet yet; start one with 'fleet agent serve'"
+            return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
         names = sorted(self.devices)
         listed = ", ".join(f"{name} ({self.devices[name].kind})" for name in names[:_LISTED_DEVICES])
         more = f" and {len(names) - _LISTED_DEVICES} more" if len(names) > _LISTED_DEVICES else ""
-        return f"no device matches {selector!r}; there are {listed}{more}; choose one of them or start an agent that has one"
+        return f"no device matches {selector!r}; there are {listed}{more}; choose one or start an agent that has it"
 
     # leases
 

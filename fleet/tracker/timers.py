@@ -1,4 +1,7 @@
-"""Moments at which the state has to look at something. A timer is never cancelled: whoever is called checks whether it still matters."""
+"""Moments at which the state has to look at something.
+
+A timer is never cancelled: whoever is called checks whether it still matters.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""A journal in memory: what the real one must behave like."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+from fleet.tracker.records import Changes, Device, Durable, Request
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Ledger:
+    """Keeps the newest version of every record, as `fleet.tracker.journal.Journal` does on disk."""
+
+    def __init__(self) -> None:
+        self._boot = 0
+        self._devices: dict[str, Device] = {}
+        self._leases: dict[str, Device] = {}
+        self._requests: dict[tuple[str, str], Request] = {}
+
+    def open(self, _: float) -> Durable:
+        """Count a start and return copies of all records."""
+        self._boot += 1
+        devices = [copy.deepcopy(device) for device in self._devices.values()]
+        for device in devices:
+            last = copy.deepcopy(self._leases[device.name])
+            device.epoch, device.lease = last.epoch, last.lease
+        return Durable(boot=self._boot, devices=devices, requests=copy.deepcopy(list(self._requests.values())))
+
+    def write(self, changes: Changes) -> None:
+        """Take copies of what changed."""
+        _merge(self._devices, changes.devices)
+        _merge(self._leases, changes.leases)
+        _merge(self._requests, changes.requests)
+
+    def close(self) -> None:
+        """Do nothing: memory needs no closing."""
+
+
+def _merge(kept: dict[K, V], changed: dict[K, V | None]) -> None:
+    for key, value in changed.items():
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = copy.deepcopy(value)

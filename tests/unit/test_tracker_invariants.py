@@ -1,0 +1,230 @@
+"""The tracker's state keeps its promises under any order of events, with the journal beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fleet.selectors import device_labels
+from fleet.testing import Ledger
+from fleet.tracker import events as ev
+from fleet.tracker.invariants import validate
+from fleet.tracker.records import Durable, Limits
+from fleet.tracker.state import TrackerState
+
+AGENTS = ("agent-0", "agent-1")
+CLIENTS = ("client-0", "client-1", "client-2")
+NAMES = tuple(f"devices/d{i}" for i in range(4))
+SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*", "gpu", "=")
+LIMITS = Limits(max_waiting=6, remembered_ends=5)
+
+
+def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
+    arch = "arm" if index % 2 else "x86_64"
+    labels = device_labels(NAMES[index], "cpu", {"arch": arch})
+    return ev.OfferedDevice(name=NAMES[index], kind="cpu", labels=labels, description=b"", is_healthy=is_healthy)
+
+
+def comparable(durable: Durable) -> object:
+    """What of a state must survive: everything but who is attached and how healthy it is."""
+    devices = {
+        device.name: (
+            device.kind,
+            device.labels,
+            device.description,
+            device.address,
+            device.agent_id,
+            device.epoch,
+            device.lease and dataclasses.astuple(device.lease),
+        )
+        for device in durable.devices
+    }
+    return devices, {request.key: dataclasses.astuple(request) for request in durable.requests}
+
+
+class TrackerMachine(RuleBasedStateMachine):
+    """Feeds events to a state and its journal and remembers what a bystander would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._journal = Ledger()
+        self.now = 1_000_000.0
+        self.waiting: set[tuple[str, str]] = set()
+        self.ended: set[str] = set()
+        self.newest_epoch: dict[str, int] = {}
+        self.request_count = 0
+
+    @initialize()
+    def start(self) -> None:
+        self.state = TrackerState.restore(self._journal.open(self.now), self.now, LIMITS)
+        self.apply(ev.AgentAttached(AGENTS[0], "h:1", (offered(0), offered(1))))
+        self.apply(ev.ClientConnected(CLIENTS[0], "someone@here"))
+
+    def apply(self, event: ev.Event) -> list[ev.Effect]:
+        effects = self.state.apply(event, self.now)
+        self._journal.write(self.state.take_changes())
+        for effect in effects:
+            self._check_effect(effect)
+        return effects
+
+    def _check_effect(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Queued(client_id, request):
+                self.waiting.add((client_id, request.request_id))
+            case ev.Granted(client_id, lease, is_repeat):
+                assert lease.name not in self.ended
+                if not is_repeat:
+                    assert lease.epoch > self.newest_epoch.get(lease.device_name, 0)
+                    self.newest_epoch[lease.device_name] = lease.epoch
+                self.waiting.discard((client_id, lease.request_id))
+            case ev.Refused(client_id, request_id, error_class, _):
+                was_waiting = (client_id, request_id) in self.waiting
+                assert not was_waiting or error_class in ("Cancelled", "WaitTimeout")
+                self.waiting.discard((client_id, request_id))
+            case ev.LeaseEnded(_, lease_name, _, _):
+                self.ended.add(lease_name)
+            case ev.Renewed(_, lease):
+                assert lease.name not in self.ended
+            case ev.Fence(_, device_name, epoch):
+                lease_now = self.state.devices[device_name].lease
+                assert lease_now is None or lease_now.epoch > epoch
+
+    @rule(sec=st.sampled_from([0.0, 0.5, 3.0, 11.0, 31.0, 400.0]))
+    def pass_time(self, sec: float) -> None:
+        self.now += sec
+        self.apply(ev.Tick())
+
+    @rule(agent=st.sampled_from(AGENTS), indices=st.sets(st.integers(0, 3)), is_healthy=st.booleans())
+    def attach(self, agent: str, indices: set[int], is_healthy: bool) -> None:
+        devices = tuple(offered(index, is_healthy=is_healthy) for index in sorted(indices))
+        self.apply(ev.AgentAttached(agent, "h:1", devices))
+
+    @rule(agent=st.sampled_from(AGENTS))
+    def detach(self, agent: str) -> None:
+        self.apply(ev.AgentDetached(agent))
+
+    @rule(agent=st.sampled_from(AGENTS), name=st.sampled_from(NAMES), is_healthy=st.booleans())
+    def report(self, agent: str, name: str, is_healthy: bool) -> None:
+        self.apply(ev.DeviceReported(agent, name, is_healthy, "" if is_healthy else "too hot"))
+
+    @rule(client=st.sampled_from(CLIENTS))
+    def connect(self, client: str) -> None:
+        # What a client waited for in an older stream waits again once it is repeated.
+        self.waiting = {key for key in self.waiting if key[0] != client}
+        self.apply(ev.ClientConnected(client, "someone@here"))
+
+    @rule(client=st.sampled_from(CLIENTS))
+    def lose(self, client: str) -> None:
+        self.waiting = {key for key in self.waiting if key[0] != client}
+        self.apply(ev.ClientLost(client))
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        selector=st.sampled_from(SELECTORS),
+        priority=st.sampled_from([0, 0, 1, -1, 5, 1000]),
+        ttl_sec=st.sampled_from([0.0, 1.0, 5.0, 1000.0]),
+        max_duration_sec=st.sampled_from([0.0, 8.0]),
+        wait_timeout_sec=st.sampled_from([0.0, 0.0, 2.0]),
+        repeats=st.booleans(),
+    )
+    def acquire(
+        self,
+        client: str,
+        selector: str,
+        priority: int,
+        ttl_sec: float,
+        max_duration_sec: float,
+        wait_timeout_sec: float,
+        repeats: bool,
+    ) -> None:
+        self.request_count += not repeats
+        request_id = f"r{self.request_count}"
+        self.apply(
+            ev.Acquire(client, request_id, selector, priority, ttl_sec, max_duration_sec, wait_timeout_sec, "test")
+        )
+
+    @rule(client=st.sampled_from(CLIENTS), back=st.integers(0, 5))
+    def cancel(self, client: str, back: int) -> None:
+        self.apply(ev.Cancel(client, f"r{self.request_count - back}"))
+
+    @precondition(lambda self: self.state.leases)
+    @rule(pick=st.integers(0, 10), client=st.sampled_from((*CLIENTS, "")))
+    def release(self, pick: int, client: str) -> None:
+        lease = list(self.state.leases.values())[pick % len(self.state.leases)]
+        self.apply(ev.Release(client or lease.client_id, lease.name))
+
+    @precondition(lambda self: self.state.leases)
+    @rule(pick=st.integers(0, 10), client=st.sampled_from((*CLIENTS, "", "")))
+    def renew(self, pick: int, client: str) -> None:
+        lease = list(self.state.leases.values())[pick % len(self.state.leases)]
+        self.apply(ev.Renew(client or lease.client_id, lease.name))
+
+    @precondition(lambda self: self.ended)
+    @rule(pick=st.integers(0, 10), client=st.sampled_from(CLIENTS))
+    def renew_an_ended_lease(self, pick: int, client: str) -> None:
+        name = sorted(self.ended)[pick % len(self.ended)]
+        effects = self.apply(ev.Renew(client, name))
+        assert not any(isinstance(effect, ev.Renewed) for effect in effects)
+        assert any(isinstance(effect, ev.LeaseEnded) and effect.lease_name == name for effect in effects)
+
+    @precondition(lambda self: self.state.leases)
+    @rule(pick=st.integers(0, 10))
+    def revoke(self, pick: int) -> None:
+        name = list(self.state.leases)[pick % len(self.state.leases)]
+        self.apply(ev.Revoke(name, "needed elsewhere"))
+        assert name not in self.state.leases
+
+    @rule()
+    def fail_journal_after_a_grant(self) -> None:
+        """As the engine does when the disk is full: what was granted in the failed turn is taken back."""
+        self.apply(ev.ClientConnected(CLIENTS[0], "someone@here"))
+        self.waiting = {key for key in self.waiting if key[0] != CLIENTS[0]}
+        self.request_count += 1
+        effects = self.state.apply(ev.Acquire(CLIENTS[0], f"r{self.request_count}", "*"), self.now)
+        grants = tuple(effect.lease for effect in effects if isinstance(effect, ev.Granted))
+        for effect in effects:
+            if not isinstance(effect, ev.Granted):
+                self._check_effect(effect)
+        for effect in self.state.apply(ev.JournalFailed(grants, "disk full"), self.now):
+            if not isinstance(effect, ev.Refused):
+                self._check_effect(effect)
+        assert not any(lease.name in self.state.leases for lease in grants)
+
+    @precondition(lambda self: self.state.journal_trouble)
+    @rule()
+    def recover_journal(self) -> None:
+        self.apply(ev.JournalRecovered())
+
+    @rule(away_sec=st.sampled_from([0.0, 5.0, 60.0]))
+    def restart(self, away_sec: float) -> None:
+        """A kill -9: only what the journal holds goes on."""
+        self._journal.write(self.state.take_changes())
+        before, boot = comparable(self.state.durable()), self.state.boot
+        self.now += away_sec
+        durable = self._journal.open(self.now)
+        assert before == comparable(durable)
+        assert durable.boot > boot
+        self.waiting.clear()
+        self.state = TrackerState.restore(durable, self.now, LIMITS)
+        self.apply(ev.Tick())
+
+    @invariant()
+    def everything_holds(self) -> None:
+        if hasattr(self, "state"):
+            validate(self.state)
+
+    @invariant()
+    def requests_leave_only_as_promised(self) -> None:
+        if hasattr(self, "state"):
+            queued = {request.key for request in self.state.queue.first(len(self.state.queue))}
+            assert self.waiting == queued
+
+
+TestTrackerMachine = pytest.mark.slow(TrackerMachine.TestCase)
+TestTrackerMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
