@@ -1,9 +1,9 @@
 """Gradient-boosted trees that score candidates from their stores, as MetaSchedule's XGBModel does.
 
-A candidate has a feature row for each store of its program. The trees give each row a value, and a candidate's score is
-the sum over its rows; training pulls that sum towards best time / own time, within (0, 1]. The stock XGBModel mixes this
-with feature extraction and writes its state as a tar; here it is a function from arrays to bytes, so that features are
-extracted once, where the candidate is built, and training needs no TVM.
+A candidate has a feature row for each store of its program. The trees give each row a value, and a candidate's score
+is the sum over its rows; training pulls that sum towards best time / own time, within (0, 1]. The stock XGBModel mixes
+this with feature extraction and writes its state as a tar; here it is a function from arrays to bytes, so that features
+are extracted once, where the candidate is built, and training needs no TVM.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Trees:
         if not len(rows):
             return np.zeros(len(features))
         values = self._booster.predict(xgboost.DMatrix(rows))
-        return np.bincount(owners, weights=values, minlength=len(features))
+        return np.bincount(owners, weights=values, minlength=len(features)).astype(np.float64)
 
 
 def _stack(features: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

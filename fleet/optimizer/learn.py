@@ -54,20 +54,22 @@ def features_of(mod_json: str, target_json: str, traces: Sequence[str]) -> list[
     return extract_features(mod_json, target_json, [replay(mod, trace) for trace in traces])
 
 
-def extract_features(mod_json: str, target_json: str, schedules: Sequence[Any]) -> list[NDArray[np.float32]]:
+def extract_features(
+    mod_json: str, target_json: str, schedules: Sequence[Any], *, threads: int = 1
+) -> list[NDArray[np.float32]]:
     """Return MetaSchedule's per-store features of scheduled programs."""
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
 
     candidates = [MeasureCandidate(schedule, []) for schedule in schedules]
-    context, extractor = _extraction(mod_json, target_json)
+    context, extractor = _extraction(mod_json, target_json, threads)
     return [tensor.numpy().astype(np.float32) for tensor in extractor.extract_from(context, candidates)]
 
 
 @functools.lru_cache(maxsize=16)
-def _extraction(mod_json: str, target_json: str) -> tuple[Any, Any]:
+def _extraction(mod_json: str, target_json: str, threads: int) -> tuple[Any, Any]:
     from tvm.s_tir import meta_schedule as ms
 
-    context = ms.TuneContext(module_of(mod_json), target=make_target(target_json), num_threads=1)
+    context = ms.TuneContext(module_of(mod_json), target=make_target(target_json), num_threads=threads)
     return context, ms.feature_extractor.PerStoreFeature()
 
 

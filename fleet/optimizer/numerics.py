@@ -1,15 +1,15 @@
 """Tells a right answer from a wrong one: seeded inputs, and a comparison whose tolerance is derived, not guessed.
 
-A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. So two right
-answers differ by rounding, and how much is known. A sum of n terms of random sign loses about sqrt(n) * eps of the size
-of its terms, at worst n * eps. Inputs are drawn so that a sum of n products has elements of size sqrt(n), whatever n is.
+A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. So two
+right answers differ by rounding, and how much is known: adding n terms one by one, each step loses up to eps/2 of the
+sum so far, and with signs at random these losses add up to about sqrt(n) * eps of the result's size (at worst n * eps).
 The bound used is
 
     |output - reference|  <=  eps * (FACTOR + n ** 0.5) * SAFETY * (scale + |reference|)
 
 with `scale` the root mean square of the reference, since an element that cancelled to nearly zero carries the rounding
-of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by about `scale` itself, so
-there are five orders of magnitude in float32 between the two.
+of its large terms. A wrong kernel (elements swapped, a tile left out, a sum cut short) is off by about `scale` itself:
+in float32 that is ten thousand times the bound. Right ones stay far below it: see tests/unit/test_numerics_compare.py.
 
 Integers have to be equal. NaN has to meet NaN, infinity the same infinity.
 """
@@ -31,7 +31,7 @@ _FACTOR = 16.0
 """Roundings besides the sum's: exponentials and divisions of activations are good to a few units in the last place."""
 
 _SAFETY = 4.0
-"""Between the typical loss and the most seen in thousands of right candidates."""
+"""Between the typical loss and the largest among the elements of an output."""
 
 _DEFAULT_REDUCTION = 4096
 """Taken for the length of the sums when the caller does not say: a 3x3 convolution over 455 channels."""

@@ -1,4 +1,4 @@
-"""Schedules as text: a trace is the JSON of the scheduling steps, and replaying it on its workload gives the candidate."""
+"""Schedules as text: a trace is the JSON of the scheduling steps; replayed on its workload it gives the candidate."""
 
 from __future__ import annotations
 

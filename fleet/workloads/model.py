@@ -126,10 +126,9 @@ def _set_shapes(proto: Any, inputs: list[Any], shapes: Mapping[str, tuple[int, .
     unknown = {value.name: _unknown_dims(value) for value in inputs}
     problems = [f"{name!r} has {', '.join(dims)}" for name, dims in unknown.items() if dims]
     if problems:
-        example = next(name for name, dims in unknown.items() if dims)
-        raise ImportFailed(
-            f"inputs of unknown shape: {'; '.join(problems)}. Give all dimensions, like --shape {example}={_example(by_name[example])}"
-        )
+        first = next(name for name, dims in unknown.items() if dims)
+        advice = f"Give all dimensions, like --shape {first}={_example(by_name[first])}"
+        raise ImportFailed(f"inputs of unknown shape: {'; '.join(problems)}. {advice}")
 
 
 def _set_shape(value: Any, shape: tuple[int, ...]) -> None:
