@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from fleet.cli.options import JsonOption, tracker_address, wants_json
 from fleet.cli.tune_view import render_progress, render_report
 from fleet.errors import ConfigError, FleetError
 from fleet.optimizer.job import TuneOptions, TuneReport
@@ -27,6 +28,7 @@ _REFRESH_PER_SEC = 2
 
 
 def tune(
+    ctx: typer.Context,
     model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
     on: Annotated[str, typer.Option(help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")] = "cpu",
     trials: Annotated[
@@ -38,9 +40,7 @@ def tune(
     top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
     tracker: Annotated[
         str | None,
-        typer.Option(
-            envvar="FLEET_TRACKER", help="A running fleet. Default: one for this machine alone, for this run."
-        ),
+        typer.Option(metavar="HOST:PORT", help="A running fleet. Default: one for this machine alone, for this run."),
     ] = None,
     library: Annotated[
         str | None, typer.Option(envvar="FLEET_LIBRARY", help="Where records go: a file or a postgresql:// URL.")
@@ -62,7 +62,7 @@ def tune(
     compare_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
     ] = True,
-    json_output: Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Tune the operators of a model on a device.
 
@@ -74,7 +74,7 @@ def tune(
     options = TuneOptions(
         model=model,
         selector=on,
-        tracker=tracker,
+        tracker=tracker_address(ctx, tracker),
         library=library,
         trials=trials,
         tasks=tuple(tasks or ()),
@@ -92,7 +92,7 @@ def tune(
         compares_model=compare_model,
     )
     report = _run(options)
-    if json_output:
+    if wants_json(ctx, json_output):
         print(json.dumps(report.to_json()))
     else:
         Console().print(render_report(report))

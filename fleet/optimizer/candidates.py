@@ -38,6 +38,9 @@ class Conditions:
     tvm_version: str
     seed: int
     batch_size: int
+    search_threads: int
+    """Cores that one search may use."""
+
     enough: int
     """Trials of one workload over all jobs after which it is left alone."""
 

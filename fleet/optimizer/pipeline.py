@@ -164,6 +164,7 @@ class Pipeline:
                 count=count,
                 seed=self._conditions.seed + self._rounds,
                 known=frozenset(item.under_way),
+                threads=self._conditions.search_threads,
             )
             self._rounds += 1
             proposals = await self._search(propose, task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -131,6 +132,7 @@ class _Run:
                     device_fingerprint=inventory.host_fingerprint,
                     seed=options.seed,
                     batch_size=options.batch_size,
+                    search_threads=options.workers or os.cpu_count() or 1,
                     enough=options.enough,
                     evaluator=options.evaluator,
                     trial_timeout_sec=options.trial_timeout_sec,
