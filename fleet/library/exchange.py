@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import DiskFull, InvalidRequest, LibraryError
+from fleet.library.keys import canonical_target
 from fleet.library.store import Library
 from fleet.library.values import NewRecord, Record, Workload
 from fleet.measuring import ErrorKind, TensorSpec
@@ -104,7 +105,8 @@ def import_json(
 
 
 def _record_line(index: int, workload: Workload, record: Record) -> str:
-    target = json.loads(record.target_json) if record.target_json else None
+    given = record.target_json.strip()
+    target = json.loads(given if given.startswith("{") else canonical_target(given) or "null")
     args = [["TENSOR", spec.dtype, list(spec.shape)] for spec in workload.args] or None
     return _to_text([index, [json.loads(record.trace_json), list(record.run_secs), target, args]])
 
