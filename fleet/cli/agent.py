@@ -45,7 +45,7 @@ def serve(
         "--host": host,
         "--port": port,
         "--state-dir": state_dir,
-        "--log-level": options.settings(ctx).log_level,
+        "--log-level": (options.settings(ctx).log_level or "info").upper(),
     }
     argv = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-    raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv) or 0)
+    raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv))

@@ -45,5 +45,5 @@ def serve(
         argv.append("--allow-network")
     if no_discovery:
         argv.append("--no-discovery")
-    level = options.settings(ctx).log_level
-    raise typer.Exit(main([*argv, "--log-level", level] if level else argv) or 0)
+    level = (options.settings(ctx).log_level or "info").upper()
+    raise typer.Exit(main([*argv, "--log-level", level]))

@@ -1,0 +1,49 @@
+"""`fleet doctor`: what of this machine works, and what to do about the rest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli import options
+from fleet.cli.checks import Finding, State, run_checks
+
+_STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red"}
+
+
+def doctor(
+    ctx: typer.Context,
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes more than a moment.")] = False,
+) -> None:
+    """Check this machine: versions, libraries, linkers, devices, ports, disk. Exit code 1 when there is a problem.
+
+    A warning is something that part of the fleet can do without; a problem stops tuning on this machine.
+
+    Example: fleet doctor --json | jq '.[] | select(.state != "ok")'
+    """
+    findings = run_checks(options.tracker_address(ctx, tracker), is_quick=quick)
+    if options.wants_json(ctx, json_output):
+        options.print_json([asdict(finding) for finding in findings])
+    else:
+        Console(highlight=False).print(_table(findings))
+    if any(finding.state is State.PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("check", "state", "seen"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        seen = Text(finding.seen)
+        if finding.advice:
+            seen.append(f"\n-> {finding.advice}", style="bold")
+        table.add_row(finding.name, Text(finding.state.value, style=_STYLES[finding.state]), seen)
+    return table
