@@ -1,0 +1,46 @@
+"""The adapters that MetaSchedule users touch: one argument of a stock script changes.
+
+    from fleet.metaschedule import FleetBuilder, FleetRunner, load_intrinsics
+
+    load_intrinsics(target)   # optional: saves the 8-15 s in which TVM parses the intrinsics of every GPU
+    ms.tune_tir(mod, target, ..., builder=FleetBuilder(), runner=FleetRunner("127.0.0.1:9290", "cpu"))
+
+Importing this does not import TVM; its names do, when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fleet.metaschedule.builder import FleetBuilder
+    from fleet.metaschedule.database import FleetDatabase
+    from fleet.metaschedule.runner import FleetRunner
+
+__all__ = ["FleetBuilder", "FleetDatabase", "FleetRunner", "load_intrinsics"]
+
+_HOMES = {
+    "FleetBuilder": "fleet.metaschedule.builder",
+    "FleetDatabase": "fleet.metaschedule.database",
+    "FleetRunner": "fleet.metaschedule.runner",
+}
+
+
+def load_intrinsics(target: object) -> None:
+    """Load the tensor intrinsics of one target, so that TVM does not load those of all.
+
+    Call it before the first tuning run of the process. After it, runs for another family of targets in the same process
+    need a call of their own.
+    """
+    from tvm.target import Target
+
+    from cross import intrinsics
+
+    intrinsics.load_intrinsics(str(Target(target)))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'fleet.metaschedule' has no attribute {name!r}")

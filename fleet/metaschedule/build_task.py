@@ -1,0 +1,22 @@
+"""What a worker of the build pool does for `FleetBuilder`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cross.build import build
+
+
+def build_module(mod_json: str, target_json: str, out_dir: str) -> str:
+    """Build a scheduled module as MetaSchedule's own builder does; return the path of the shared library.
+
+    Raises:
+        BuildError: it did not compile or link.
+        ConfigError: no linker for the target.
+    """
+    import tvm
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(mod_json))
+    artifact = build(mod, target_json, Path(out_dir))
+    return str(artifact.path)

@@ -1,0 +1,81 @@
+"""`FleetBuilder`: stock MetaSchedule builds in warm worker processes, linked by the fastest linker that is there.
+
+`LocalBuilder` starts its workers anew every round, and each imports TVM with the intrinsics of every GPU; that is most
+of the time of a stock tuning run. Here workers are forked from a warm process and stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
+
+from cross.pool import BuildPool
+from fleet.errors import BuildError, FleetError
+from fleet.metaschedule.build_task import build_module
+
+logger = logging.getLogger(__name__)
+
+
+@derived_object
+class FleetBuilder(PyBuilder):  # type: ignore[misc]
+    """Builds candidates into shared libraries. A candidate that crashes or hangs the compiler costs itself only.
+
+    Artifacts are temporary: MetaSchedule's RemoveBuildArtifact callback deletes each after its measurement, and what
+    is left goes when the builder is closed or the process ends.
+    """
+
+    def __init__(self, *, max_workers: int | None = None, timeout_sec: float = 30.0) -> None:
+        """Do nothing yet: workers start with the first build.
+
+        Args:
+            max_workers: worker processes; one per core when None.
+            timeout_sec: a build that takes longer is killed.
+        """
+        super().__init__()
+        self._pool = BuildPool(max_workers, timeout_sec=timeout_sec)
+        self._directory: Path | None = None
+        self._numbers = itertools.count()
+        self._created: list[Path] = []
+        self.close = weakref.finalize(self, _clean_up, self._pool, self._created)
+        """End the workers and delete all artifacts. Idempotent."""
+
+    def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
+        """Build all; an error is the result of its candidate."""
+        return [_result(future) for future in [self._submit(given) for given in build_inputs]]
+
+    def _submit(self, given: BuilderInput) -> Future[str]:
+        # A directory each, because RemoveBuildArtifact deletes the whole directory of an artifact.
+        out_dir = self._root() / str(next(self._numbers))
+        return self._pool.submit(build_module, tvm.ir.save_json(given.mod), str(given.target), str(out_dir))
+
+    def _root(self) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="fleet-metaschedule-"))
+            self._created.append(self._directory)
+        return self._directory
+
+
+def _result(future: Future[str]) -> BuilderResult:
+    try:
+        return BuilderResult(future.result(), None)
+    except BuildError as error:
+        return BuilderResult(None, f"{getattr(error, 'kind', 'BUILD_FAILED')}: {error}")
+    except FleetError as error:
+        return BuilderResult(None, str(error))
+
+
+def _clean_up(pool: Any, created: list[Path]) -> None:
+    pool.shutdown(wait=False, cancel_futures=True)
+    for directory in created:
+        shutil.rmtree(directory, ignore_errors=True)
