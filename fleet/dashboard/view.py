@@ -14,9 +14,10 @@ from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
 _NARROW = 100
 """Below this width [columns] the less needed columns are left out."""
 
+_WIDE = 120
+
 _SHOWN_REQUESTS = 15
 _SHOWN_JOBS = 8
-_BAR_WIDTH = 14
 
 _STATES = {
     device_pb2.DEVICE_STATE_AVAILABLE: ("free", "green"),
@@ -64,10 +65,10 @@ def header(snapshot: fleet_service_pb2.Snapshot, now_sec: float, address: str) -
     busy = sum(device.state == device_pb2.DEVICE_STATE_LEASED for device in snapshot.devices)
     words_ = [
         f"tracker {address}".strip(),
-        f"version {snapshot.tracker_version or '?'}",
+        snapshot.tracker_version or "version unknown",
         f"up {words.age(snapshot.started_at, now_sec)}",
         f"{snapshot.grant_count} grants",
-        f"{busy} of {len(snapshot.devices)} devices leased",
+        f"{busy}/{len(snapshot.devices)} leased",
         f"{snapshot.request_count} waiting",
     ]
     return Text(" · ".join(words_), style="bold")
@@ -87,7 +88,7 @@ def devices_table(
         table.add_column("load", justify="right", no_wrap=True)
     table.add_column("note", overflow="ellipsis", no_wrap=True, ratio=1)
     for device in snapshot.devices:
-        table.add_row(*_device_row(device, now_sec, width=width))
+        table.add_row(*_plain(_device_row(device, now_sec, width=width)))
     return table
 
 
@@ -99,7 +100,7 @@ def requests_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, widt
     table.add_column("waits", justify="right", no_wrap=True)
     table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=1)
     for request in snapshot.requests[:_SHOWN_REQUESTS]:
-        table.add_row(*_request_row(request, now_sec, width=width))
+        table.add_row(*_plain(_request_row(request, now_sec, width=width)))
     hidden = snapshot.request_count - min(len(snapshot.requests), _SHOWN_REQUESTS)
     return Group(table, Text(f"and {hidden} more", style="dim")) if hidden > 0 else table
 
@@ -107,15 +108,15 @@ def requests_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, widt
 def jobs_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int) -> RenderableType:
     """Return the running jobs and those that ended lately."""
     table = _table("job", "state")
-    table.add_column("progress", no_wrap=True, width=_BAR_WIDTH)
+    table.add_column("progress", no_wrap=True, width=_bar_width(width))
     table.add_column("trials", justify="right", no_wrap=True)
     table.add_column("best", justify="right", no_wrap=True)
     table.add_column("speed-up", justify="right", no_wrap=True)
-    if width >= _NARROW:
+    if width >= _WIDE:
         table.add_column("runs", justify="right", no_wrap=True)
     table.add_column("now", overflow="ellipsis", no_wrap=True, ratio=1)
     for job in snapshot.jobs[:_SHOWN_JOBS]:
-        table.add_row(*_job_row(job, now_sec, width=width))
+        table.add_row(*_plain(_job_row(job, now_sec, width=width)))
     return table
 
 
@@ -124,11 +125,20 @@ def device_state(device: device_pb2.Device) -> Text:
     return Text(*_STATES.get(device.state, ("unknown", "red")))
 
 
+def _bar_width(width: int) -> int:
+    return 14 if width >= _NARROW else 8
+
+
 def _table(*columns: str) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(column, overflow="ellipsis", no_wrap=True)
     return table
+
+
+def _plain(cells: list[RenderableType]) -> list[RenderableType]:
+    """Names and reasons come from others: brackets in them are no markup."""
+    return [Text(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _device_row(device: device_pb2.Device, now_sec: float, *, width: int) -> list[RenderableType]:
@@ -166,10 +176,10 @@ def _job_row(job: job_pb2.Job, now_sec: float, *, width: int) -> list[Renderable
     return [
         job.title or words.short_name(job.name),
         Text(*_JOB_STATES.get(job.state, ("unknown", "red"))),
-        ProgressBar(total=max(job.trials_total, 1), completed=job.trials_done, width=_BAR_WIDTH),
+        ProgressBar(total=max(job.trials_total, 1), completed=job.trials_done, width=_bar_width(width)),
         f"{job.trials_done}/{job.trials_total}{failed}",
         words.latency(job.best_us),
         speed_up,
-        *([runs] if width >= _NARROW else []),
+        *([runs] if width >= _WIDE else []),
         Text(job.activity, style="dim"),
     ]
