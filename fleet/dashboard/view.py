@@ -65,7 +65,7 @@ def header(snapshot: fleet_service_pb2.Snapshot, now_sec: float, address: str) -
     busy = sum(device.state == device_pb2.DEVICE_STATE_LEASED for device in snapshot.devices)
     words_ = [
         f"tracker {address}".strip(),
-        snapshot.tracker_version or "version unknown",
+        snapshot.tracker_version or "version ?",
         f"up {words.age(snapshot.started_at, now_sec)}",
         f"{snapshot.grant_count} grants",
         f"{busy}/{len(snapshot.devices)} leased",
