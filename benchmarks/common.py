@@ -1,0 +1,110 @@
+"""What the benchmarks share: options, alternating rounds, the table and the one JSON line at the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+T = TypeVar("T")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+_WIDTH = 110
+"""Of tables that go into a file or a pipe."""
+
+
+def make_parser(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    parser.add_argument("--rounds", type=int, default=None, help=f"alternating rounds (default: {rounds}, quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="less work, one round: shows that it runs, not how fast")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on one line")
+    return parser
+
+
+def alternate(sides: Mapping[str, Callable[[int], T]], rounds: int) -> dict[str, list[T]]:
+    """Run every side once per round and return the results of each side.
+
+    The order turns around in every other round, so that what drifts (clocks, other load) does not favour one side.
+    """
+    results: dict[str, list[T]] = {side: [] for side in sides}
+    for number in range(rounds):
+        names = list(sides) if number % 2 == 0 else list(reversed(sides))
+        for side in names:
+            results[side].append(sides[side](number))
+    return results
+
+
+def median_of(rounds: Sequence[T], key: Callable[[T], float]) -> float:
+    """Return the median of one figure over the rounds."""
+    return statistics.median(key(item) for item in rounds)
+
+
+def machine() -> dict[str, object]:
+    """Say where and when this was measured, with the load that was there already."""
+    return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 1,
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+    }
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    """Print a table: the first column names, the others hold figures."""
+    table = Table(title=Text(title), title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = _console()
+    console.print(table)
+    for note in notes:
+        console.print(note, style="dim", highlight=False, markup=False)
+
+
+def say(text: str) -> None:
+    """Tell what goes on, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(figures: Mapping[str, object], *, wanted: bool) -> None:
+    """Print the figures as one line when they are wanted."""
+    if wanted:
+        print(json.dumps(figures), flush=True)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that is free now, for programs that cannot tell which one they took."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

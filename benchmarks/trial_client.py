@@ -1,0 +1,63 @@
+"""Our client as a process: one JSON line in, a batch of artifacts measured under a new lease, one JSON line out.
+
+    python -m benchmarks.trial_client TRACKER_ADDRESS
+    < {"artifacts": [{"path": "/tmp/x.so", "digest": "sha256:..."}, ...], "args": [[[64, 64], "float32", false], ...]}
+    > {"wall_sec": 0.1, "run_secs": [0.0002, ...]}
+
+The connection to the tracker exists before the first batch; the wait for the lease, the connection to the agent, its
+session, and the uploads are part of every batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import fleet.aio
+from fleet.artifacts import Artifact
+from fleet.client.aio import Fleet
+from fleet.measuring import Evaluator, Measurement, TensorSpec, Trial
+
+_READY_TIMEOUT_SEC = 60.0
+_POLL_SEC = 0.1
+_EVALUATOR = Evaluator(number=1, repeat=1, min_repeat_ms=0)
+
+
+async def main(address: str) -> None:
+    """Answer requests until stdin ends."""
+    async with fleet.aio.connect(address) as client:
+        async with asyncio.timeout(_READY_TIMEOUT_SEC):
+            while not (await client.snapshot()).devices:  # noqa: ASYNC110 - no event crosses processes
+                await asyncio.sleep(_POLL_SEC)
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(await _run(client, json.loads(line))), flush=True)
+
+
+async def _run(client: Fleet, request: dict[str, Any]) -> dict[str, Any]:
+    args = tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in request["args"])
+    artifacts = [Artifact(path=Path(a["path"]), digest=a["digest"], args=args) for a in request["artifacts"]]
+    trials = [
+        Trial(candidate_id=str(number), artifact_digest=artifact.digest, args=args, evaluator=_EVALUATOR)
+        for number, artifact in enumerate(artifacts)
+    ]
+    started = time.perf_counter()
+    async with client.acquire("cpu", purpose="trial overhead") as device:
+        await device.ensure(artifacts)
+        measurements = [measurement async for measurement in device.measure(trials)]
+        wall_sec = time.perf_counter() - started
+    return {"wall_sec": wall_sec, "run_secs": [_run_sec(measurement) for measurement in measurements]}
+
+
+def _run_sec(measurement: Measurement) -> float:
+    if measurement.error is not None:
+        raise SystemExit(f"a trial failed: {measurement.error} {measurement.error_message}")
+    return measurement.run_secs[0]
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,240 @@
+"""What a trial costs beyond its kernel: stock `RPCRunner`, tracker and server beside our client, tracker and agent.
+
+A batch of 64 prebuilt artifacts (matmul 64, one run each) is handed over; the clock stops at the last result. On both
+sides everything in between counts: device or lease, sessions, uploads, loading, the warm-up run. Each round brings new
+artifacts, the same program under new digests, so that none is there already. Measured on loopback, on loopback with
+one artifact 64 times, and over a link with 20 ms round trip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import common
+from benchmarks.delay_link import DelayLink, LinkUnavailable
+from benchmarks.processes import Process, python
+from cross.build import build
+from cross.targets import host_target_json
+from fleet.artifacts import Artifact, digest_of
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import module_of
+
+_TRIALS, _QUICK_TRIALS = 64, 16
+_WARM_UP_TRIALS = 2
+_ROUND_TRIP_MS = 20.0
+_BUDGET_MS, _LINK_BUDGET_MS = 2.0, 4.0
+_KEY = "trial-overhead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where servers and clients run: the address that the servers listen on, and what to put around commands."""
+
+    name: str
+    host: str = "127.0.0.1"
+    server: Callable[[Sequence[str]], list[str]] = list
+    client: Callable[[Sequence[str]], list[str]] = list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Medians over the rounds, of one trial [ms]."""
+
+    peer_ms: float
+    """Beyond the kernel."""
+
+    ours_ms: float
+    peer_kernel_ms: float
+    ours_kernel_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times better ours is."""
+        return self.peer_ms / self.ours_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is measured, how much of it."""
+
+    artifact: Artifact
+    scratch: Path
+    trials: int
+    rounds: int
+
+    def batch(self, count: int, *, is_same: bool = False) -> list[Artifact]:
+        """Return artifacts that were never on a device before: `count` different ones, or one `count` times."""
+        copies = [self._copy() for _ in range(1 if is_same else count)]
+        return copies * count if is_same else copies
+
+    def _copy(self) -> Artifact:
+        """Return the artifact under a new digest: loaders ignore what follows the sections of an ELF file."""
+        path = self.scratch / f"{uuid.uuid4().hex}.so"
+        shutil.copyfile(self.artifact.path, path)
+        with path.open("ab") as file:
+            file.write(path.name.encode())
+        return Artifact(path=path, digest=digest_of(path), args=self.artifact.args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    options = common.make_parser("trial_overhead", __doc__ or "", rounds=3).parse_args(argv)
+    machine = common.machine()
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
+        scratch = Path(directory)
+        work = Work(
+            artifact=_build(scratch),
+            scratch=scratch,
+            trials=_QUICK_TRIALS if options.quick else _TRIALS,
+            rounds=options.rounds or (1 if options.quick else 3),
+        )
+        with _clients(Place(name="loopback"), scratch) as sides:
+            loopback = _measure(sides, work, "loopback")
+            same = _measure(sides, work, "loopback, one artifact", is_same=True)
+        link, reason = _measure_link(work)
+    _print(loopback, same, link, reason, work, quick=options.quick)
+    figures = {
+        "name": "trial_overhead",
+        "unit": "ms per trial beyond the kernel",
+        "budget": _BUDGET_MS,
+        **_figures_json(loopback),
+        "one_artifact": _figures_json(same),
+        "link": {
+            "round_trip_ms": _ROUND_TRIP_MS,
+            "budget": _LINK_BUDGET_MS,
+            **(_figures_json(link) if link else {"left_out": reason}),
+        },
+        "trials": work.trials,
+        "rounds": work.rounds,
+        "quick": options.quick,
+        "machine": machine,
+    }
+    common.print_json(figures, wanted=options.json)
+    return 0
+
+
+def _build(scratch: Path) -> Artifact:
+    workload = matmul(64)
+    return build(module_of(workload.mod_json), host_target_json(), scratch / "built", args=workload.args)
+
+
+def _measure_link(work: Work) -> tuple[Figures | None, str]:
+    """Return the figures over the link, or why there are none."""
+    try:
+        with DelayLink(round_trip_ms=_ROUND_TRIP_MS) as link:
+            place = Place(name="link", host=link.far.address, server=link.far.command, client=link.near.command)
+            with _clients(place, work.scratch) as sides:
+                return _measure(sides, work, f"{_ROUND_TRIP_MS:g} ms round trip"), ""
+    except LinkUnavailable as error:
+        return None, str(error)
+
+
+@contextlib.contextmanager
+def _clients(place: Place, scratch: Path) -> Iterator[dict[str, Process]]:
+    """Start both sides' servers and clients; yield the clients."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, around: Callable[[Sequence[str]], list[str]], *command: object) -> Process:
+            words = python(str(command[0]), *command[1:])
+            return stack.enter_context(Process(around(words), scratch / f"{place.name}-{name}.log"))
+
+        port = common.free_port()
+        start("peer-tracker", place.server, "tvm.exec.rpc_tracker", *_listen(place.host, port))
+        tracker = f"{place.host}:{port}"
+        server = _listen(place.host, common.free_port())
+        start("peer-server", place.server, "tvm.exec.rpc_server", *server, "--tracker", tracker, "--key", _KEY)
+        peer = start("peer", place.client, "benchmarks.peers.stock_rpc_runner", place.host, port, _KEY)
+
+        open_to = () if place.host.startswith("127.") else ("--allow-network",)
+        ours_listen = ("--host", place.host, "--port", 0, *open_to, "--state-dir")
+        state_dir = scratch / f"{place.name}-state"
+        our_tracker = start(
+            "tracker", place.server, "fleet.tracker", *ours_listen, state_dir / "tracker", "--no-discovery"
+        )
+        address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
+        agent = start("agent", place.server, "device_agents", *ours_listen, state_dir / "agent", "--tracker", address)
+        agent.wait_for(r"agent listening on")
+        ours = start("ours", place.client, "benchmarks.trial_client", address)
+        for client in (peer, ours):
+            client.wait_for("^ready$", 120.0)
+        yield {"peer": peer, "ours": ours}
+
+
+def _listen(host: str, port: int) -> tuple[object, ...]:
+    return ("--host", host, "--port", port, "--port-end", port + 1)
+
+
+def _measure(sides: Mapping[str, Process], work: Work, title: str, *, is_same: bool = False) -> Figures:
+    """Let both sides measure batches in turn."""
+
+    def run(side: str, count: int) -> tuple[float, float]:
+        batch = work.batch(count, is_same=is_same)
+        request = {
+            "artifacts": [{"path": str(artifact.path), "digest": artifact.digest} for artifact in batch],
+            "args": [[list(spec.shape), spec.dtype, spec.is_output] for spec in work.artifact.args],
+        }
+        answer = sides[side].ask(request)
+        kernel_sec = sum(answer["run_secs"])
+        beyond_ms = (answer["wall_sec"] - kernel_sec) / count * 1e3
+        for artifact in batch:
+            artifact.path.unlink(missing_ok=True)
+        return beyond_ms, kernel_sec / count * 1e3
+
+    def round_of(side: str, number: int) -> tuple[float, float]:
+        figures = run(side, work.trials)
+        common.say(f"{title}, round {number + 1}: {side} {figures[0]:.2f} ms per trial")
+        return figures
+
+    for side in sides:
+        run(side, _WARM_UP_TRIALS)
+    rounds = common.alternate(
+        {"peer": lambda number: round_of("peer", number), "ours": lambda number: round_of("ours", number)}, work.rounds
+    )
+    return Figures(
+        peer_ms=common.median_of(rounds["peer"], lambda item: item[0]),
+        ours_ms=common.median_of(rounds["ours"], lambda item: item[0]),
+        peer_kernel_ms=common.median_of(rounds["peer"], lambda item: item[1]),
+        ours_kernel_ms=common.median_of(rounds["ours"], lambda item: item[1]),
+    )
+
+
+def _figures_json(figures: Figures) -> dict[str, object]:
+    return {
+        "peer": round(figures.peer_ms, 3),
+        "ours": round(figures.ours_ms, 3),
+        "ratio": round(figures.ratio, 2),
+        "peer_kernel": round(figures.peer_kernel_ms, 4),
+        "ours_kernel": round(figures.ours_kernel_ms, 4),
+    }
+
+
+def _print(loopback: Figures, same: Figures, link: Figures | None, reason: str, work: Work, *, quick: bool) -> None:
+    def row(name: str, figures: Figures, budget_ms: float | None) -> tuple[str, ...]:
+        budget = f"{budget_ms:g}" if budget_ms is not None else ""
+        return (name, f"{figures.peer_ms:.1f}", f"{figures.ours_ms:.2f}", f"{figures.ratio:.0f}x", budget)
+
+    rows = [row("loopback", loopback, _BUDGET_MS), row("loopback, one artifact", same, None)]
+    if link:
+        rows.append(row(f"{_ROUND_TRIP_MS:g} ms round trip", link, _LINK_BUDGET_MS))
+    notes = [
+        f"median of {work.rounds} alternating rounds of {work.trials} trials; the kernel itself takes "
+        f"{loopback.peer_kernel_ms:.2f} ms with the peer, {loopback.ours_kernel_ms:.2f} ms with ours"
+    ]
+    if reason:
+        notes.append(f"left out: {_ROUND_TRIP_MS:g} ms round trip ({reason})")
+    if quick:
+        notes.append("quick: too little work for figures to quote")
+    common.print_table(
+        "cost of a trial beyond its kernel [ms]", ("", "RPCRunner", "fleet", "better by", "budget"), rows, notes
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
