@@ -1,0 +1,269 @@
+"""A real agent beside a tracker that only attaches, and a holder that speaks the data path: what agent tests stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from device_agents.agent import Agent, Place
+from device_agents.config import make_drivers, parse_config
+from fleet.errors import DeviceUnreachable
+from fleet.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
+from fleet.tokens import TokenSigner
+from fleet.v1 import agent_service_pb2, lease_pb2, measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire import duration, timestamp
+
+SIMULATED = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
+DEVICE = "devices/sim"
+
+
+class StubTracker:
+    """Serves Attach, signs tokens, fences. Its clock is the machine's plus `clock_ahead_sec`."""
+
+    def __init__(self, clock_ahead_sec: float = 0.0) -> None:
+        self.signer = TokenSigner(Ed25519PrivateKey.generate())
+        self.clock_ahead_sec = clock_ahead_sec
+        self.port = 0
+        self.hellos: list[agent_service_pb2.AgentHello] = []
+        self.reports: dict[str, agent_service_pb2.DeviceReport] = {}
+        self._outgoing: list[asyncio.Queue[agent_service_pb2.AttachResponse]] = []
+        self._server = make_server()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def now_sec(self) -> float:
+        return time.time() + self.clock_ahead_sec
+
+    async def start(self) -> None:
+        self._server = make_server()
+        add_service(self._server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], self)
+        self.port = bind(self._server, "127.0.0.1", self.port, what="the stub tracker")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    async def attach(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        queue: asyncio.Queue[agent_service_pb2.AttachResponse] = asyncio.Queue()
+        self._outgoing.append(queue)
+        reading = asyncio.create_task(self._read(requests))
+        try:
+            yield agent_service_pb2.AttachResponse(
+                tracker_time=timestamp(self.now_sec()), public_key=self.signer.public_key
+            )
+            while True:
+                response = await queue.get()
+                response.tracker_time.CopyFrom(timestamp(self.now_sec()))
+                yield response
+        finally:
+            reading.cancel()
+            self._outgoing.remove(queue)
+
+    def fence(self, device_name: str, epoch: int) -> None:
+        for queue in self._outgoing:
+            fences = [agent_service_pb2.Fence(device_name=device_name, epoch=epoch)]
+            queue.put_nowait(agent_service_pb2.AttachResponse(fences=fences))
+
+    def token(
+        self, epoch: int, *, ttl_sec: float = 30.0, device: str = DEVICE, signer: TokenSigner | None = None
+    ) -> bytes:
+        now = self.now_sec()
+        claims = lease_pb2.LeaseClaims(
+            lease_name=f"leases/{epoch}",
+            device_name=device,
+            epoch=epoch,
+            holder="me@here",
+            issued_at=timestamp(now),
+            expires_at=timestamp(now + ttl_sec),
+        )
+        return (signer or self.signer).sign(claims).SerializeToString()
+
+    async def _read(self, requests: AsyncIterator[agent_service_pb2.AttachRequest]) -> None:
+        async for request in requests:
+            if request.HasField("hello"):
+                self.hellos.append(request.hello)
+            for report in request.reports:
+                self.reports[report.device_name] = report
+
+
+class Holder:
+    """Uses a device with a token. Raises what the agent raised."""
+
+    def __init__(self, port: int, token: bytes | None) -> None:
+        self._channel = make_channel(f"127.0.0.1:{port}")
+        self.stub = Stub(self._channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
+        self.token = token
+
+    @property
+    def metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return (("fleet-token-bin", self.token),) if self.token is not None else ()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def open(self) -> int:
+        response = await self._do(self.stub.open_session, session_service_pb2.OpenSessionRequest())
+        return int(response.worker_pid)
+
+    async def close_session(self) -> None:
+        await self._do(self.stub.close_session, session_service_pb2.CloseSessionRequest())
+
+    async def find_missing(self, digests: Sequence[str]) -> list[str]:
+        request = session_service_pb2.FindMissingRequest(digests=digests)
+        return list((await self._do(self.stub.find_missing, request)).digests)
+
+    async def put(self, content: bytes, *, digest: str | None = None, size_bytes: int | None = None) -> str:
+        digest = digest or digest_of_bytes(content)
+        size = len(content) if size_bytes is None else size_bytes
+        pieces = [content[start : start + 65536] for start in range(0, len(content), 65536)] or [b""]
+        requests = [session_service_pb2.PutArtifactRequest(chunk=piece) for piece in pieces]
+        requests[0].digest, requests[0].size_bytes = digest, size
+        await self._do(self.stub.put_artifact, _each(requests))
+        return digest
+
+    async def measure(self, requests: Iterable[measurement_pb2.MeasureRequest]) -> list[measurement_pb2.Measurement]:
+        """Return all results; raise when the rpc failed."""
+        results: list[measurement_pb2.Measurement] = []
+        await self.measure_into(results, requests)
+        return results
+
+    async def measure_into(
+        self,
+        results: list[measurement_pb2.Measurement],
+        requests: Iterable[measurement_pb2.MeasureRequest],
+    ) -> None:
+        try:
+            async for response in self.stub.measure(_each(list(requests)), metadata=self.metadata):
+                results.append(response.measurement)  # noqa: PERF401 - kept when the rpc fails half way
+        except Exception as error:
+            raise _from_rpc(error) from None
+
+    async def run(self, content: bytes, **fields: Any) -> measurement_pb2.Measurement:
+        """Put and measure one candidate."""
+        digest = await self.put(content)
+        return (await self.measure([request_for(digest, **fields)]))[0]
+
+    async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:
+        response: session_service_pb2.CallResponse = await self._do(self.stub.call, request)
+        return response
+
+    async def _do(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, metadata=self.metadata)
+        except Exception as error:
+            raise _from_rpc(error) from None
+
+
+def digest_of_bytes(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def request_for(digest: str, *, timeout_sec: float = 10.0, **fields: Any) -> measurement_pb2.MeasureRequest:
+    return measurement_pb2.MeasureRequest(artifact_digest=digest, timeout=duration(timeout_sec), **fields)
+
+
+def spec(kind: str, *shape: int, dtype: str = "float32") -> tensor_pb2.Argument:
+    return tensor_pb2.Argument(**{kind: tensor_pb2.TensorSpec(shape=shape, dtype=dtype)})  # type: ignore[arg-type]
+
+
+def is_alive(pid: int) -> bool:
+    """Zombies count as dead."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat[stat.rindex(")") + 2] != "Z"
+
+
+def kind_of(measurement: measurement_pb2.Measurement) -> str:
+    return measurement_pb2.ErrorKind.Name(measurement.error).removeprefix("ERROR_KIND_")
+
+
+def marked_processes(text: str) -> list[int]:
+    """Return the processes whose command line holds `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and is_alive(int(entry.name)):
+            try:
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+class Bench:
+    """One tracker stub, one agent, and holders."""
+
+    def __init__(self, tracker: StubTracker, state_dir: Path) -> None:
+        self.tracker = tracker
+        self.state_dir = state_dir
+        self.agent: Agent | None = None
+        self._holders: list[Holder] = []
+
+    async def start_agent(self, config: dict[str, Any], *, attached: bool = True) -> Agent:
+        parsed = parse_config(config)
+        place = Place(tracker=self.tracker.address, state_dir=self.state_dir)
+        self.agent = Agent(parsed, make_drivers(parsed), place)
+        await self.agent.open()
+        if attached:
+            assert await self.agent.wait_attached(10.0)
+        return self.agent
+
+    async def stop_agent(self) -> None:
+        if self.agent is not None:
+            await self.agent.close()
+            self.agent = None
+
+    def holder(self, token: bytes | None) -> Holder:
+        assert self.agent is not None
+        holder = Holder(self.agent.port, token)
+        self._holders.append(holder)
+        return holder
+
+    def holding(self, epoch: int, **fields: Any) -> Holder:
+        return self.holder(self.tracker.token(epoch, **fields))
+
+    async def close(self) -> None:
+        for holder in self._holders:
+            await holder.close()
+        await self.stop_agent()
+        await self.tracker.stop()
+
+
+@asynccontextmanager
+async def serve_bench(
+    state_dir: Path, config: dict[str, Any] | None = None, *, clock_ahead_sec: float = 0.0
+) -> AsyncIterator[Bench]:
+    """Serve an agent of simulated devices, or of `config`. At its end no process may be left."""
+    tracker = StubTracker(clock_ahead_sec)
+    await tracker.start()
+    bench = Bench(tracker, state_dir)
+    try:
+        await bench.start_agent(config or SIMULATED)
+        yield bench
+    finally:
+        await bench.close()
+
+
+async def _each(items: Sequence[Any]) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+def _from_rpc(error: Exception) -> Exception:
+    import grpc.aio
+
+    if isinstance(error, grpc.aio.AioRpcError):
+        return from_rpc_error(error, DeviceUnreachable)
+    return error

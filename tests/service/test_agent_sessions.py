@@ -1,0 +1,299 @@
+"""Leases at the agent: who gets in, who is thrown out, and what runs afterwards (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from agent_bench import (
+    DEVICE,
+    SIMULATED,
+    Bench,
+    StubTracker,
+    digest_of_bytes,
+    is_alive,
+    kind_of,
+    request_for,
+    serve_bench,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
+from fleet.testing import eventually
+from fleet.tokens import TokenSigner
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with serve_bench(tmp_path) as served:
+        yield served
+
+
+async def test_a_good_token_opens_a_session_and_runs_a_candidate(bench: Bench) -> None:
+    """A holder gets a worker, and times with the state of the device around them."""
+    holder = bench.holding(epoch=7)
+
+    pid = await holder.open()
+    measurement = await holder.run(b"latency_us:50", candidate_id="c-1")
+
+    assert is_alive(pid)
+    assert measurement.candidate_id == "c-1"
+    assert kind_of(measurement) == "UNSPECIFIED", measurement.error_message
+    assert measurement.run_secs[0] == pytest.approx(50e-6, rel=0.2)
+    assert measurement.provenance.worker_pid == pid
+    assert measurement.provenance.epoch == 7
+    assert measurement.provenance.after.trials == 1
+
+
+async def test_no_token_and_forged_tokens_are_refused(bench: Bench) -> None:
+    """Only what this tracker signed for this device opens a session."""
+    forger = TokenSigner(Ed25519PrivateKey.generate())
+    for token, text in (
+        (None, "acquire a lease"),
+        (b"\xff\xff", "holds no token"),
+        (bench.tracker.token(1, signer=forger), "not signed by this fleet's tracker"),
+        (bench.tracker.token(1, device="devices/other"), "devices/other"),
+    ):
+        with pytest.raises(Unauthenticated, match=text):
+            await bench.holder(token).open()
+
+
+async def test_an_expired_token_is_refused(bench: Bench) -> None:
+    """Time counts on the tracker's clock."""
+    with pytest.raises(LeaseExpired, match="expired"):
+        await bench.holding(epoch=1, ttl_sec=-0.5).open()
+
+
+@pytest.mark.parametrize("ahead_sec", [30.0, -30.0])
+async def test_a_wall_clock_that_is_off_neither_lengthens_nor_ends_a_lease(tmp_path: Path, ahead_sec: float) -> None:
+    """With 30 s between the machine's clock and the tracker's, a fresh lease works and an old one does not."""
+    async with serve_bench(tmp_path, clock_ahead_sec=ahead_sec) as bench:
+        assert await bench.holding(epoch=1, ttl_sec=10.0).open() > 0
+        with pytest.raises(LeaseExpired):
+            await bench.holding(epoch=2, ttl_sec=-1.0).open()
+
+
+async def test_an_agent_that_never_met_its_tracker_refuses(tmp_path: Path) -> None:
+    """Without key and clock of the tracker nothing can be checked, and the refusal says so."""
+    tracker = StubTracker()
+    await tracker.start()
+    await tracker.stop()
+    bench = Bench(tracker, tmp_path)
+    try:
+        await bench.start_agent(SIMULATED, attached=False)
+        with pytest.raises(TrackerUnavailable, match="has not met its tracker"):
+            await bench.holding(epoch=1).open()
+    finally:
+        await bench.close()
+
+
+async def test_leases_work_and_end_while_the_tracker_is_down(bench: Bench) -> None:
+    """The agent checks tokens and their time by itself."""
+    await bench.tracker.stop()
+
+    holder = bench.holding(epoch=1, ttl_sec=1.0)
+    assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
+    pid = await holder.open()
+    await eventually(lambda: not is_alive(pid), timeout_sec=5.0)
+
+    with pytest.raises(LeaseExpired):
+        await holder.open()
+
+
+async def test_a_newer_lease_ends_the_older_session_first(bench: Bench) -> None:
+    """The holder of an older epoch runs nothing more, and its worker is dead when the newer one begins."""
+    older = bench.holding(epoch=1)
+    pid = await older.open()
+
+    await bench.holding(epoch=2).open()
+
+    assert not is_alive(pid)
+    with pytest.raises(LeaseRevoked, match="superseded"):
+        await older.open()
+
+
+async def test_a_lease_that_expires_in_the_middle_of_a_measurement_ends_it(bench: Bench) -> None:
+    """What runs and what waits gets LEASE_ENDED, the call fails, the worker is dead, the next holder starts clean."""
+    holder = bench.holding(epoch=1, ttl_sec=1.0)
+    pid = await holder.open()
+    digests = [await holder.put(content) for content in (b"latency_us:50", b"hang", b"latency_us:60")]
+
+    results = []
+    with pytest.raises(LeaseExpired):
+        await holder.measure_into(results, [request_for(digest, candidate_id=digest) for digest in digests])
+
+    assert [kind_of(result) for result in results] == ["UNSPECIFIED", "LEASE_ENDED", "LEASE_ENDED"]
+    assert [result.candidate_id for result in results] == digests
+    await eventually(lambda: not is_alive(pid))
+    next_holder = bench.holding(epoch=2)
+    assert kind_of((await next_holder.measure([request_for(digests[0])]))[0]) == "UNSPECIFIED"
+
+
+async def test_a_newer_token_of_the_same_lease_extends_the_session(bench: Bench) -> None:
+    """Renewing keeps worker and measurement."""
+    holder = bench.holding(epoch=1, ttl_sec=0.8)
+    digest = await holder.put(b"sleep:1.5")
+    running = asyncio.create_task(holder.measure([request_for(digest)]))
+    pid = await holder.open()
+
+    holder.token = bench.tracker.token(1, ttl_sec=30.0)
+    assert await holder.open() == pid
+
+    assert kind_of((await running)[0]) == "UNSPECIFIED"
+    assert await holder.open() == pid
+
+
+async def test_an_older_token_of_the_same_lease_does_not_shorten_it(bench: Bench) -> None:
+    """Tokens may arrive out of order."""
+    holder = bench.holding(epoch=1, ttl_sec=30.0)
+    pid = await holder.open()
+    await bench.holding(epoch=1, ttl_sec=0.3).open()
+    digest = await holder.put(b"sleep:0.6")
+
+    assert kind_of((await holder.measure([request_for(digest)]))[0]) == "UNSPECIFIED"
+    assert await holder.open() == pid
+
+
+async def test_a_fence_of_the_tracker_ends_the_session_at_once(bench: Bench) -> None:
+    """Revoking takes effect in the middle of a measurement."""
+    holder = bench.holding(epoch=3)
+    digest = await holder.put(b"hang")
+    results = []
+    running = asyncio.create_task(holder.measure_into(results, [request_for(digest, timeout_sec=60.0)]))
+    pid = await holder.open()
+
+    bench.tracker.fence(DEVICE, 3)
+
+    with pytest.raises(LeaseRevoked, match="ended by the tracker"):
+        await running
+    assert [kind_of(result) for result in results] == ["LEASE_ENDED"]
+    await eventually(lambda: not is_alive(pid))
+    with pytest.raises(LeaseRevoked):
+        await holder.open()
+
+
+async def test_epochs_outlive_the_agent(bench: Bench) -> None:
+    """After a restart of the agent an old token stays out."""
+    await bench.holding(epoch=5).open()
+    bench.tracker.fence(DEVICE, 5)
+    await eventually(lambda: '"devices/sim": 5' in (bench.state_dir / "epochs.json").read_text().partition("fenced")[2])
+
+    await bench.stop_agent()
+    await bench.start_agent(SIMULATED)
+
+    for epoch in (4, 5):
+        with pytest.raises(LeaseRevoked):
+            await bench.holding(epoch=epoch).open()
+    assert await bench.holding(epoch=6).open() > 0
+
+
+async def test_a_holder_that_cancels_can_go_on(bench: Bench) -> None:
+    """Cancelling a measurement kills its candidate, not the session."""
+    holder = bench.holding(epoch=1)
+    pid = await holder.open()
+    digest = await holder.put(b"hang")
+    running = asyncio.create_task(holder.measure([request_for(digest, timeout_sec=60.0)]))
+    await asyncio.wait((running,), timeout=0.3)
+
+    running.cancel()
+
+    await eventually(lambda: not is_alive(pid))
+    assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
+
+
+async def test_closing_a_session_kills_its_worker_and_removes_its_directory(bench: Bench) -> None:
+    """Nothing of a session is left when close returns."""
+    holder = bench.holding(epoch=1)
+    pid = await holder.open()
+    directories = list((bench.state_dir / "workers").iterdir())
+
+    await holder.close_session()
+
+    assert not is_alive(pid)
+    assert len(directories) == 1
+    assert not directories[0].exists()
+
+
+async def test_what_a_worker_writes_can_be_watched(bench: Bench) -> None:
+    """The worker's output reaches its holder, until the session ends."""
+    holder = bench.holding(epoch=1)
+    await holder.open()
+    pieces: list[str] = []
+
+    async def watch() -> None:
+        from fleet.v1 import session_service_pb2
+
+        request = session_service_pb2.WatchLogsRequest()
+        async for piece in holder.stub.watch_logs(request, metadata=holder.metadata):
+            pieces.append(piece.text)  # noqa: PERF401 - read while it grows
+
+    watching = asyncio.create_task(watch())
+
+    async def is_heard() -> bool:
+        await holder.run(b"say:hello from the kernel")
+        return "hello from the kernel" in "".join(pieces)
+
+    await eventually(is_heard)
+    await holder.close_session()
+    await asyncio.wait_for(watching, 5.0)
+
+
+async def test_devices_of_one_agent_run_side_by_side(tmp_path: Path) -> None:
+    """Simulated devices share nothing: one that hangs does not hold up another."""
+    config = {"devices": [{"driver": "simulated", "name": "sim", "count": 2, "time_scale": 0.0}]}
+    async with serve_bench(tmp_path, config) as bench:
+        first, second = (bench.holding(epoch=1, device=f"devices/sim-{index}") for index in range(2))
+        digest = await first.put(b"hang")
+        hanging = asyncio.create_task(first.measure([request_for(digest, timeout_sec=30.0)]))
+
+        assert kind_of(await second.run(b"latency_us:50")) == "UNSPECIFIED"
+
+        assert not hanging.done()
+        hanging.cancel()
+
+
+async def test_an_artifact_that_was_not_put_is_reported_missing(bench: Bench) -> None:
+    """A candidate without its artifact gets a result, and the next one runs."""
+    holder = bench.holding(epoch=1)
+    good = await holder.put(b"latency_us:50")
+
+    results = await holder.measure([request_for(digest_of_bytes(b"never put")), request_for(good)])
+
+    assert [kind_of(result) for result in results] == ["ARTIFACT_MISSING", "UNSPECIFIED"]
+
+
+async def test_reports_reach_the_tracker(bench: Bench) -> None:
+    """The tracker learns what is served, and how it is."""
+    hello = bench.tracker.hellos[0]
+
+    assert [device.name for device in hello.devices] == [DEVICE]
+    assert hello.address == f"127.0.0.1:{bench.agent.port}"
+    await eventually(lambda: bench.tracker.reports[DEVICE].is_healthy)
+
+
+async def test_the_agent_attaches_again_after_a_tracker_restart(bench: Bench) -> None:
+    """It dials for ever, and is the same agent to the tracker."""
+    await bench.tracker.stop()
+    await bench.tracker.start()
+
+    await eventually(lambda: len(bench.tracker.hellos) == 2)
+    assert len({hello.agent_id for hello in bench.tracker.hellos}) == 1
+
+
+async def test_a_device_that_stops_answering_is_reported_and_comes_back(tmp_path: Path) -> None:
+    """While it is away candidates get DEVICE_FAULTED; the tracker is told of both changes."""
+    settings = {"driver": "simulated", "name": "sim", "time_scale": 0.0, "disconnect_after": 2, "reconnect_sec": 2.0}
+    async with serve_bench(tmp_path, {"devices": [settings]}) as bench:
+        holder = bench.holding(epoch=1)
+        digest = await holder.put(b"latency_us:50")
+
+        results = await holder.measure([request_for(digest)] * 3)
+
+        assert [kind_of(result) for result in results] == ["UNSPECIFIED", "UNSPECIFIED", "DEVICE_FAULTED"]
+        await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy)
+        await eventually(lambda: bench.tracker.reports[DEVICE].is_healthy)
+        assert kind_of((await holder.measure([request_for(digest)]))[0]) == "UNSPECIFIED"
