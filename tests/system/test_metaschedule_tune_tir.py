@@ -1,0 +1,223 @@
+"""Stock MetaSchedule through the adapters, with a real tracker and a real agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fleet
+from fleet.library import Library
+from fleet.metaschedule import FleetBuilder, FleetDatabase, FleetRunner, load_intrinsics
+from fleet.testing import eventually_sync
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
+
+
+@contextmanager
+def child(module: str, *args: str, log: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a server; yield the address in its ready line, and its process."""
+    with log.open("a") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *args], stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"listening on ([^\s,]+)", line)
+        assert found, f"{line!r}\n{log.read_text()}"
+        yield found[1], process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a tracker with an agent for this machine."""
+    home = tmp_path_factory.mktemp("fleet")
+    options = ("--port", "0", "--state-dir")
+    with (
+        child("fleet.tracker", *options, str(home / "tracker"), "--no-discovery", log=home / "log") as (address, _),
+        child("device_agents", *options, str(home / "agent"), "--tracker", address, log=home / "log"),
+    ):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def ms() -> Any:
+    load_intrinsics(TARGET)
+    from tvm.s_tir import meta_schedule
+
+    return meta_schedule
+
+
+def matmul(size: int) -> Any:
+    import tvm
+    from tvm import te
+
+    a, b = (te.placeholder((size, size), name=name) for name in "ab")
+    k = te.reduce_axis((0, size))
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
+
+
+def uncompilable() -> Any:
+    """A program with a variable that nobody defines."""
+    import tvm
+    from tvm import te, tirx
+
+    a = te.placeholder((8,), name="a")
+    b = te.compute((8,), lambda i: a[i] + tirx.Cast("float32", tirx.Var("unknown", "int32")), name="b")
+    return tvm.IRModule({"main": te.create_prim_func([a, b]).with_attr("global_symbol", "main")})
+
+
+def leases(address: str) -> int:
+    with fleet.connect(address) as client:
+        return len(client.snapshot().leases)
+
+
+def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path: Path) -> None:
+    """Two arguments of a stock script change: it measures on the fleet, leaves its records and nothing else.
+
+    The records go to a library and serve only the target and device model that they were measured for.
+    """
+    from tvm.target import Target
+
+    mod, target = matmul(64), Target(TARGET)
+    runner = FleetRunner(tracker, "cpu", idle_sec=1.0, evaluator_config=ms.runner.EvaluatorConfig(1, 2, 1, False))
+    builder = FleetBuilder(max_workers=2)
+    with Library.open(tmp_path / "library.sqlite") as library:
+        ms.tune_tir(
+            mod,
+            target,
+            work_dir=str(tmp_path / "work"),
+            max_trials_global=8,
+            num_trials_per_iter=4,
+            builder=builder,
+            runner=runner,
+            database=FleetDatabase(library, target, "this machine"),
+            strategy=ms.search_strategy.EvolutionarySearch(population_size=16, genetic_num_iters=1),
+            cost_model=ms.cost_model.RandomModel(),
+            seed=1,
+        )
+
+        found = library.records()
+        assert len(found) == 8
+        assert [record.error_message for record in found if record.error] == []
+        assert all(len(record.run_secs) == 2 for record in found)
+        assert library.workload(found[0].workload).flop == 2 * 64**3
+        again = FleetDatabase(library, None, "this machine")
+        assert again.query_tuning_record(mod, target, "main") is not None
+        assert again.query_tuning_record(mod, Target("llvm"), "main") is None
+        other_board = FleetDatabase(library, None, "another machine")
+        assert other_board.query_tuning_record(mod, target, "main") is None
+    eventually_sync(lambda: leases(tracker) == 0, timeout_sec=20.0)
+    left = [path for directory in builder._created for path in directory.rglob("*.so")]
+    assert left == []
+    runner.close()
+    builder.close()
+    assert not any(directory.exists() for directory in builder._created)
+
+
+def build(ms: Any, mod: Any, builder: Any) -> str:
+    from tvm.target import Target
+
+    [result] = builder.build([ms.builder.BuilderInput(mod, Target(TARGET))])
+    assert result.error_msg is None
+    return str(result.artifact_path)
+
+
+def test_a_candidate_that_crashes_costs_itself_only(ms: Any, tracker: str, tmp_path: Path) -> None:
+    """Its result names the kind; the candidates before and after it have times."""
+    builder, runner = FleetBuilder(max_workers=1), FleetRunner(tracker, "cpu", idle_sec=0.2)
+    good = build(ms, matmul(32), builder)
+    source = tmp_path / "crash.c"
+    source.write_text("int __tvm_ffi_main(void* s, void* a, int n, void* r) { __builtin_trap(); return 0; }")
+    bad = tmp_path / "crash.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(bad), str(source)], check=True)
+    args = ms.arg_info.ArgInfo.from_prim_func(matmul(32)["main"])
+
+    futures = runner.run([ms.runner.RunnerInput(path, "cpu", args) for path in (good, str(bad), good)])
+    first, second, third = [future.result() for future in futures]
+
+    assert len(first.run_secs) == 1
+    assert second.error_msg.startswith("CRASHED: ")
+    assert len(third.run_secs) == 1
+    runner.close()
+    builder.close()
+
+
+def test_what_is_no_library_is_refused_by_itself(ms: Any, tracker: str, tmp_path: Path) -> None:
+    """A tar file, as LocalBuilder makes, or a file that is gone, is the error of its candidate."""
+    path = tmp_path / "module.tar"
+    path.write_bytes(b"no library")
+    runner = FleetRunner(tracker, "cpu", idle_sec=0.2)
+
+    futures = runner.run([ms.runner.RunnerInput(str(name), "cpu", []) for name in (path, tmp_path / "none.so")])
+    first, second = [future.result() for future in futures]
+
+    assert first.error_msg.startswith("LOAD_FAILED: the artifact is no ELF shared library")
+    assert "none.so" in second.error_msg
+    runner.close()
+
+
+def test_a_build_that_fails_is_the_result_of_its_candidate(ms: Any) -> None:
+    """What does not compile says so; the others are built."""
+    from tvm.target import Target
+
+    builder = FleetBuilder(max_workers=2)
+    mods = [matmul(16), uncompilable(), matmul(8)]
+
+    results = builder.build([ms.builder.BuilderInput(mod, Target(TARGET)) for mod in mods])
+
+    assert [result.error_msg is None for result in results] == [True, False, True]
+    assert results[1].error_msg.startswith("BUILD_FAILED: ")
+    assert len({os.path.dirname(r.artifact_path) for r in results if r.artifact_path}) == 2  # noqa: PTH120 - as TVM does
+    builder.close()
+
+
+def test_no_device_ends_the_run_with_the_reason(ms: Any, tracker: str) -> None:
+    """A selector that nothing fits and a tracker that is not there are raised: nothing could ever be measured."""
+    builder = FleetBuilder(max_workers=1)
+    path = build(ms, matmul(8), builder)
+    args = ms.arg_info.ArgInfo.from_prim_func(matmul(8)["main"])
+    for runner, message in [
+        (FleetRunner(tracker, "kind=cuda"), "cuda"),
+        (FleetRunner("127.0.0.1:9", "cpu", connect_timeout_sec=0.5), "127.0.0.1:9"),
+    ]:
+        [future] = runner.run([ms.runner.RunnerInput(path, "cpu", args)])
+        with pytest.raises(Exception, match=message):
+            future.result()
+        runner.close()
+    builder.close()
+
+
+def test_a_lease_that_is_revoked_costs_no_candidate(ms: Any, tracker: str) -> None:
+    """Trials in flight when a lease is taken away are measured under the next one."""
+    builder, runner = FleetBuilder(max_workers=1), FleetRunner(tracker, "cpu", idle_sec=0.5)
+    path = build(ms, matmul(64), builder)
+    args = ms.arg_info.ArgInfo.from_prim_func(matmul(64)["main"])
+    futures = runner.run([ms.runner.RunnerInput(path, "cpu", args) for _ in range(12)])
+    futures[0].result()
+
+    with fleet.connect(tracker) as client:
+        client.revoke(client.snapshot().leases[0].name, "a test")
+
+    assert [future.result().error_msg for future in futures] == [None] * 12
+    runner.close()
+    with pytest.raises(Exception, match="closed"):
+        runner.run([ms.runner.RunnerInput(path, "cpu", args)])
+    builder.close()
