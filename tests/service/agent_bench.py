@@ -1,4 +1,4 @@
-"""A real agent beside a tracker that only attaches, and a holder that speaks the data path: what agent tests stand on."""
+"""A real agent beside a tracker that only attaches, and a holder that speaks the data path."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.agent import Agent, Place
@@ -145,8 +146,8 @@ class Holder:
         try:
             async for response in self.stub.measure(_each(list(requests)), metadata=self.metadata):
                 results.append(response.measurement)  # noqa: PERF401 - kept when the rpc fails half way
-        except Exception as error:
-            raise _from_rpc(error) from None
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, DeviceUnreachable) from None
 
     async def run(self, content: bytes, **fields: Any) -> measurement_pb2.Measurement:
         """Put and measure one candidate."""
@@ -160,8 +161,8 @@ class Holder:
     async def _do(self, method: Any, request: Any) -> Any:
         try:
             return await method(request, metadata=self.metadata)
-        except Exception as error:
-            raise _from_rpc(error) from None
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, DeviceUnreachable) from None
 
 
 def digest_of_bytes(content: bytes) -> str:
@@ -259,11 +260,3 @@ async def serve_bench(
 async def _each(items: Sequence[Any]) -> AsyncIterator[Any]:
     for item in items:
         yield item
-
-
-def _from_rpc(error: Exception) -> Exception:
-    import grpc.aio
-
-    if isinstance(error, grpc.aio.AioRpcError):
-        return from_rpc_error(error, DeviceUnreachable)
-    return error

@@ -1,0 +1,174 @@
+"""Candidates that do harm: the agent outlives each, says what happened, and the next candidate runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from agent_bench import Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
+
+from device_agents import linux
+from fleet.testing import eventually
+
+pytestmark = pytest.mark.slow
+
+_MIB = 1024 * 1024
+CONFIG = {
+    "devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}],
+    "memory_limit_bytes": 256 * _MIB,
+    "disk_limit_bytes": 32 * _MIB,
+}
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def read_process(pid: int) -> tuple[str, str]:
+    return Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with serve_bench(tmp_path, CONFIG) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "text"),
+    [
+        (b"crash", "CRASHED", "SIGSEGV"),
+        (b"abort", "CRASHED", "SIGABRT"),
+        (b"exit:0", "CRASHED", "exit code 0"),
+        (b"exit:3", "CRASHED", "exit code 3"),
+        (b"hang", "TIMEOUT", "longer than 1 s"),
+        (b"chatter", "TIMEOUT", "all work and no play"),
+        (b"oom", "OUT_OF_MEMORY", "the limit is 256 MiB"),
+        (b"disk", "OUT_OF_DISK", "the limit is 32 MiB"),
+        (b"bigfile", "OUT_OF_DISK", "limit"),
+        (b"close_fds", "CRASHED", ""),
+        (b"killparent", "CRASHED", "forked from"),
+        (b"raise:no such luck", "RUN_FAILED", "no such luck"),
+        (b"load_failed", "LOAD_FAILED", "cannot be loaded"),
+        (b"bad_arguments", "BAD_ARGUMENTS", "do not fit"),
+    ],
+)
+async def test_the_agent_outlives_a_harmful_candidate(bench: Bench, content: bytes, kind: str, text: str) -> None:
+    """It gets its own kind of error, and the candidate behind it in the same stream runs."""
+    holder = bench.holding(epoch=1)
+    timeout_sec = 1.0 if kind == "TIMEOUT" else 20.0
+    harmful, harmless = await holder.put(content), await holder.put(b"latency_us:50")
+
+    results = await holder.measure([request_for(harmful, timeout_sec=timeout_sec), request_for(harmless)])
+
+    assert [kind_of(result) for result in results] == [kind, "UNSPECIFIED"], results
+    assert text in results[0].error_message
+    assert not results[0].run_secs
+
+
+async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worker(bench: Bench) -> None:
+    """Signal and worker are data, for whoever keeps records."""
+    holder = bench.holding(epoch=1)
+
+    crashed, fine = await holder.run(b"crash"), await holder.run(b"latency_us:50")
+
+    assert crashed.signal == signal.SIGSEGV
+    assert crashed.provenance.worker_pid != fine.provenance.worker_pid
+    assert not is_alive(crashed.provenance.worker_pid)
+
+
+async def test_daemons_left_by_a_candidate_die(bench: Bench) -> None:
+    """A double fork into a session of its own does not get away from the agent."""
+    holder = bench.holding(epoch=1)
+    worker = await holder.open()
+    warm = bench.agent.warm_pid
+
+    assert kind_of(await holder.run(b"fork")) == "UNSPECIFIED"
+    strays = [pid for pid in linux.descendants_of(warm) if pid != worker]
+    await bench.holding(epoch=2).open()
+
+    assert strays
+    assert not any(map(is_alive, strays))
+
+
+async def test_a_daemon_dies_even_while_its_session_goes_on(bench: Bench) -> None:
+    """It would disturb the measurements that follow."""
+    holder = bench.holding(epoch=1)
+    worker = await holder.open()
+    await holder.run(b"fork")
+
+    await eventually(lambda: linux.descendants_of(bench.agent.warm_pid) == [worker])
+
+
+async def test_the_agent_starts_another_warm_process(bench: Bench) -> None:
+    """Killed from outside, between candidates: sessions go on with a new worker."""
+    holder = bench.holding(epoch=1)
+    worker, warm = await holder.open(), bench.agent.warm_pid
+
+    os.kill(warm, signal.SIGKILL)
+
+    await eventually(lambda: not is_alive(worker))
+    assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
+    assert bench.agent.warm_pid != warm
+
+
+async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
+    """kill -9 of a worker in the middle costs that candidate only."""
+    holder = bench.holding(epoch=1)
+    slow, fine = await holder.put(b"sleep:20"), await holder.put(b"latency_us:50")
+    running = asyncio.create_task(holder.measure([request_for(slow, timeout_sec=30.0), request_for(fine)]))
+    worker = await holder.open()
+    await asyncio.wait((running,), timeout=0.2)
+
+    os.kill(worker, signal.SIGKILL)
+
+    results = await running
+    assert [kind_of(result) for result in results] == ["CRASHED", "UNSPECIFIED"]
+    assert results[0].signal == signal.SIGKILL
+
+
+async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
+    """No process, no directory, no descriptor is lost per crash."""
+    holder = bench.holding(epoch=1)
+    harmful = await holder.put(b"crash")
+    await holder.measure([request_for(harmful)] * 3)
+    await holder.open()
+    before = count_descriptors()
+
+    results = await holder.measure([request_for(harmful)] * 20)
+
+    await holder.open()
+    assert {"CRASHED"} == {kind_of(result) for result in results}
+    assert count_descriptors() <= before + 2
+    assert len(list((bench.state_dir / "workers").iterdir())) == 1
+    assert len(linux.descendants_of(bench.agent.warm_pid)) == 1
+
+
+async def test_closing_the_agent_leaves_no_process(tmp_path: Path) -> None:
+    """Worker and warm process end with it, a hanging candidate too."""
+    async with serve_bench(tmp_path, CONFIG) as bench:
+        holder = bench.holding(epoch=1)
+        digest = await holder.put(b"hang")
+        running = asyncio.create_task(holder.measure([request_for(digest, timeout_sec=60.0)]))
+        worker, warm = await holder.open(), bench.agent.warm_pid
+
+        await bench.stop_agent()
+
+        assert not is_alive(worker)
+        assert not is_alive(warm)
+        assert not marked_processes(str(tmp_path))
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_warm_process_stays_small_and_without_threads(bench: Bench) -> None:
+    """Forking a process with threads is undefined; gRPC in it would be a fork hazard and 20 MB."""
+    await bench.holding(epoch=1).open()
+    status, maps = read_process(bench.agent.warm_pid)
+
+    assert "Threads:\t1\n" in status
+    assert "grpc" not in maps
+    assert "numpy" not in maps
