@@ -46,6 +46,7 @@ class Process:
             self._process = subprocess.Popen(
                 bound_to_me(self._command),
                 cwd=REPOSITORY,
+                env=_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -132,3 +133,8 @@ class Process:
         code = self._process.poll()
         ended = "" if code is None else f" (exit code {code})"
         return "\n  ".join([f"{' '.join(self._command)} {what}{ended}", *tail])
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without the user's own fleet in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}

@@ -1,0 +1,79 @@
+"""The stock tuning script: `tune_tir` with `LocalBuilder`, `RPCRunner`, tracker and server, everything else by default.
+
+    python -m benchmarks.peers.stock_tune_tir --size 256 --trials 64 --target '{"kind": "llvm"}' --work-dir DIR
+
+Leaves MetaSchedule's two JSON files in DIR and ends with one JSON line: `first_trial_at`, when the runner had its first
+time (seconds since 1970; null: never).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import tvm
+from tvm import te
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.testing.local_rpc import LocalRPC
+
+_KEY = "tune-matmul"
+
+
+class StampedPool:
+    """The runner's pool of workers, with a note of when the first candidate had its time. Changes nothing else."""
+
+    def __init__(self, pool: Any) -> None:
+        self.first_trial_at: float | None = None
+        self._pool = pool
+
+    def submit(self, *task: Any) -> Future[Any]:
+        """Pass a task on."""
+        future: Future[Any] = self._pool.submit(*task)
+        future.add_done_callback(self._stamp)
+        return future
+
+    def _stamp(self, future: Future[Any]) -> None:
+        if self.first_trial_at is None and future.exception() is None:
+            self.first_trial_at = time.time()
+
+
+def main() -> None:
+    """Tune."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--trials", type=int, required=True)
+    parser.add_argument("--target", type=json.loads, required=True)
+    parser.add_argument("--work-dir", required=True)
+    options = parser.parse_args()
+    with LocalRPC(tracker_key=_KEY) as servers:
+        runner = ms.runner.RPCRunner(
+            rpc_config=ms.runner.RPCConfig(
+                tracker_host=servers.tracker_host, tracker_port=servers.tracker_port, tracker_key=_KEY
+            )
+        )
+        pool = StampedPool(runner._inst.pool)  # noqa: SLF001 - no callback tells when a trial ends
+        runner._inst.pool = pool  # noqa: SLF001
+        ms.tune_tir(
+            mod=_matmul(options.size),
+            target=tvm.target.Target(options.target),
+            work_dir=options.work_dir,
+            max_trials_global=options.trials,
+            builder=ms.builder.LocalBuilder(),
+            runner=runner,
+        )
+    print(json.dumps({"first_trial_at": pool.first_trial_at}), flush=True)
+
+
+def _matmul(size: int) -> tvm.tirx.PrimFunc:
+    left = te.placeholder((size, size), name="A", dtype="float32")
+    right = te.placeholder((size, size), name="B", dtype="float32")
+    k = te.reduce_axis((0, size), name="k")
+    product = te.compute((size, size), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), name="C")
+    return te.create_prim_func([left, right, product])
+
+
+if __name__ == "__main__":
+    main()
