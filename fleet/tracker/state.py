@@ -282,7 +282,7 @@ class TrackerState:
 
     def _cancel(self, event: ev.Cancel) -> None:
         client = self.clients.get(event.client_id)
-        if client is None:
+        if client is None or not client.is_connected:
             return
         message = f"request {event.request_id!r} was cancelled"
         if request := client.requests.get(event.request_id):

@@ -1,0 +1,353 @@
+"""Grant + release cycles per second and grant latency of the tracker, beside TVM's own tracker in the same run.
+
+    python benchmarks/tracker_load.py [--quick] [--json]
+
+The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC, the
+journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers asks, is granted, gives
+back, asks again. Latency is from the asking to the grant as the client sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fleet import rpc
+from fleet.testing import SimulatedAgent, eventually
+from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
+
+CONCURRENCY = 12
+"""Borrowers at once, spread over STREAMS clients; a fleet's optimizers hold leases for minutes, so this is a storm."""
+STREAMS = 2
+DEVICES_PER_AGENT = 1_000
+MAX_HELD = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One measured situation."""
+
+    devices: int
+    waiting: int
+    concurrency: int
+    cycles_per_sec: float
+    p50_ms: float
+    p99_ms: float
+
+
+class Borrower:
+    """One client stream that keeps some requests in flight."""
+
+    def __init__(self, stub: rpc.Stub, client_id: str) -> None:
+        self._stub = stub
+        self._client_id = client_id
+        self._outgoing: list[lease_service_pb2.ClientEvent] = []
+        self._has_outgoing = asyncio.Event()
+        self._asked_at: dict[str, float] = {}
+        self._count = 0
+        self._ends_at = 0.0
+        self.latencies_sec: list[float] = []
+        self.cycles = 0
+        self.queued = 0
+        self.held = 0
+        self.in_flight = 0
+        self._task = asyncio.create_task(self._run(), name=client_id)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def cycle(self, selector: str, concurrency: int, duration_sec: float) -> None:
+        """Borrow and give back for a while."""
+        self.latencies_sec.clear()
+        self.cycles = 0
+        self._ends_at = time.perf_counter() + duration_sec
+        self._selector = selector
+        for _ in range(concurrency):
+            self._ask()
+        await asyncio.sleep(duration_sec)
+        await eventually(lambda: self.in_flight == 0, 30.0)
+
+    def ask_many(self, selector: str, count: int) -> None:
+        """Ask without ever giving back."""
+        self._ends_at = 0.0
+        self._selector = selector
+        for _ in range(count):
+            self._ask(keeps=True)
+
+    def _ask(self, *, keeps: bool = False) -> None:
+        self._count += 1
+        request_id = f"{'k' if keeps else 'r'}{self._count}"
+        self.in_flight += not keeps
+        self._asked_at[request_id] = time.perf_counter()
+        acquire = lease_pb2.Acquire(request_id=request_id, selector=self._selector)
+        acquire.ttl.seconds = 300
+        self._say(lease_service_pb2.ClientEvent(acquire=acquire))
+
+    def _say(self, event: lease_service_pb2.ClientEvent) -> None:
+        self._outgoing.append(event)
+        self._has_outgoing.set()
+
+    async def _messages(self) -> AsyncIterator[lease_service_pb2.OpenLeasesRequest]:
+        hello = lease_service_pb2.ClientHello(client_id=self._client_id, holder=f"{self._client_id}@bench")
+        yield lease_service_pb2.OpenLeasesRequest(hello=hello)
+        while True:
+            await self._has_outgoing.wait()
+            self._has_outgoing.clear()
+            events, self._outgoing = self._outgoing[:1000], self._outgoing[1000:]
+            if self._outgoing:
+                self._has_outgoing.set()
+            yield lease_service_pb2.OpenLeasesRequest(events=events)
+
+    async def _run(self) -> None:
+        async for response in self._stub.open_leases(self._messages()):
+            now = time.perf_counter()
+            for event in response.events:
+                self._take(event, now)
+
+    def _take(self, event: lease_service_pb2.TrackerEvent, now: float) -> None:
+        match event.WhichOneof("kind"):
+            case "granted" if event.granted.request_id.startswith("k"):
+                self.held += 1
+            case "granted":
+                self.latencies_sec.append(now - self._asked_at.pop(event.granted.request_id))
+                release = lease_service_pb2.Release(lease_name=event.granted.lease.name)
+                self._say(lease_service_pb2.ClientEvent(release=release))
+            case "lease_ended":
+                self.cycles += 1
+                self.in_flight -= 1
+                if now < self._ends_at:
+                    self._ask()
+            case "queued":
+                self.queued += 1
+            case "refused":
+                raise RuntimeError(f"refused: {event.refused.message}")
+
+
+@asynccontextmanager
+async def fleet_tracker() -> AsyncIterator[str]:
+    """Run the tracker as a process; yield its address."""
+    with tempfile.TemporaryDirectory(prefix="tracker-load-") as directory:
+        command = ["-m", "fleet.tracker", "--port", "0", "--state-dir", directory, "--no-discovery"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, "--log-level", "WARNING", stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout
+            line = (await process.stdout.readline()).decode()
+            yield line.split()[-1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
+
+
+async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load:
+    """Measure our tracker with `devices` free devices and `waiting` requests for busy ones."""
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(fleet_tracker())
+        for start in range(0, devices, DEVICES_PER_AGENT):
+            names = [f"devices/sim-{i}" for i in range(start, min(start + DEVICES_PER_AGENT, devices))]
+            await stack.enter_async_context(SimulatedAgent(address, names, agent_id=f"agent-{start}"))
+        channel = await stack.enter_async_context(rpc.make_channel(address))
+        stub = rpc.Stub(channel, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"])
+        if waiting:
+            busy = [f"devices/busy-{i}" for i in range(10)]
+            await stack.enter_async_context(SimulatedAgent(address, busy, agent_id="busy", kind="busy"))
+            await _let_wait(stub, address, busy, waiting, stack)
+        borrowers = [Borrower(stub, f"bench-{i}") for i in range(STREAMS)]
+        for borrower in borrowers:
+            stack.push_async_callback(borrower.close)
+        concurrency = min(CONCURRENCY, devices)
+        shares = [concurrency // STREAMS + (i < concurrency % STREAMS) for i in range(STREAMS)]
+        await asyncio.gather(*(b.cycle("simulated", share, 0.5) for b, share in zip(borrowers, shares, strict=True)))
+        started = time.perf_counter()
+        await asyncio.gather(
+            *(b.cycle("simulated", share, duration_sec) for b, share in zip(borrowers, shares, strict=True))
+        )
+        took_sec = time.perf_counter() - started
+        latencies_ms = sorted(1e3 * sec for borrower in borrowers for sec in borrower.latencies_sec)
+        return Load(
+            devices=devices,
+            waiting=waiting,
+            concurrency=concurrency,
+            cycles_per_sec=sum(borrower.cycles for borrower in borrowers) / took_sec,
+            p50_ms=latencies_ms[len(latencies_ms) // 2],
+            p99_ms=latencies_ms[len(latencies_ms) * 99 // 100],
+        )
+
+
+async def _let_wait(stub: rpc.Stub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
+    """Hold the busy devices, then let requests for them pile up: by kind, by name and by pattern."""
+    crowd = Borrower(stub, "crowd")
+    stack.push_async_callback(crowd.close)
+    crowd.ask_many("busy", len(busy))
+    await eventually(lambda: crowd.held == len(busy))
+    for index, name in enumerate(busy):
+        crowd.ask_many("busy" if index % 2 else f"name={name}", waiting // len(busy))
+    await eventually(lambda: crowd.queued >= waiting, 120.0)
+    async with rpc.make_channel(address) as channel:
+        fleet = rpc.Stub(channel, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"])
+        response = await fleet.get_fleet(fleet_service_pb2.GetFleetRequest())
+        assert response.snapshot.request_count == waiting, response.snapshot.request_count
+
+
+# TVM's tracker, spoken to as its own servers and clients do
+
+_MAGIC = struct.pack("<i", 0x2F271)
+
+
+class PeerConnection:
+    """One connection to TVM's tracker. `writes` 2: length and text are sent apart, as TVM's own code does."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, writes: int) -> None:
+        self._reader, self._writer, self._writes = reader, writer, writes
+
+    @classmethod
+    async def open(cls, port: int, writes: int) -> PeerConnection:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # asyncio turns Nagle's algorithm off, TVM leaves it on.
+        nodelay = 0 if writes == 2 else 1
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, nodelay)
+        writer.write(_MAGIC)
+        assert await reader.readexactly(4) == _MAGIC
+        return cls(reader, writer, writes)
+
+    async def ask(self, request: list[object]) -> object:
+        text = json.dumps(request).encode()
+        length = struct.pack("<i", len(text))
+        if self._writes == 2:
+            self._writer.write(length)
+            self._writer.write(text)
+        else:
+            self._writer.write(length + text)
+        (size,) = struct.unpack("<i", await self._reader.readexactly(4))
+        return json.loads(await self._reader.readexactly(size))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def tvm_tracker() -> AsyncIterator[int]:
+    """Run TVM's tracker as a process; yield its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        await eventually(lambda: _is_listening(port), 60.0)
+        yield port
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def measure_tvm(servers: int, duration_sec: float, *, writes: int) -> Load:
+    """Measure TVM's tracker: a server registers, a client gets it, the server registers again as after a session."""
+    latencies_ms: list[float] = []
+    cycles = 0
+
+    async def pair(index: int, port: int, ends_at: float) -> None:
+        nonlocal cycles
+        server, client = await PeerConnection.open(port, writes), await PeerConnection.open(port, writes)
+        key = f"key{index}"
+        await server.ask([5, {"key": f"server:{key}", "addr": [None, 9999]}])
+        count = 0
+        while time.perf_counter() < ends_at:
+            count += 1
+            assert await server.ask([3, key, [9999, f"{key}:{count}"], None]) == 0
+            asked_at = time.perf_counter()
+            code, _ = await client.ask([4, key, "bench", 0])  # type: ignore[misc]
+            assert code == 0
+            latencies_ms.append(1e3 * (time.perf_counter() - asked_at))
+            cycles += 1
+        server.close()
+        client.close()
+
+    async with tvm_tracker() as port:
+        started = time.perf_counter()
+        await asyncio.gather(*(pair(index, port, started + duration_sec) for index in range(servers)))
+        took_sec = time.perf_counter() - started
+    latencies_ms.sort()
+    return Load(
+        devices=servers,
+        waiting=0,
+        concurrency=servers,
+        cycles_per_sec=cycles / took_sec,
+        p50_ms=latencies_ms[len(latencies_ms) // 2],
+        p99_ms=latencies_ms[len(latencies_ms) * 99 // 100],
+    )
+
+
+async def _alternate(rounds: int, *measures: Callable[[], Awaitable[Load]]) -> list[Load]:
+    """Run all measures in turn, `rounds` times; return the median of each by cycles."""
+    results: list[list[Load]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for result, measure in zip(results, measures, strict=True):
+            result.append(await measure())
+    return [sorted(result, key=lambda load: load.cycles_per_sec)[len(result) // 2] for result in results]
+
+
+async def measure_all(*, is_quick: bool) -> dict[str, Load]:
+    """Measure every situation."""
+    rounds, duration_sec = (1, 1.0) if is_quick else (3, 4.0)
+    waiting = 5_000 if is_quick else MAX_HELD
+    situations: dict[str, Callable[[], Awaitable[Load]]] = {
+        "tvm tracker, as its servers speak": lambda: measure_tvm(CONCURRENCY, duration_sec, writes=2),
+        "tvm tracker, one write a message": lambda: measure_tvm(CONCURRENCY, duration_sec, writes=1),
+        "fleet, 1 device": lambda: measure_fleet(1, 0, duration_sec),
+        "fleet, 1,000 devices": lambda: measure_fleet(1_000, 0, duration_sec),
+        "fleet, 10,000 devices": lambda: measure_fleet(10_000, 0, duration_sec),
+        f"fleet, 10,000 devices, {waiting:,} waiting": lambda: measure_fleet(10_000, waiting, duration_sec),
+    }
+    return dict(zip(situations, await _alternate(rounds, *situations.values()), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one short round, fewer waiting requests")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on one line")
+    options = parser.parse_args()
+    loads = asyncio.run(measure_all(is_quick=options.quick))
+    table = Table("tracker", "borrowers", "cycles/s", "grant p50 [ms]", "grant p99 [ms]", title=Path(__file__).stem)
+    for name, load in loads.items():
+        figures = (f"{load.cycles_per_sec:,.0f}", f"{load.p50_ms:.2f}", f"{load.p99_ms:.2f}")
+        table.add_row(name, str(load.concurrency), *figures)
+    Console().print(table)
+    if options.json:
+        peer, ours = next(iter(loads.values())), list(loads.values())[-1]
+        ratio = ours.cycles_per_sec / peer.cycles_per_sec
+        figures_by_name = {name: asdict(load) for name, load in loads.items()}
+        summary = {"peer": peer.cycles_per_sec, "ours": ours.cycles_per_sec, "ratio": ratio, "loads": figures_by_name}
+        sys.stdout.write(json.dumps(summary) + "\n")
+
+
+if __name__ == "__main__":
+    main()
