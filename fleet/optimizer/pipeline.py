@@ -78,6 +78,11 @@ class Pipeline:
         self._lessons_learnt = 0
         self._rounds = 0
 
+    async def try_first(self, item: WorkloadProgress, count: int) -> None:
+        """Measure a few candidates of one workload at once, so that whoever waits sees soon that everything works."""
+        batch = await self._make_batch(item, count)
+        await self._finish_batch(item, batch)
+
     async def measure_untuned(self, items: Sequence[WorkloadProgress]) -> None:
         """Build and time the unscheduled program of each workload that has no such record yet."""
         missing = {item.workload.shash: item for item in items if not math.isfinite(item.untuned_sec)}
@@ -105,7 +110,7 @@ class Pipeline:
         """Spend up to `total` trials, then compare the best few of each workload once more."""
         queue: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
         for item in self._progress.workloads:
-            item.best_after_batch = [item.current_sec]
+            item.best_after_batch.insert(0, item.untuned_sec)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._produce(queue, total), name="produce")
@@ -118,7 +123,7 @@ class Pipeline:
                 await self._run_off.hold(item)
 
     async def _produce(self, queue: asyncio.Queue[Batch | None], total: int) -> None:
-        planned = 0
+        planned = self._progress.trials_done
         while planned < total:
             self._close_what_has_had_enough()
             standings = [item.standing(self._conditions.batch_size) for item in self._progress.workloads]
@@ -138,13 +143,15 @@ class Pipeline:
 
     async def _consume(self, queue: asyncio.Queue[Batch | None]) -> None:
         while (entry := await queue.get()) is not None:
-            item, batch = entry
-            async with self._turns.measuring():
-                await self._measure(item, batch)
-                await self._check(item, batch)
-            self._run_off.enter(item, batch)
-            item.best_after_batch.append(item.current_sec)
+            await self._finish_batch(*entry)
             queue.task_done()
+
+    async def _finish_batch(self, item: WorkloadProgress, batch: list[Candidate]) -> None:
+        async with self._turns.measuring():
+            await self._measure(item, batch)
+            await self._check(item, batch)
+        self._run_off.enter(item, batch)
+        item.best_after_batch.append(item.current_sec)
 
     def _close_what_has_had_enough(self) -> None:
         for item in self._progress.workloads:

@@ -7,7 +7,7 @@ gets DEVICE_FAULTED and is not sent to a device again; the ones behind it are.
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from fleet.client.aio import Fleet
     from fleet.client.device import Device
 
-logger = logging.getLogger(__name__)
+
+_PAUSES_SEC = (0.2, 0.5, 1, 2, 4, 8, 15, 30)
+"""Between tries when a granted device does not answer: its agent is just starting, or really away."""
 
 
 class Seat:
@@ -61,9 +63,19 @@ class Seat:
 
         Raises:
             NoMatchingDevice, WaitTimeout, TrackerUnavailable: see `Fleet.acquire`.
+            DeviceUnreachable: devices were granted again and again for a minute, and none answered.
         """
         if self._device is not None and self._device.ended is None:
             return self._device
+        for pause_sec in _PAUSES_SEC:
+            try:
+                return await self._sit_down()
+            except DeviceUnreachable as error:
+                self._notice(f"{error}; trying again in {pause_sec:g} s")
+                await asyncio.sleep(pause_sec)
+        return await self._sit_down()
+
+    async def _sit_down(self) -> Device:
         await self._stand_up()
         self._device = await self._stack.enter_async_context(
             self._client.acquire(

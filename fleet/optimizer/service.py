@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PUBLISH_SEC = 1.0
+_FIRST_BATCH = 4
+"""Candidates tried before anything else is measured."""
+
 _IMPORT_TIMEOUT_SEC = 600.0
 _RECALLED_FEATURES = 256
 """Newest earlier candidates of a workload whose features are computed again for the cost model."""
@@ -145,6 +148,8 @@ class _Run:
                 library=self.library,
                 turns=turns,
             )
+            if items and total and not items[0].records:
+                await pipeline.try_first(items[0], min(_FIRST_BATCH, total))
             await pipeline.measure_untuned(items)
             self._keep_costliest(items)
             await self._recall_features(progress.workloads, target_json, turns)

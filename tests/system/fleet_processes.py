@@ -1,0 +1,131 @@
+"""Real processes for system tests: a tracker and an agent to be killed and started again, and `fleet` commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from fleet.testing import eventually_sync
+
+FLEET = str(Path(sys.executable).with_name("fleet"))
+
+
+@dataclass
+class Server:
+    """A tracker or an agent as a process of its own, on the same port whenever it is started again."""
+
+    command: list[str]
+    ready: str
+    log: Path
+    process: subprocess.Popen[str] = field(init=False)
+    address: str = field(init=False, default="")
+
+    def start(self) -> Server:
+        port = self.address.rpartition(":")[2] or "0"
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.command, "--port", port], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if match := re.search(rf"{self.ready} listening on (\S+?)(,|$)", line):
+                self.address = match[1]
+                return self
+        raise AssertionError(f"{self.ready} did not start: {self.log.read_text()}")
+
+    def kill(self) -> None:
+        """kill -9, and reap."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ask it to stop and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=20)
+
+
+@dataclass
+class Fleet:
+    """One tracker and one agent."""
+
+    tracker: Server
+    agent: Server
+
+    @property
+    def address(self) -> str:
+        return self.tracker.address
+
+    def snapshot(self) -> dict[str, object]:
+        """What `fleet status --json` says."""
+        done = run_fleet("status", "--json", "--tracker", self.address)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def running_fleet(directory: Path, config: str | None = None) -> Iterator[Fleet]:
+    """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None."""
+    tracker = Server(
+        ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(directory / "tracker")],
+        "tracker",
+        directory / "tracker.log",
+    ).start()
+    words = ["-m", "device_agents", "--tracker", tracker.address, "--state-dir", str(directory / "agent")]
+    if config is not None:
+        (directory / "agent.yaml").write_text(config)
+        words += ["--config", str(directory / "agent.yaml")]
+    agent = Server(words, "agent", directory / "agent.log")
+    try:
+        agent.start()
+        fleet = Fleet(tracker, agent)
+        eventually_sync(
+            lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in fleet.snapshot()["devices"])
+        )  # type: ignore[attr-defined]
+        yield fleet
+    finally:
+        for server in (agent, tracker):
+            if hasattr(server, "process"):
+                server.stop()
+
+
+def run_fleet(*words: str, timeout_sec: float = 110, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a `fleet` command to its end."""
+    return subprocess.run(
+        [FLEET, *words], capture_output=True, text=True, timeout=timeout_sec, cwd=cwd, env=environment(), check=False
+    )
+
+
+def start_fleet(*words: str) -> subprocess.Popen[str]:
+    """Start a `fleet` command in a process group of its own."""
+    return subprocess.Popen(
+        [FLEET, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def environment() -> dict[str, str]:
+    """The environment without settings of the developer's own fleet."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """All living processes below one."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,172 @@
+"""Bad input gets one clear message, the right exit code, and no traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from fleet_processes import Fleet, run_fleet, running_fleet
+from onnx import TensorProto, helper
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("fleet"), "devices: [{driver: simulated, name: sim}]\n") as found:
+        yield found
+
+
+def save_model(path: Path, operator: str = "Relu", shape: tuple[object, ...] = (4, 4), domain: str = "") -> Path:
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x"], ["y"], name="the_node", domain=domain)],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    imports = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=imports)
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def refused(*words: str, code: int = 1) -> str:
+    """Run a command that must be refused, and return its message."""
+    done = run_fleet(*words)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    message = done.stderr.strip().splitlines()[-1]
+    assert message.startswith("error: "), done.stderr
+    return message
+
+
+def test_a_model_that_is_not_there(fleet: Fleet, tmp_path: Path) -> None:
+    """The file is named."""
+    assert "nowhere.onnx" in refused("tune", str(tmp_path / "nowhere.onnx"), "--tracker", fleet.address)
+
+
+def test_a_file_that_is_no_model(fleet: Fleet, tmp_path: Path) -> None:
+    """A text file is no ONNX model."""
+    path = tmp_path / "text.onnx"
+    path.write_text("not a model at all")
+
+    message = refused(
+        "tune", str(path), "--on", "simulated", "--tracker", fleet.address, "--library", str(tmp_path / "l")
+    )
+
+    assert "text.onnx" in message
+    assert "ONNX" in message
+
+
+def test_an_operator_that_cannot_be_imported(fleet: Fleet, tmp_path: Path) -> None:
+    """The operator is named."""
+    path = save_model(tmp_path / "odd.onnx", "Frobnicate", domain="")
+
+    assert "Frobnicate" in refused(
+        "tune", str(path), "--on", "simulated", "--tracker", fleet.address, "--library", str(tmp_path / "l")
+    )
+
+
+def test_symbolic_shapes(fleet: Fleet, tmp_path: Path) -> None:
+    """The inputs are named, and how to fix them."""
+    path = save_model(tmp_path / "any.onnx", shape=("batch", 4))
+
+    message = refused(
+        "tune", str(path), "--on", "simulated", "--tracker", fleet.address, "--library", str(tmp_path / "l")
+    )
+
+    assert "batch" in message
+    assert "--shape x=" in message
+
+
+@pytest.mark.parametrize("shape", ["x", "x=", "x=1,two", "x=0,4"])
+def test_a_shape_that_is_none(shape: str, tmp_path: Path) -> None:
+    """Usage errors exit with 2 and show a good one."""
+    path = save_model(tmp_path / "any.onnx", shape=("batch", 4))
+
+    assert "--shape data=1,3,224,224" in refused("tune", str(path), "--shape", shape, code=2)
+
+
+def test_a_selector_that_nothing_can_satisfy(fleet: Fleet) -> None:
+    """It fails at once and lists what there is."""
+    message = refused("acquire", "kind=fpga", "--tracker", fleet.address, "--", "true")
+
+    assert "sim" in message
+    assert "fpga" in message
+
+
+def test_a_selector_that_is_none(fleet: Fleet) -> None:
+    """The part that cannot be read is named."""
+    assert "'=x'" in refused("acquire", "cpu,=x", "--tracker", fleet.address, "--", "true")
+
+
+def test_a_tracker_that_is_not_there() -> None:
+    """The address and the time tried are named."""
+    message = refused("devices", "--tracker", "127.0.0.1:1", "--connect-timeout", "0.5")
+
+    assert "127.0.0.1:1" in message
+
+
+def test_a_port_in_use(fleet: Fleet, tmp_path: Path) -> None:
+    """The port is named, exit code 2."""
+    port = fleet.address.rpartition(":")[2]
+
+    message = refused("tracker", "serve", "--port", port, "--state-dir", str(tmp_path), code=2)
+
+    assert port in message
+    assert "in use" in message
+
+
+def test_a_library_that_is_no_database(fleet: Fleet, tmp_path: Path) -> None:
+    """The file is left as it was."""
+    path = tmp_path / "library.sqlite"
+    path.write_text("my shopping list, dear to me, longer than a header of one hundred bytes" * 4)
+    before = path.read_bytes()
+
+    message = refused(
+        "tune",
+        str(save_model(tmp_path / "m.onnx")),
+        "--on",
+        "simulated",
+        "--library",
+        str(path),
+        "--tracker",
+        fleet.address,
+    )
+
+    assert str(path) in message
+    assert before == path.read_bytes()
+
+
+def test_a_library_of_somebody_else(tmp_path: Path) -> None:
+    """Another program's SQLite file is not written into."""
+    path = tmp_path / "other.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.commit()
+    connection.close()
+
+    assert str(path) in refused("library", "jobs", "--library", str(path))
+
+
+def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
+    """The nearest known key is named, exit code 2."""
+    path = tmp_path / "agent.yaml"
+    path.write_text("devises: []\n")
+
+    message = refused("agent", "serve", "--config", str(path), "--tracker", "127.0.0.1:1", code=2)
+
+    assert "did you mean 'devices'" in message
+
+
+def test_a_full_disk(fleet: Fleet, tmp_path: Path) -> None:
+    """The library on a full disk is an error that says so."""
+    message = refused(
+        "tune", str(save_model(tmp_path / "m.onnx")), "--library", "/dev/full", "--tracker", fleet.address
+    )
+
+    assert "/dev/full" in message

@@ -1,0 +1,214 @@
+"""`fleet tune` from a model file to a report, with real processes, and what is left when they die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import psutil
+import pytest
+from fleet_processes import Fleet, descendants, run_fleet, running_fleet, start_fleet
+from onnx import TensorProto, helper
+
+from fleet.library import JobState, Library
+from fleet.testing import eventually_sync
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small matrix products of different shapes, one with a rectifier behind it."""
+    names = {"a": [48, 64], "b": [64, 80], "c": [80, 32]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in names.items()]
+    output = helper.make_tensor_value_info("e", TensorProto.FLOAT, [48, 32])
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["ab"]),
+        helper.make_node("Relu", ["ab"], ["d"]),
+        helper.make_node("MatMul", ["d", "c"], ["e"]),
+    ]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "two_products", inputs, [output]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    proto.ir_version = 8
+    path = tmp_path_factory.mktemp("model") / "two_products.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with running_fleet(tmp_path) as found:
+        yield found
+
+
+def tune_words(model: Path, library: Path, *more: str, trials: int = 24) -> tuple[str, ...]:
+    return ("tune", str(model), "--trials", str(trials), "--batch", "6", "--library", str(library), "--json", *more)
+
+
+def stored_trials(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with Library.open(path) as library:
+        return len(library.records())
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, object]:
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) -> None:
+    """One command: faster operators, right numbers, records in the library; the next run goes on from them."""
+    library = tmp_path / "library.sqlite"
+
+    done = run_fleet(*tune_words(model, library, "--seed", "1"))
+    report = json.loads(done.stdout)
+    again = json.loads(run_fleet(*tune_words(model, library, "--seed", "2", trials=6)).stdout)
+
+    assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
+    assert 24 == report["trials"] == sum(item["trials"] for item in report["workloads"])
+    for item in report["workloads"]:
+        assert item["best_us"] < item["untuned_us"]
+        assert {"name", "weight", "errors"} <= set(item)
+    assert report["model"]["tuned_ms"] < report["model"]["untuned_ms"]
+    assert report["model"]["is_right"]
+    assert report["model"]["max_abs_error"] < 1e-3
+    assert again["trials"] == 6
+    assert sum(item["trials_before"] for item in again["workloads"]) == 24
+    with Library.open(library) as stored:
+        assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
+        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 30
+
+
+def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
+    """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
+    library = tmp_path / "library.sqlite"
+    process = start_fleet(*tune_words(model, library))
+    eventually_sync(lambda: stored_trials(library) >= 8, 60)
+    children = descendants(process.pid)
+
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    kept = stored_trials(library)
+    report = json.loads(run_fleet(*tune_words(model, library)).stdout)
+
+    assert process.returncode == 130
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+    eventually_sync(lambda: not [child for child in children if child.is_running()])
+    with Library.open(library) as stored:
+        newest, older = stored.jobs()
+        assert (newest.state, older.state) == (JobState.FINISHED, JobState.INTERRUPTED)
+        assert older.name == newest.conditions["resumes"]
+        assert older.trials_done + report["trials"] == 24
+        assert kept >= older.trials_done
+
+
+def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """kill -9 of the tracker and a restart: the job finishes, nothing is lost, the device is never granted twice."""
+    library = tmp_path / "library.sqlite"
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
+    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    lease = fleet.snapshot()["leases"][0]  # type: ignore[index]
+
+    fleet.tracker.kill()
+    before = stored_trials(library)
+    eventually_sync(lambda: stored_trials(library) > before or process.poll() is not None, 60)
+    fleet.tracker.start()
+    eventually_sync(lambda: fleet.snapshot()["leases"] or process.poll() is not None)
+    leases = [] if process.poll() is not None else fleet.snapshot()["leases"]
+    report = finish(process)
+
+    assert report["trials"] == 24
+    assert all(lease["name"] == found["name"] for found in leases)  # type: ignore[index,union-attr,attr-defined]
+    assert not any(item["errors"] for item in report["workloads"])  # type: ignore[attr-defined]
+    eventually_sync(lambda: not fleet.snapshot()["leases"])
+
+
+def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """kill -9 of the agent: its workers die too; when it is back the job goes on with at most one trial lost."""
+    library = tmp_path / "library.sqlite"
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
+    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    workers = descendants(fleet.agent.process.pid)
+
+    fleet.agent.kill()
+    eventually_sync(lambda: not [worker for worker in workers if worker.is_running()])
+    fleet.agent.start()
+    report = finish(process)
+
+    assert workers
+    assert report["trials"] == 24
+    failed = [item["errors"] for item in report["workloads"] if item["errors"]]  # type: ignore[attr-defined]
+    assert failed in ([], [{"DEVICE_FAULTED": 1}])
+    assert report["model"]["is_right"]  # type: ignore[index]
+
+
+def test_the_worker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """kill -9 of the worker costs the candidate under way; the next one gets a new worker."""
+    library = tmp_path / "library.sqlite"
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
+    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    warm = psutil.Process(fleet.agent.process.pid).children()
+    workers = [worker for process_ in warm for worker in process_.children()]
+
+    for worker in workers:
+        worker.kill()
+    report = finish(process)
+
+    assert workers
+    assert report["trials"] == 24
+    kinds = {kind for item in report["workloads"] for kind in item["errors"]}  # type: ignore[attr-defined]
+    assert kinds <= {"CRASHED"}
+
+
+def test_the_client_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """kill -9 of the tuner: its builders and its worker die, the lease ends within the grace time, records stay."""
+    library = tmp_path / "library.sqlite"
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
+    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    kept, builders = stored_trials(library), descendants(process.pid)
+
+    process.kill()
+    process.communicate()
+
+    assert builders
+    eventually_sync(lambda: not [builder for builder in builders if builder.is_running()])
+    eventually_sync(lambda: not fleet.snapshot()["leases"], 30)
+    warm = psutil.Process(fleet.agent.process.pid).children()
+    eventually_sync(lambda: not [worker for process_ in warm for worker in process_.children()])
+    assert kept <= stored_trials(library)
+    with Library.open(library) as stored:
+        assert JobState.INTERRUPTED is stored.jobs()[0].state
+
+
+def test_a_workload_that_has_had_enough_is_left_alone(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """Trials beyond `--enough` on this device model are not spent, and the report says so."""
+    library = tmp_path / "library.sqlite"
+    words = ("--tracker", fleet.address, "--no-model", "--enough", "6")
+
+    run_fleet(*tune_words(model, library, *words, "--seed", "1"))
+    done = run_fleet(*tune_words(model, library, *words, "--seed", "2"))
+    report = json.loads(done.stdout)
+
+    assert report["trials"] == 0
+    assert all("enough is 6" in item["note"] for item in report["workloads"])
+
+
+def test_only_the_named_workloads_are_tuned(model: Path, fleet: Fleet, tmp_path: Path) -> None:
+    """--tasks and --top choose; a pattern that fits nothing is an error that names the nearest."""
+    library = tmp_path / "library.sqlite"
+    words = ("--tracker", fleet.address, "--no-model")
+
+    some = json.loads(run_fleet(*tune_words(model, library, *words, "--top", "1", trials=6)).stdout)
+    none = run_fleet(*tune_words(model, library, *words, "--tasks", "matmol", trials=6))
+
+    assert len(some["workloads"]) == 1
+    assert none.returncode == 1
+    assert "did you mean 'matmul" in none.stderr
