@@ -1,0 +1,64 @@
+"""Runs benchmarks in turn, each as a process of its own: `python -m benchmarks [--quick] [--json] [NAME...]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.common import REPOSITORY, print_json, print_table, say
+
+NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint")
+
+
+def main() -> int:
+    """Run the named benchmarks, all by default; the exit code is 1 when one of them failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="What we claim, measured beside the peer."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="less work: shows that they run, not how fast")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object on one line, by benchmark")
+    options = parser.parse_args()
+    names = options.names or list(NAMES)
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    figures = {name: _run(name, quick=options.quick) for name in names}
+    print_table("all, each against its peer", ("", "unit", "peer", "ours", "ours is better by"), _rows(figures))
+    print_json(figures, wanted=options.json)
+    return 1 if None in figures.values() else 0
+
+
+def _run(name: str, *, quick: bool) -> dict[str, Any] | None:
+    """Run one, pass on what it prints, return its figures; None when it failed."""
+    say(f"== {name}")
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else [])]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.rstrip("\n").splitlines()
+    if done.returncode != 0 or not lines:
+        print(done.stdout, end="", flush=True)
+        say(f"{name} failed with exit code {done.returncode}")
+        return None
+    print("\n".join(lines[:-1]), flush=True)
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
+
+
+def _rows(figures: dict[str, dict[str, Any] | None]) -> list[tuple[str, ...]]:
+    return [
+        (name, str(found.get("unit", "")), *(_number(found.get(key)) for key in ("peer", "ours", "ratio")))
+        if found
+        else (name, "failed", "", "", "")
+        for name, found in figures.items()
+    ]
+
+
+def _number(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, int | float) else "-"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
