@@ -1,0 +1,175 @@
+"""`python -m device_agents` as a process: ready line, signals, and bad input without a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from agent_bench import Holder, StubTracker, is_alive, marked_processes, request_for
+
+from device_agents import linux
+from fleet.testing import eventually
+
+pytestmark = pytest.mark.slow
+YAML = "devices: [{driver: simulated, name: sim, time_scale: 0.0}]\n"
+
+
+class AgentProcess:
+    """A started agent."""
+
+    def __init__(self, folder: Path, tracker: str, yaml: str = YAML, arguments: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "agent.yaml").write_text(yaml)
+        command = [sys.executable, "-m", "device_agents", "--tracker", tracker, "--config", folder / "agent.yaml"]
+        self.process = subprocess.Popen(
+            [*command, "--state-dir", folder / "state", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def port(self) -> int:
+        """Wait for the ready line."""
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"agent listening on 127\.0\.0\.1:(\d+), serving devices/sim\n", line)
+        assert found, line + self.process.stderr.read()
+        return int(found[1])
+
+    def descendants(self) -> list[int]:
+        return linux.descendants_of(self.process.pid)
+
+    def finish(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def running(*arguments: object, **fields: object) -> Iterator[AgentProcess]:
+    agent = AgentProcess(*arguments, **fields)
+    try:
+        yield agent
+    finally:
+        agent.process.kill()
+        agent.process.communicate()
+
+
+@pytest.fixture
+async def tracker() -> AsyncIterator[StubTracker]:
+    stub = StubTracker()
+    await stub.start()
+    yield stub
+    await stub.stop()
+
+
+def run_to_its_end(folder: Path, yaml: str = YAML, *arguments: str) -> tuple[int, str, str]:
+    with running(folder, "127.0.0.1:1", yaml=yaml, arguments=arguments) as agent:
+        return agent.finish()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_agent_cleanly(tmp_path: Path, tracker: StubTracker, number: int) -> None:
+    """Exit code 0, one line on stdout, no process left, in the middle of a measurement too."""
+    with running(tmp_path, tracker.address) as agent:
+        holder = Holder(await asyncio.to_thread(agent.port), tracker.token(1))
+        digest = await holder.put(b"hang")
+        measuring = asyncio.create_task(holder.measure([request_for(digest, timeout_sec=60.0)]))
+        await holder.open()
+        family = agent.descendants()
+
+        agent.process.send_signal(number)
+        code, out, err = await asyncio.to_thread(agent.finish)
+
+        assert (code, out) == (0, "")
+        assert "Traceback" not in err
+        assert len(family) >= 2
+        assert not any(map(is_alive, family))
+        await asyncio.gather(measuring, return_exceptions=True)
+        await holder.close()
+
+
+async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker: StubTracker) -> None:
+    """kill -9 of the agent leaves no process, and another agent can take its place."""
+    with running(tmp_path, tracker.address) as agent:
+        holder = Holder(await asyncio.to_thread(agent.port), tracker.token(1))
+        await holder.run(b"fork")
+        family = agent.descendants()
+
+        os.kill(agent.process.pid, signal.SIGKILL)
+
+        await eventually(lambda: not any(map(is_alive, family)))
+        await holder.close()
+        assert len(family) >= 2
+    with running(tmp_path, tracker.address) as agent:
+        holder = Holder(await asyncio.to_thread(agent.port), tracker.token(2))
+        assert await holder.open() > 0
+        await holder.close()
+
+
+async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTracker) -> None:
+    """Only the warm process does."""
+    with running(tmp_path, tracker.address, yaml="devices: [{driver: cpu, name: sim}]") as agent:
+        await asyncio.to_thread(agent.port)
+
+        def maps(pid: int) -> str:
+            return Path(f"/proc/{pid}/maps").read_text()
+
+        assert "libtvm" not in maps(agent.process.pid)
+        assert "numpy" not in maps(agent.process.pid)
+        assert any("libtvm_runtime.so" in maps(pid) for pid in agent.descendants())
+        assert not any("libtvm_compiler" in maps(pid) for pid in agent.descendants())
+
+
+@pytest.mark.parametrize(
+    ("yaml", "text"),
+    [
+        ("devices: [{driver: cup}]", "did you mean 'cpu'"),
+        ("devcies: []", "did you mean 'devices'"),
+        ("devices: [{driver: simulated, latency_su: 3}]", "did you mean 'latency_us'"),
+        ("devices: [{driver: simulated, name: a}, {driver: simulated, name: a}]", "two devices are named 'a'"),
+        ("devices: [{driver: simulated, name: 'a/b'}]", "is no device name"),
+        ("devices: [cpu]", "expected 'driver: NAME'"),
+        ("devices: []", "name at least one"),
+        ("cache_max_bytes: -1", "above zero"),
+        ("cache_max_bytes: many", "expected int"),
+        ("devices: [{driver: simulated, count: 0}]", "above zero"),
+        ("{", "is no YAML"),
+    ],
+)
+def test_a_bad_configuration_is_one_message(tmp_path: Path, yaml: str, text: str) -> None:
+    """Exit code 2, what and where, no traceback."""
+    code, out, err = run_to_its_end(tmp_path, yaml)
+
+    assert (code, out) == (2, "")
+    assert text in err
+    assert "Traceback" not in err
+
+
+def test_other_machines_need_a_flag(tmp_path: Path) -> None:
+    """Nothing listens beyond the loopback unasked."""
+    code, _, err = run_to_its_end(tmp_path, YAML, "--host", "0.0.0.0")
+
+    assert code == 2
+    assert "--allow-network" in err
+
+
+def test_a_second_agent_on_the_same_state_or_port_is_refused(tmp_path: Path) -> None:
+    """Two agents never share a cache, nor connections."""
+    with running(tmp_path, "127.0.0.1:1") as agent:
+        port = agent.port()
+
+        same_state = run_to_its_end(tmp_path)
+        same_port = run_to_its_end(tmp_path / "other", YAML, "--port", str(port))
+
+        assert [same_state[0], same_port[0]] == [2, 2]
+        assert "another agent uses" in same_state[2]
+        assert "the port is in use" in same_port[2]
+        assert not marked_processes(str(tmp_path / "other"))
