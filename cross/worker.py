@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -88,7 +89,14 @@ def _as_fleet_error(error: BaseException) -> FleetError:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the fork server ends, which ends when the pool's process does."""
+    """Ask the kernel to kill this process when the fork server ends, which ends when the pool's process does.
+
+    The server learns of that from a pipe whose other end multiprocessing hands to every child, so that children can
+    have children; a busy worker would keep the server alive by it, so it is closed here.
+    """
+    alive_fd = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
+    if alive_fd is not None:
+        os.close(alive_fd)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -60,8 +60,8 @@ class ProposeTask:
 
     population: int = 64
     generations: int = 2
-    """64 programs over 2 generations cost a fifteenth of the stock 512 over 4 (0.7 s a round instead of 6-16 s), and over
-    64 trials found as good a matrix product and a better 1x1 convolution."""
+    """64 programs over 2 generations cost a fifteenth of the stock 512 over 4 (0.7 s a round instead of 6-16 s), and
+    in 64 trials found as good a matrix product and a better 1x1 convolution."""
 
     threads: int = 1
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import statistics
 import time
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fleet.workloads.model import Model
+
+logger = logging.getLogger(__name__)
 
 _ERRORS_ONLY = 3
 
@@ -28,7 +31,7 @@ class Reference:
 def reference_outputs(
     model: Model, inputs: Sequence[NDArray[Any]], *, threads: int = 1, repeat: int = 0
 ) -> Reference | None:
-    """Run a model, and time `repeat` further runs of it. None where ONNX Runtime is not installed.
+    """Run a model, and time `repeat` further runs of it. None where ONNX Runtime is not installed or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
@@ -42,9 +45,13 @@ def reference_outputs(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
-    session = onnxruntime.InferenceSession(model.onnx_bytes, options, providers=["CPUExecutionProvider"])
     feeds = dict(zip(model.input_names, inputs, strict=True))
-    outputs = tuple(session.run(None, feeds))
+    try:
+        session = onnxruntime.InferenceSession(model.onnx_bytes, options, providers=["CPUExecutionProvider"])
+        outputs = tuple(session.run(None, feeds))
+    except RuntimeError as error:
+        logger.warning("ONNX Runtime refuses the model", extra={"model": model.title, "reason": str(error)})
+        return None
     times = [_time(session, feeds) for _ in range(repeat)]
     return Reference(outputs=outputs, median_sec=statistics.median(times) if times else None)
 

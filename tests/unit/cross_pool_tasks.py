@@ -1,0 +1,60 @@
+"""Tasks for the tests of the build pool: a worker imports them by name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+from fleet.errors import InvalidRequest
+
+
+def process_id() -> int:
+    """Tell which worker ran."""
+    return os.getpid()
+
+
+def add(left: int, right: int) -> int:
+    """Do the smallest useful work."""
+    return left + right
+
+
+def crash() -> None:
+    """End the worker by a segmentation fault, after some last words."""
+    os.write(2, b"about to crash\n")
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    """End the worker without a signal."""
+    os._exit(3)
+
+
+def hang() -> None:
+    """Never return."""
+    time.sleep(600)
+
+
+def fail() -> None:
+    """Raise a plain Python error."""
+    raise ValueError("no good")
+
+
+def refuse() -> None:
+    """Raise an error of the fleet."""
+    raise InvalidRequest("not this one")
+
+
+def unpicklable() -> object:
+    """Return what cannot travel."""
+    return lambda: None
+
+
+def light_intrinsics() -> tuple[bool, list[str]]:
+    """Tell whether the light package stands in for TVM's, and which families are loaded."""
+    import sys
+
+    prefix = "tvm.s_tir.tensor_intrin"
+    package = sys.modules[prefix]
+    loaded = sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith(prefix + "."))
+    return getattr(package, "__file__", None) is None, loaded

@@ -1,0 +1,87 @@
+"""Programs become artifacts that compute what the program says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cross.build import build
+from cross.targets import architecture, host_target_json
+from fleet.artifacts import Artifact, elf_machine
+from fleet.errors import BuildError, ConfigError
+from fleet.measuring import ModuleKind
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import module_of
+
+pytestmark = pytest.mark.slow
+TARGET = host_target_json()
+
+
+def build_matmul(out_dir: Path, target_json: str = TARGET) -> Artifact:
+    workload = matmul(16)
+    return build(module_of(workload.mod_json), target_json, out_dir, args=workload.args)
+
+
+def test_artifact_computes_the_program(tmp_path: Path) -> None:
+    """A built matrix product multiplies matrices."""
+    import tvm
+
+    artifact = build_matmul(tmp_path)
+    left, right = np.random.default_rng(0).standard_normal((2, 16, 16)).astype("float32")
+    arrays = [tvm.runtime.tensor(array) for array in (left, right, np.zeros((16, 16), "float32"))]
+    tvm.runtime.load_module(str(artifact.path))[artifact.function](*arrays)
+
+    np.testing.assert_allclose(left @ right, arrays[2].numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_artifact_is_named_by_its_digest_and_keeps_its_facts(tmp_path: Path) -> None:
+    """Whoever has the file alone knows its digest, arguments, target and TVM version; nothing else lies around."""
+    artifact = build_matmul(tmp_path)
+
+    assert artifact == Artifact.of_file(artifact.path)
+    assert artifact.digest == f"sha256:{artifact.path.stem}"
+    assert [False, False, True] == [spec.is_output for spec in artifact.args]
+    assert ModuleKind.FUNCTIONS == artifact.module_kind
+    assert architecture(TARGET) == elf_machine(artifact.path.read_bytes()[:20])
+    assert {artifact.path.name, f"{artifact.path.name}.json"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_same_program_gives_the_same_artifact(tmp_path: Path) -> None:
+    """Builds are reproducible, so a device that has the artifact needs no second copy."""
+    assert build_matmul(tmp_path / "a").digest == build_matmul(tmp_path / "b").digest
+
+
+def test_object_of_another_architecture_is_never_linked_for_this_one(tmp_path: Path) -> None:
+    """A target without a linker fails with what to install, and with one that is wrong with the linker's words."""
+    target = json.dumps({"kind": "llvm", "mtriple": "riscv64-linux-gnu"})
+
+    with pytest.raises((ConfigError, BuildError)):
+        build(module_of(matmul(16).mod_json), target, tmp_path, linker="gcc")
+
+    assert [] == [path for path in tmp_path.iterdir() if path.suffix == ".so"]
+
+
+def test_target_that_tvm_does_not_know_is_a_config_error(tmp_path: Path) -> None:
+    """A typing error in a target's attribute is the user's, not the build's."""
+    with pytest.raises(ConfigError, match="TVM refuses the target"):
+        build_matmul(tmp_path, '{"kind": "llvm", "mcu": "x86-64-v3"}')
+
+
+def test_program_that_does_not_compile_is_a_build_error(tmp_path: Path) -> None:
+    """What TVM raises comes as BuildError with the reason, not with a stack."""
+    with pytest.raises(BuildError, match="does not compile") as caught:
+        build("no module", TARGET, tmp_path)
+
+    assert len(str(caught.value).splitlines()) < 15
+
+
+def test_unwritable_folder_is_a_build_error(tmp_path: Path) -> None:
+    """An output folder that cannot be made is named."""
+    blocker = tmp_path / "file"
+    blocker.write_text("in the way")
+
+    with pytest.raises(BuildError, match=f"cannot write artifacts to {blocker}"):
+        build_matmul(blocker / "out")

@@ -1,0 +1,179 @@
+"""The build pool: what one task does to its worker never reaches the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cross_pool_tasks as tasks
+import pytest
+
+from cross.pool import BuildPool
+from fleet.errors import BuildError, InvalidRequest
+
+pytestmark = pytest.mark.slow
+TARGET = '{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}'
+
+
+def wait_for(condition: Callable[[], bool], timeout_sec: float = 20.0) -> None:
+    """Poll until something outside has happened."""
+    deadline = time.monotonic() + timeout_sec
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """A zombie does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[BuildPool]:
+    with BuildPool(2, timeout_sec=30.0, target_json=TARGET) as pool:
+        yield pool
+
+
+def test_results_come_back(pool: BuildPool) -> None:
+    """A task's value reaches its Future."""
+    assert [2 * n for n in range(20)] == [pool.submit(tasks.add, n, right=n).result() for n in range(20)]
+
+
+@pytest.mark.parametrize(("task", "said"), [(tasks.crash, "SIGSEGV"), (tasks.leave, "exit code 3")])
+def test_crash_costs_one_task(pool: BuildPool, task: Callable[[], None], said: str) -> None:
+    """A worker that dies fails its own task, with the reason; tasks around it succeed."""
+    before = [pool.submit(tasks.add, n, 1) for n in range(5)]
+    crashed = pool.submit(task)
+    after = [pool.submit(tasks.add, n, 1) for n in range(5)]
+
+    with pytest.raises(BuildError, match=said) as caught:
+        crashed.result()
+
+    assert "BUILD_FAILED" == caught.value.kind
+    assert [1, 2, 3, 4, 5] * 2 == [future.result() for future in before + after]
+
+
+def test_last_words_of_a_crash_are_kept(pool: BuildPool) -> None:
+    """What the worker printed before it died is part of the error."""
+    with pytest.raises(BuildError, match="about to crash"):
+        pool.submit(tasks.crash).result()
+
+
+def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
+    """A task over its time is killed and says so, and its place is taken by a fresh worker."""
+    hanging = pool.submit_within(0.3, tasks.hang)
+
+    with pytest.raises(BuildError, match=r"hang took longer than 0.3 s") as caught:
+        hanging.result()
+
+    assert "BUILD_TIMEOUT" == caught.value.kind
+    assert 3 == pool.submit(tasks.add, 1, 2).result()
+
+
+def test_waiting_does_not_count_as_running() -> None:
+    """A task that waited longer than its limit still gets all of it."""
+    with BuildPool(1) as pool:
+        blocker = pool.submit_within(1.0, tasks.hang)
+        waiting = pool.submit_within(0.9, tasks.add, 1, 1)
+
+        assert 2 == waiting.result()
+        assert isinstance(blocker.exception(), BuildError)
+
+
+def test_python_error_keeps_the_worker(pool: BuildPool) -> None:
+    """An exception fails its task only, without the price of a new worker."""
+    with BuildPool(1) as single:
+        worker = single.submit(tasks.process_id).result()
+
+        with pytest.raises(BuildError, match="ValueError: no good"):
+            single.submit(tasks.fail).result()
+        with pytest.raises(InvalidRequest, match="not this one"):
+            single.submit(tasks.refuse).result()
+        with pytest.raises(BuildError, match="pickle"):
+            single.submit(tasks.unpicklable).result()
+
+        assert worker == single.submit(tasks.process_id).result()
+
+
+def test_death_of_an_idle_worker_goes_unnoticed() -> None:
+    """A worker killed between two tasks is replaced before the next."""
+    with BuildPool(1) as pool:
+        worker = pool.submit(tasks.process_id).result()
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: not is_running(worker))
+
+        assert worker != pool.submit(tasks.process_id).result()
+
+
+def test_shutdown_leaves_no_process() -> None:
+    """Closing the pool ends its workers, running tasks included when it does not wait."""
+    pool = BuildPool(2)
+    workers = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(20)]}
+    hanging = [pool.submit(tasks.hang) for _ in range(2)]
+    waiting = pool.submit(tasks.add, 1, 1)
+    wait_for(lambda: all(future.running() for future in hanging))
+
+    pool.shutdown(wait=False)
+
+    assert waiting.cancelled()
+    assert all(isinstance(future.exception(), BuildError) for future in hanging)
+    wait_for(lambda: not any(is_running(worker) for worker in workers))
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(tasks.add, 1, 1)
+
+
+def test_workers_load_only_the_intrinsics_of_the_target(pool: BuildPool) -> None:
+    """TVM's package of all intrinsics, seconds to import, is never loaded."""
+    is_light, families = pool.submit(tasks.light_intrinsics).result()
+
+    assert is_light
+    assert "x86" in families
+    assert "cuda" not in families
+
+
+async def test_it_serves_asyncio(pool: BuildPool) -> None:
+    """It is an Executor like any other."""
+    assert 5 == await asyncio.get_running_loop().run_in_executor(pool, tasks.add, 2, 3)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+print("main runs", flush=True)
+import cross_pool_tasks as tasks
+from cross.pool import BuildPool
+pool = BuildPool(2)
+pids = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(30)]}
+print(*pids, flush=True)
+pool.submit(tasks.hang).result()
+"""
+
+
+def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
+    """Workers die with the process that owns the pool, busy or idle, even by kill -9. And a script without a main
+    guard is not run again in them.
+    """
+    script = tmp_path / "unguarded.py"
+    script.write_text(SCRIPT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(Path(tasks.__file__).parent)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert "main runs" == parent.stdout.readline().strip()
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert all(is_running(worker) for worker in workers)
+
+    parent.kill()
+    rest = parent.communicate()[0]
+
+    assert "" == rest
+    wait_for(lambda: not any(is_running(worker) for worker in workers))

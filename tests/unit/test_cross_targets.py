@@ -1,0 +1,105 @@
+"""Target descriptions and linkers."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+from cross.targets import architecture, family, host_target_json, parse_target, triple
+from cross.toolchains import Linker, find_linker, link
+from fleet.errors import BuildError, ConfigError
+
+ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mfloat-abi": "hard"}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, "x86"),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, "arm_cpu"),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-android"}, "arm_cpu"),
+        ({"kind": "llvm", "mtriple": "riscv64-linux-gnu"}, "riscv_cpu"),
+        (ARMV7, "arm_cpu"),
+        ({"kind": "cuda", "arch": "sm_86"}, "cuda"),
+        ({"kind": "opencl"}, ""),
+    ],
+)
+def test_family_follows_what_the_code_runs_on(target: dict[str, object], expected: str) -> None:
+    """A target loads the intrinsics of its own family, and a target without any loads none."""
+    assert expected == family(json.dumps(target))
+
+
+def test_architecture_speaks_like_uname() -> None:
+    """Architectures compare with a device's label, whatever the triple calls them."""
+    named = {"armv7l-linux-gnueabihf": "armv7l", "arm64-apple": "aarch64", "x86_64-linux-gnu": "x86_64"}
+    for llvm_triple, expected in named.items():
+        target = {"kind": "llvm", "mtriple": llvm_triple, "mfloat-abi": "hard"}
+        assert expected == architecture(json.dumps(target))
+    assert platform.machine() == architecture('{"kind": "llvm"}')
+
+
+def test_host_of_a_gpu_names_the_triple() -> None:
+    """What is linked for a GPU target runs on its host."""
+    target = json.dumps({"kind": "cuda", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}})
+
+    assert "aarch64-linux-gnu" == triple(target)
+    assert "aarch64" == architecture(target)
+
+
+def test_soft_float_arm_is_refused() -> None:
+    """A 32-bit ARM target without hard floats never builds: its code answers with garbage."""
+    soft = {key: value for key, value in ARMV7.items() if key != "mfloat-abi"}
+
+    with pytest.raises(ConfigError, match='add "mfloat-abi": "hard"'):
+        parse_target(json.dumps(soft))
+    assert ARMV7 == parse_target(json.dumps(ARMV7))
+
+
+@pytest.mark.parametrize("text", ["llvm -mcpu=x", "[]", "{}", '{"kind": 3}', ""])
+def test_what_is_no_target_is_refused(text: str) -> None:
+    """The old command-line form and other nonsense get an error that shows the right form."""
+    with pytest.raises(ConfigError, match='write {"kind": "llvm"'):
+        parse_target(text)
+
+
+def test_own_target_is_one_that_parses() -> None:
+    """The description of this machine passes its own check."""
+    assert "llvm" == parse_target(host_target_json())["kind"]
+
+
+def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With nothing on PATH, the error says which packages would help."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("cross.toolchains.importlib.util.find_spec", lambda _: None)
+    find_linker.cache_clear()
+
+    with pytest.raises(ConfigError, match=r"install riscv64-linux-gnu-gcc, lld \(ld.lld\), or .* ziglang"):
+        find_linker('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}')
+
+
+def test_unknown_explicit_linker_is_a_config_error() -> None:
+    """A linker that the user names and that is not there is not replaced in silence."""
+    with pytest.raises(ConfigError, match="'no-such-linker-here' is not on PATH"):
+        find_linker('{"kind": "llvm"}', "no-such-linker-here --fast")
+
+
+def test_failed_link_carries_command_and_reason(tmp_path: Path) -> None:
+    """A link error shows the command and the linker's own last words."""
+    broken = tmp_path / "broken.o"
+    broken.write_bytes(b"no object")
+    linker = find_linker('{"kind": "llvm"}')
+
+    with pytest.raises(BuildError, match=r"-shared.*broken\.o.* exited with \d+") as caught:
+        link(linker, [broken], tmp_path / "out.so")
+
+    assert "broken.o" in str(caught.value).split("exited with")[1]
+    assert "BUILD_FAILED" == caught.value.kind
+
+
+def test_linker_that_cannot_run_is_a_build_error(tmp_path: Path) -> None:
+    """A linker that vanished after it was found fails the build, not the process."""
+    with pytest.raises(BuildError, match="cannot run"):
+        link(Linker(name="gone", command=(str(tmp_path / "gone"),)), [], tmp_path / "out.so")

@@ -1,0 +1,126 @@
+"""What counts as a right answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.measuring import TensorSpec
+from fleet.optimizer.numerics import compare, make_inputs, max_abs_error
+
+
+def product(terms: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return a matrix product in float32 and the exact one, rounded."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.standard_normal((8, terms)).astype("float32"), rng.standard_normal((terms, 8)).astype("float32")
+    one_by_one = np.zeros((8, 8), "float32")
+    for k in range(terms):
+        one_by_one += np.outer(left[:, k], right[k])
+    return one_by_one, (left.astype("float64") @ right).astype("float32")
+
+
+@pytest.mark.parametrize("terms", [1, 10, 1000, 20000])
+def test_another_order_of_summing_is_right(terms: int) -> None:
+    """A sum added up one by one agrees with the exact one, however long it is."""
+    ours, exact = product(terms)
+
+    assert compare([ours], [exact], reduction_size=terms) is None
+
+
+@given(st.integers(0, 63), st.integers(0, 2**16))
+def test_one_swapped_element_is_wrong(index: int, seed: int) -> None:
+    """One element in another's place is found, and named."""
+    ours, exact = product(50, seed % 100)
+    other = (index + 1 + seed % 63) % 64
+    ours.flat[[index, other]] = ours.flat[[other, index]]
+
+    mismatch = compare([ours], [exact], reduction_size=50)
+
+    is_visible = abs(exact.flat[index] - exact.flat[other]) > 1e-2
+    assert not is_visible or (mismatch is not None and "2 of 64" in mismatch.text)
+
+
+def test_left_out_term_is_wrong() -> None:
+    """A sum that stops one term early is found."""
+    rng = np.random.default_rng(1)
+    left, right = rng.standard_normal((2, 64, 64)).astype("float32")
+
+    assert compare([left[:, :-1] @ right[:-1]], [left @ right], reduction_size=64) is not None
+
+
+def test_scale_does_not_matter() -> None:
+    """The same relative error is judged alike for tiny and for huge numbers."""
+    ours, exact = product(100)
+    for scale in (1e-20, 1.0, 1e20):
+        factor = np.float32(scale)
+        assert compare([ours * factor], [exact * factor]) is None
+        assert compare([exact * factor * np.float32(1.01)], [exact * factor]) is not None
+
+
+def test_not_a_number_has_to_meet_its_like() -> None:
+    """NaN and infinities agree with themselves only."""
+    special = np.array([math.nan, math.inf, -math.inf, 1.0], "float32")
+
+    assert compare([special], [special.copy()]) is None
+    for index, wrong in [(0, 1.0), (1, -math.inf), (2, 1.0), (3, math.nan)]:
+        changed = special.copy()
+        changed[index] = wrong
+        mismatch = compare([changed], [special])
+        assert mismatch is not None
+        assert math.isinf(mismatch.max_abs_error)
+
+
+def test_integers_have_to_be_equal() -> None:
+    """There is no rounding in integers."""
+    exact = np.arange(10, dtype="int32")
+
+    assert compare([exact.copy()], [exact]) is None
+    assert compare([exact + 1], [exact]) is not None
+
+
+def test_other_shape_type_or_count_is_wrong() -> None:
+    """An answer of another form is wrong, not an error."""
+    exact = np.ones((2, 3), "float32")
+
+    for wrong in ([exact.T], [exact.astype("float64")], [], [exact, exact]):
+        assert compare(wrong, [exact]) is not None
+
+
+def test_all_zero_reference_allows_zero_only() -> None:
+    """Where the reference is zero everywhere, there is nothing to round."""
+    zero = np.zeros(4, "float32")
+
+    assert compare([zero.copy()], [zero]) is None
+    assert compare([zero + np.float32(1e-6)], [zero]) is not None
+
+
+def test_inputs_are_seeded_and_outputs_left_to_the_device() -> None:
+    """The same seed gives the same arrays; an output stays a description."""
+    args = [
+        TensorSpec((4, 4), "float32"),
+        TensorSpec((3,), "int8"),
+        TensorSpec((3,), "uint8"),
+        TensorSpec((8,), "bool"),
+        TensorSpec((), "float16"),
+        TensorSpec((4,), "float32", is_output=True),
+    ]
+    first, second = make_inputs(args, 1), make_inputs(args, 1)
+
+    assert args[-1] is first[-1]
+    for spec, left, right in zip(args[:-1], first, second, strict=False):
+        assert isinstance(left, np.ndarray)
+        assert (spec.shape, spec.dtype) == (left.shape, str(left.dtype))
+        np.testing.assert_array_equal(left, right)
+    assert not np.array_equal(np.asarray(first[0]), np.asarray(make_inputs(args, 2)[0]))
+
+
+def test_largest_error_is_taken_over_all_outputs() -> None:
+    """One number for a whole model."""
+    a, b = np.zeros(3, "float32"), np.array([0, -2.5, 1], "float32")
+
+    assert 2.5 == max_abs_error([a, a], [a, b])
+    assert 0.0 == max_abs_error([], [])

@@ -1,0 +1,158 @@
+"""Reading ONNX files: shapes, weights, and what is wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fleet.errors import ImportFailed, InvalidRequest, NotFound
+from fleet.measuring import TensorSpec
+from fleet.workloads.model import bundled_model, load_model
+from fleet.workloads.random_weights import randomize_weights
+
+
+def save(tmp_path: Path, nodes: list[Any], inputs: list[Any], initializers: list[Any] | None = None) -> Path:
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "graph", inputs, [output], initializers or [])
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def save_relu(tmp_path: Path, shape: list[int | str | None]) -> Path:
+    return save(
+        tmp_path,
+        [helper.make_node("Relu", ["image"], ["y"])],
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)],
+    )
+
+
+def test_inputs_are_what_the_graph_says(tmp_path: Path) -> None:
+    """Names, shapes and types of the inputs come out; weights are no inputs."""
+    weight = numpy_helper.from_array(np.ones((4, 4), "float32"), "w")
+    listed = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4]),
+    ]
+    model = load_model(save(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], listed, [weight]))
+
+    assert ("x",) == model.input_names
+    assert (TensorSpec((2, 4), "float32"),) == model.inputs
+    assert "model" == model.title
+
+
+def test_symbolic_shape_is_named_with_the_way_out(tmp_path: Path) -> None:
+    """The error says which dimensions of which input are unknown, and the flag that sets them."""
+    path = save_relu(tmp_path, ["batch", 3, None, 8])
+
+    with pytest.raises(ImportFailed, match=r"'image' has dimension 0 = batch, dimension 2 = \?.*--shape image=1,3,1,8"):
+        load_model(path)
+
+
+def test_given_shape_makes_the_model_static(tmp_path: Path) -> None:
+    """A shape for the symbolic input is what the model has from then on, in its bytes, too."""
+    path = save_relu(tmp_path, ["batch", 3])
+    model = load_model(path, shapes={"image": (5, 3)})
+
+    dims = onnx.load_from_string(model.onnx_bytes).graph.input[0].type.tensor_type.shape.dim
+    assert (TensorSpec((5, 3), "float32"),) == model.inputs
+    assert [5, 3] == [dim.dim_value for dim in dims]
+    assert model.digest != load_model(path, shapes={"image": (6, 3)}).digest
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"imag": (1, 3)}, "no input 'imag'; did you mean 'image'"),
+        ({"image": (1, 3, 1)}, "has 2 dimensions, the shape .* has 3"),
+        ({"image": (1, 4)}, "dimension 1 of input 'image' is 3 in the model, not 4"),
+        ({"image": (0, 3)}, "dimension below 1"),
+    ],
+)
+def test_shape_that_does_not_fit_is_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], said: str) -> None:
+    """A shape for the wrong input or of the wrong kind is the caller's mistake, and says what would fit."""
+    with pytest.raises(InvalidRequest, match=said):
+        load_model(save_relu(tmp_path, ["batch", 3]), shapes=shapes)
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no model", b"\x00" * 100, b"\x08\x07"])
+def test_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
+    """Whatever a file holds, the error names it and says what it is not."""
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(content)
+
+    with pytest.raises(ImportFailed, match=r"broken\.onnx is no ONNX model"):
+        load_model(path)
+
+
+def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
+    """A path that cannot be read says why."""
+    with pytest.raises(ImportFailed, match="No such file"):
+        load_model(tmp_path / "missing.onnx")
+    with pytest.raises(ImportFailed, match="directory"):
+        load_model(tmp_path)
+
+
+def test_bundled_models_are_found_by_name() -> None:
+    """The models of the onnx package go by their short names."""
+    assert bundled_model("squeezenet").is_file()
+    with pytest.raises(NotFound, match="did you mean 'squeezenet'"):
+        bundled_model("squeezenett")
+
+
+def test_random_weights_are_seeded() -> None:
+    """The same seed gives the same model; another seed another one; no seed the file's own weights."""
+    path = bundled_model("squeezenet")
+
+    digests = [load_model(path, random_weights_seed=seed).digest for seed in (0, 0, 1, None)]
+
+    assert digests[0] == digests[1]
+    assert 3 == len(set(digests))
+
+
+def test_all_weights_of_a_bundled_model_become_random() -> None:
+    """No float constant with more than one element stays constant, whether stored or filled by a node."""
+    proto = onnx.load_from_string(load_model(bundled_model("squeezenet"), random_weights_seed=0).onnx_bytes)
+
+    arrays = [numpy_helper.to_array(tensor) for tensor in proto.graph.initializer]
+    assert all(np.unique(array).size > 1 for array in arrays if array.dtype.kind == "f" and array.size > 1)
+    assert not [node for node in proto.graph.node if node.op_type == "ConstantOfShape"]
+
+
+def test_what_is_no_weight_stays(tmp_path: Path) -> None:
+    """Shapes, scalars and constants of other operators are not touched."""
+    shape = numpy_helper.from_array(np.array([4, 2], "int64"), "shape")
+    scalar = numpy_helper.from_array(np.array([3.0], "float32"), "scalar")
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["z"]), helper.make_node("Mul", ["z", "scalar"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+    proto = onnx.load(save(tmp_path, nodes, inputs, [shape, scalar]))
+
+    assert 0 == randomize_weights(proto, 0)
+    assert [[4, 2], [3.0]] == [numpy_helper.to_array(tensor).tolist() for tensor in proto.graph.initializer]
+
+
+def test_random_weights_keep_the_scale_of_activations(tmp_path: Path) -> None:
+    """Through twenty convolutions and rectifiers, values stay within a factor of ten."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    nodes, weights, name = [], [], "x"
+    for layer in range(20):
+        weights.append(numpy_helper.from_array(np.full((16, 16, 3, 3), 0.02, "float32"), f"w{layer}"))
+        last = "y" if layer == 19 else f"r{layer}"
+        nodes += [
+            helper.make_node("Conv", [name, f"w{layer}"], [f"c{layer}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"c{layer}"], [last]),
+        ]
+        name = last
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 16, 16])]
+    model = load_model(save(tmp_path, nodes, inputs, weights), random_weights_seed=0)
+    session = onnxruntime.InferenceSession(model.onnx_bytes)
+
+    image = np.random.default_rng(0).standard_normal((1, 16, 16, 16)).astype("float32")
+    output = session.run(None, {"x": image})[0]
+
+    assert 0.1 < float(np.sqrt(np.mean(output**2))) < 10
