@@ -1,0 +1,140 @@
+"""The benchmarks, run as CI runs them: little work, every figure measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common import REPOSITORY, alternate
+from benchmarks.delay_link import DelayLink, LinkUnavailable, measure_round_trips_ms
+from benchmarks.processes import Process, ProcessFailed
+from fleet.testing import eventually_sync
+
+
+def _figures(*arguments: str) -> dict[str, Any]:
+    """Run a benchmark to its end and return the object of its last line."""
+    command = [sys.executable, "-m", *arguments, "--quick", "--json"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def _is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_trial_overhead_measures_both_sides() -> None:
+    """Every setting yields a cost for both sides, and ours is the smaller one by far."""
+
+    figures = _figures("benchmarks.trial_overhead")
+
+    settings = [figures, figures["one_artifact"]]
+    if "left_out" not in figures["link"]:
+        settings.append(figures["link"])
+        assert figures["link"]["peer"] > figures["link"]["round_trip_ms"]
+    for setting in settings:
+        assert setting["ours"] > 0
+        assert setting["peer"] > 2 * setting["ours"]
+        assert setting["ratio"] == pytest.approx(setting["peer"] / setting["ours"], rel=0.01)
+    assert figures["quick"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tune_matmul_measures_both_sides() -> None:
+    """Both sides tune, the best schedules of both are timed again, and ours is there first."""
+
+    figures = _figures("benchmarks.tune_matmul")
+
+    for side in ("peer", "ours"):
+        (run,) = figures["all_rounds"][side]
+        assert run["trials"] == figures["trials"]
+        assert 0 < figures[f"{side}_first_trial_sec"] <= figures[side]
+        assert figures[f"{side}_best_us"] > 0
+    assert figures["ours"] < figures["peer"]
+
+
+@pytest.mark.slow
+def test_all_run_by_one_command_refuses_unknown_names() -> None:
+    """A misspelt name ends with usage, before anything runs."""
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "trial_overheat"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "there are trial_overhead" in done.stderr
+
+
+@pytest.mark.slow
+def test_delay_link_holds_packets_for_the_round_trip() -> None:
+    """A byte and its echo take the chosen time, and nothing of the link is left afterwards."""
+    try:
+        with DelayLink(round_trip_ms=40) as link:
+            round_trips_ms = measure_round_trips_ms(link, 10)
+            names = [link.near.namespace, link.far.namespace]
+    except LinkUnavailable as error:
+        pytest.skip(str(error))
+
+    assert min(round_trips_ms) >= 39.5
+    assert statistics.median(round_trips_ms) < 80
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert not [name for name in names if name in left]
+
+
+@pytest.mark.slow
+def test_process_ends_with_all_its_children(tmp_path: Path) -> None:
+    """Children that a program leaves behind die with it."""
+    code = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+
+    with Process([sys.executable, "-c", code], tmp_path / "log") as process:
+        child_pid = int(process.wait_for(r"^\d+$")[0])
+        assert _is_alive(child_pid)
+
+    eventually_sync(lambda: not _is_alive(child_pid), timeout_sec=5.0)
+
+
+@pytest.mark.slow
+def test_process_that_fails_says_why(tmp_path: Path) -> None:
+    """What a program wrote before it ended is in the error."""
+    with Process([sys.executable, "-c", "raise SystemExit('no such board')"], tmp_path / "log") as process:
+        with pytest.raises(ProcessFailed, match=r"exit code 1(.|\n)*no such board"):
+            process.wait_for("ready")
+        with pytest.raises(ProcessFailed, match="no such board"):
+            process.finish(5.0)
+
+
+@pytest.mark.slow
+def test_process_does_not_see_the_users_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark never measures on, or writes into, the fleet that its user works with."""
+    monkeypatch.setenv("FLEET_TRACKER", "10.0.0.1:9290")
+    code = "import os; print([name for name in os.environ if name.startswith('FLEET_')])"
+
+    with Process([sys.executable, "-c", code], tmp_path / "log") as process:
+        lines = process.finish(20.0)
+
+    assert lines == ["[]"]
+
+
+def test_alternate_turns_the_order_around() -> None:
+    """Neither side always goes first, and each side's results stay its own."""
+    order: list[str] = []
+
+    results = alternate({side: lambda number, side=side: (order.append(side), number)[1] for side in ("a", "b")}, 3)
+
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
