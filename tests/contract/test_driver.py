@@ -1,0 +1,164 @@
+"""What every driver promises, whatever its hardware. A new driver joins by one line in `DRIVERS`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_agents import linux
+from device_agents.config import make_drivers, parse_config
+from device_agents.driver import Driver
+from device_agents.pool import WorkerPool
+from device_agents.registry import known_drivers
+from device_agents.watchdog import Limits
+from fleet.artifacts import digest_of
+from fleet.errors import ConfigError, DeviceClosed, DeviceError
+from fleet.selectors import device_labels, parse_selector
+from fleet.v1 import measurement_pb2, worker_pb2
+
+DRIVERS = ["cpu", "simulated"]
+_GIB = 1024**3
+
+
+class NoStrays:
+    """Counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.sweeps = 0
+
+    async def sweep(self) -> None:
+        self.sweeps += 1
+
+
+def make(name: str, **settings: Any) -> Driver:
+    return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> Driver:
+    return make(request.param)
+
+
+@pytest.fixture
+async def open_driver(driver: Driver) -> AsyncIterator[Driver]:
+    await driver.open(NoStrays())
+    yield driver
+    await driver.close()
+
+
+def test_every_installed_driver_of_this_package_is_held_to_the_contract() -> None:
+    """A driver that is registered but not listed here would go unchecked."""
+    assert sorted(DRIVERS) == known_drivers()
+
+
+async def test_opening_twice_fails(open_driver: Driver) -> None:
+    """A device has one owner."""
+    with pytest.raises(DeviceError, match="open already"):
+        await open_driver.open(NoStrays())
+
+
+async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
+    """Every call afterwards says that it is closed."""
+    await open_driver.close()
+    await open_driver.close()
+
+    for call in (open_driver.inventory, open_driver.telemetry, open_driver.worker_spec):
+        with pytest.raises(DeviceClosed):
+            call()
+    for call in (open_driver.probe, open_driver.reset):
+        with pytest.raises(DeviceClosed):
+            await call()
+    with pytest.raises(DeviceClosed):
+        await open_driver.open(NoStrays())
+
+
+async def test_nothing_works_before_open(driver: Driver) -> None:
+    """A constructor does no I/O, so there is nothing to tell."""
+    with pytest.raises(DeviceClosed):
+        driver.inventory()
+    with pytest.raises(DeviceClosed):
+        await driver.probe()
+
+
+async def test_the_inventory_is_complete_and_stays(open_driver: Driver) -> None:
+    """Selectors, builders and records find what they need."""
+    inventory = open_driver.inventory()
+
+    assert inventory == open_driver.inventory()
+    assert inventory.kind == open_driver.kind
+    assert inventory.core_count >= 1
+    assert inventory.memory_bytes > 0
+    assert inventory.device_model
+    assert inventory.host_fingerprint
+    assert json.loads(inventory.target_json)["kind"]
+    labels = device_labels(open_driver.name, inventory.kind, dict(inventory.labels))
+    for key, value in labels.items():
+        assert parse_selector(f"{key}={value}").matches(labels)
+
+
+async def test_telemetry_is_cheap(open_driver: Driver) -> None:
+    """It is read around every measurement: its best time is far below the 2 ms that a trial may cost."""
+    open_driver.telemetry()
+    times = []
+    for _ in range(20):
+        started = time.perf_counter()
+        reading = open_driver.telemetry()
+        times.append(time.perf_counter() - started)
+
+    assert reading.HasField("read_at")
+    assert min(times) < 1e-3
+
+
+async def test_a_healthy_device_says_so(open_driver: Driver) -> None:
+    """Probing returns, it does not raise."""
+    assert (await open_driver.probe()).is_healthy
+
+
+async def test_reset_sweeps_what_sessions_left(driver: Driver) -> None:
+    """No foreign process is on the device afterwards."""
+    sweeper = NoStrays()
+    await driver.open(sweeper)
+
+    await driver.reset()
+
+    assert sweeper.sweeps == 1
+    await driver.close()
+
+
+@pytest.mark.parametrize("name", DRIVERS)
+def test_unknown_settings_name_the_nearest(name: str) -> None:
+    """A typo is an error, not a default."""
+    with pytest.raises(ConfigError, match="did you mean 'name'"):
+        make(name, naem="x")
+
+
+@pytest.mark.slow
+async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Path) -> None:
+    """A worker made from its spec answers requests; what it cannot load is LOAD_FAILED or runs, never a crash."""
+    pool = WorkerPool(tmp_path / "workers", [driver.preload], Limits(memory_bytes=_GIB, disk_bytes=_GIB))
+    await driver.open(pool)
+    await pool.open()
+    try:
+        worker = await pool.start_worker(driver.worker_spec(), lambda _: None)
+        artifact = tmp_path / "artifact.so"
+        artifact.write_bytes(b"load_failed: no library")
+        request = worker_pb2.WorkerRequest(
+            measure=measurement_pb2.MeasureRequest(candidate_id="c", artifact_digest=digest_of(artifact)),
+            artifact_path=str(artifact),
+        )
+
+        response = worker_pb2.WorkerResponse.FromString(await worker.exchange(request.SerializeToString(), 10.0))
+
+        assert response.measurement.candidate_id == "c"
+        assert response.measurement.error == measurement_pb2.ERROR_KIND_LOAD_FAILED
+        await worker.kill()
+        await driver.reset()
+        assert linux.descendants_of(pool.warm_pid) == []
+    finally:
+        await driver.close()
+        await pool.close()

@@ -1,0 +1,158 @@
+"""What an artifact store promises, whatever comes and goes: bounded, whole, and true to its users."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from device_agents.store import ArtifactStore
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+
+_MAX_BYTES = 1000
+_CONTENTS = [bytes([number]) * size for number, size in enumerate((100, 200, 300, 400, 500, 600))]
+
+
+def digest_of(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def put(store: ArtifactStore, content: bytes, user: str) -> None:
+    with store.receive(digest_of(content), len(content)) as incoming:
+        incoming.write(content)
+        incoming.finish(user)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    made = ArtifactStore(tmp_path, _MAX_BYTES)
+    made.open()
+    return made
+
+
+async def test_what_was_put_is_found_whole(store: ArtifactStore) -> None:
+    """Find returns a file with exactly the content."""
+    put(store, b"content", "me")
+
+    path = await store.find(digest_of(b"content"), "me")
+
+    assert path is not None
+    assert path.read_bytes() == b"content"
+
+
+async def test_what_was_not_put_is_not_found(store: ArtifactStore) -> None:
+    """None, not an error."""
+    assert await store.find(digest_of(b"never"), "me") is None
+
+
+async def test_the_least_recently_used_goes_first(store: ArtifactStore) -> None:
+    """Finding counts as use."""
+    for content in (_CONTENTS[3], _CONTENTS[2], _CONTENTS[1]):
+        put(store, content, "me")
+    await store.find(digest_of(_CONTENTS[3]), "me")
+    store.release("me")
+
+    put(store, _CONTENTS[0] + _CONTENTS[1], "me")
+
+    kept = [await store.find(digest_of(content), "me") is not None for content in _CONTENTS[1:4]]
+    assert kept == [True, False, True]
+
+
+async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
+    """Not in the store, not on the disk."""
+    with store.receive(digest_of(b"content"), 7) as incoming:
+        incoming.write(b"cont")
+    with pytest.raises(ArtifactRefused), store.receive(digest_of(b"content"), 7) as incoming:
+        incoming.write(b"contemt")
+        incoming.finish("me")
+
+    assert await store.find(digest_of(b"content"), "me") is None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+async def test_a_restart_keeps_what_is_whole_and_drops_what_is_not(store: ArtifactStore, tmp_path: Path) -> None:
+    """A file cut short, or changed with its length kept, is not served."""
+    for content in _CONTENTS[:3]:
+        put(store, content, "me")
+    paths = [await store.find(digest_of(content), "me") for content in _CONTENTS[:3]]
+    for path, content in ((paths[0], _CONTENTS[0][:5]), (paths[1], b"x" * len(_CONTENTS[1]))):
+        path.chmod(0o600)
+        path.write_bytes(content)
+
+    again = ArtifactStore(tmp_path, _MAX_BYTES)
+    again.open()
+
+    found = [await again.find(digest_of(content), "me") is not None for content in _CONTENTS[:3]]
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "digest", ["", "sha256:", "sha256:../x", "md5:" + "0" * 64, "sha256:" + "0" * 63, "sha256:" + "0" * 64 + "\n"]
+)
+async def test_only_digests_are_names(store: ArtifactStore, digest: str) -> None:
+    """Nothing else reaches the file system."""
+    with pytest.raises(InvalidRequest):
+        await store.find(digest, "me")
+    with pytest.raises(InvalidRequest):
+        store.receive(digest, 1)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Users put, use and leave in any order, with restarts in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name)
+        self.used: dict[str, set[bytes]] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.store = ArtifactStore(self.path, _MAX_BYTES)
+        self.store.open()
+        self.used = {}
+
+    @rule(content=st.sampled_from(_CONTENTS), user=st.sampled_from("abc"))
+    def put(self, content: bytes, user: str) -> None:
+        held = {used for contents in self.used.values() for used in contents}
+        try:
+            put(self.store, content, user)
+        except DiskFull:
+            assert sum(map(len, held)) + len(content) > _MAX_BYTES
+            return
+        self.used.setdefault(user, set()).add(content)
+
+    @rule(user=st.sampled_from("abc"))
+    def release(self, user: str) -> None:
+        self.store.release(user)
+        self.used.pop(user, None)
+
+    @rule()
+    def restart(self) -> None:
+        self.start()
+
+    @invariant()
+    def is_bounded(self) -> None:
+        """On the disk, not only in the books."""
+        on_disk = sum(path.stat().st_size for path in self.path.glob("*.so"))
+        assert on_disk == self.store.size_bytes <= _MAX_BYTES
+
+    @invariant()
+    def what_is_used_is_there(self) -> None:
+        """Whatever else came meanwhile."""
+        for contents in self.used.values():
+            for content in contents:
+                path = self.path / f"{digest_of(content).removeprefix('sha256:')}.so"
+                assert path.read_bytes() == content
+
+    def teardown(self) -> None:
+        self._folder.cleanup()
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
