@@ -96,9 +96,9 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
     """Raise the database's errors as the fleet's."""
     try:
         yield
-    except sa.exc.DBAPIError as error:
+    except (sa.exc.DBAPIError, sqlite3.Error) as error:
         where = engine.url.render_as_string(hide_password=True)
-        raise _meaning_of(error.orig, where) from error
+        raise _meaning_of(error.orig if isinstance(error, sa.exc.DBAPIError) else error, where) from error
 
 
 def _sqlite_url(path: Path) -> sa.URL:

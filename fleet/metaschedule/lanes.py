@@ -11,6 +11,7 @@ was running does too when only the lease ended; not when the device faulted, sin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -203,9 +204,10 @@ class _Ride:
     async def run(self) -> None:
         """Measure until idle, or until the lease or the device is lost. Never raises a LeaseError or DeviceError."""
         try:
-            async for measurement in self._device.measure(self._trials()):
-                self._settle(self._in_flight.popleft(), measurement)
-                self._slots.release()
+            async with contextlib.aclosing(self._device.measure(self._trials())) as measurements:
+                async for measurement in measurements:
+                    self._settle(self._in_flight.popleft(), measurement)
+                    self._slots.release()
         except (LeaseError, DeviceError) as error:
             logger.warning("runner lost its device", extra={"device": self._device.name, "error": str(error)})
             self._lost(error)
@@ -219,11 +221,12 @@ class _Ride:
             if not await self._may_go_on():
                 return
             work = self._lanes._waiting.popleft()  # noqa: SLF001
-            if not await self._is_uploaded(work):
+            self._in_flight.append(work)  # before the upload, so that work is not lost when that is cancelled
+            if await self._is_uploaded(work):
+                yield work.trial
+            else:
+                self._in_flight.remove(work)
                 self._slots.release()
-                continue
-            self._in_flight.append(work)
-            yield work.trial
 
     async def _may_go_on(self) -> bool:
         """Wait for work; False when the lease ended or nothing came. Idleness begins with the last result."""
