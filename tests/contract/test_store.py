@@ -28,6 +28,10 @@ def put(store: ArtifactStore, content: bytes, user: str) -> None:
         incoming.finish(user)
 
 
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
     made = ArtifactStore(tmp_path, _MAX_BYTES)
@@ -67,12 +71,13 @@ async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore
     """Not in the store, not on the disk."""
     with store.receive(digest_of(b"content"), 7) as incoming:
         incoming.write(b"cont")
-    with pytest.raises(ArtifactRefused), store.receive(digest_of(b"content"), 7) as incoming:
+    with store.receive(digest_of(b"content"), 7) as incoming:
         incoming.write(b"contemt")
-        incoming.finish("me")
+        with pytest.raises(ArtifactRefused):
+            incoming.finish("me")
 
     assert await store.find(digest_of(b"content"), "me") is None
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert files_below(tmp_path) == []
 
 
 async def test_a_restart_keeps_what_is_whole_and_drops_what_is_not(store: ArtifactStore, tmp_path: Path) -> None:

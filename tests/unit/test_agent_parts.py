@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from device_agents import frames
 from device_agents.config import make_drivers, parse_config
 from device_agents.registry import load_driver
 from device_agents.runtimes import CandidateFailed, classify
-from device_agents.simulated_runtime import FAULTS, SimulatedRuntime
+from device_agents.simulated_runtime import SimulatedRuntime
 from device_agents.watchdog import directory_bytes
 from fleet.errors import ConfigError
 from fleet.tvm_versions import KNOWN_PAIRS, check_pair, check_versions
@@ -113,13 +112,6 @@ def test_simulated_seeds_are_other_devices(tmp_path: Path) -> None:
     assert measure(tmp_path / "a", b"one", seed=1).run_secs != measure(tmp_path / "a", b"one", seed=2).run_secs
 
 
-def test_the_documented_faults_exist() -> None:
-    """Tests everywhere ask for them by name."""
-    documented = {"crash", "hang", "sleep"}
-
-    assert documented <= set(FAULTS)
-
-
 def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
     """Blocks on disk, not apparent sizes: a sparse file is no harm."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -129,10 +121,3 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
 
     assert 100_000 <= directory_bytes(str(tmp_path)) < 300_000
     assert directory_bytes(str(tmp_path / "gone")) == 0
-
-
-def test_targets_are_json() -> None:
-    """What builders parse."""
-    from device_agents.host import read_host
-
-    assert json.loads(read_host().target_json(3))["num-cores"] == 3
