@@ -152,19 +152,16 @@ def _best_per_device(
     library: Library, workload: Workload, target: str | None, device_model: str | None, top: int
 ) -> list[Record]:
     """The fastest of each target and device model, since times of different hardware do not compare."""
-    tried = library.records(workload.shash, target_json=target, device_model=device_model, with_errors=False)
-    places = dict.fromkeys((record.target_json, record.device_model) for record in tried)
-    by_id: dict[int, Record] = {}
-    for target_json, model in places:
-        found = library.best(workload.shash, target_json=target_json or None, device_model=model or None, k=top)
-        by_id |= {record.id: record for record in found}
-    return list(by_id.values())
+    places = library.places(workload.shash, target_json=target, device_model=device_model)
+    return [
+        record
+        for target_json, model in places
+        for record in library.best(workload.shash, target_json=target_json, device_model=model, k=top)
+    ]
 
 
 def _untuned_sec(library: Library, record: Record) -> float | None:
-    untuned = library.baseline(
-        record.workload, target_json=record.target_json or None, device_model=record.device_model or None
-    )
+    untuned = library.baseline(record.workload, target_json=record.target_json, device_model=record.device_model)
     return untuned.median_sec if untuned else None
 
 

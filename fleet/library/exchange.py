@@ -98,10 +98,12 @@ def import_json(
     args_by_shash = {record.workload: args for record, args in parsed if args}
     library.add_workloads(_with_args(workload, args_by_shash.get(workload.shash, ())) for workload in known)
     new = _with_uids([record for record, _ in parsed])
-    before = {record.uid for record in library.records(kind=None)}
+    known_count = 0
     for start in range(0, len(new), _BATCH):
-        library.add_records(new[start : start + _BATCH])
-    return Exchanged(workloads=len(known), records=len(new), known_records=sum(record.uid in before for record in new))
+        batch = new[start : start + _BATCH]
+        known_count += len(library.known_uids(record.uid for record in batch))
+        library.add_records(batch)
+    return Exchanged(workloads=len(known), records=len(new), known_records=known_count)
 
 
 def _record_line(index: int, workload: Workload, record: Record) -> str:

@@ -23,7 +23,7 @@ NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which records are meant; None and "" leave a column free."""
+    """Which records are meant; None leaves a column free."""
 
     workloads: Sequence[str] | None = None
     target_json: str | None = None
@@ -35,10 +35,10 @@ class Where:
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """Conditions on `records` joined with `workloads` and `jobs`."""
         given: list[tuple[sa.ColumnElement[Any], object]] = [
-            (records.c.target_key, canonical_target(self.target_json) if self.target_json else None),
-            (records.c.device_model, self.device_model or None),
-            (records.c.tvm_version, self.tvm_version or None),
-            (jobs.c.name, self.job_name or None),
+            (records.c.target_key, None if self.target_json is None else canonical_target(self.target_json)),
+            (records.c.device_model, self.device_model),
+            (records.c.tvm_version, self.tvm_version),
+            (jobs.c.name, self.job_name),
             (records.c.kind, self.kind.value if self.kind else None),
         ]
         found = [column == value for column, value in given if value is not None]
@@ -160,6 +160,23 @@ def error_counts(connection: sa.Connection, where: Where) -> dict[str, dict[Erro
     for row in connection.execute(query):
         found.setdefault(row.shash, {})[ErrorKind(row.error) if row.error else None] = row.records
     return found
+
+
+def places(connection: sa.Connection, where: Where) -> list[tuple[str, str]]:
+    """Target and device model of every kind of hardware that has times, first measured first."""
+    query = (
+        sa.select(sa.func.min(records.c.target_json).label("target_json"), records.c.device_model)
+        .select_from(records.join(workloads).outerjoin(jobs))
+        .where(*where.clauses(), records.c.error.is_(None))
+        .group_by(records.c.target_key, records.c.device_model)
+        .order_by(sa.func.min(records.c.id))
+    )
+    return [(row.target_json, row.device_model) for row in connection.execute(query)]
+
+
+def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:
+    """Those of the uids that are stored."""
+    return set(connection.scalars(sa.select(records.c.uid).where(records.c.uid.in_(uids))))
 
 
 def only_row(connection: sa.Connection, record_id: int) -> rows.Row:

@@ -211,6 +211,19 @@ class Library:
         with engines.reading(self._engine) as connection:
             return records.best(connection, where, k=k, checked_only=checked_only)
 
+    def places(
+        self, workload: str, *, target_json: str | None = None, device_model: str | None = None
+    ) -> list[tuple[str, str]]:
+        """Target and device model of every kind of hardware on which the workload has a time."""
+        where = Where(workloads=[workload], target_json=target_json, device_model=device_model)
+        with engines.reading(self._engine) as connection:
+            return records.places(connection, where)
+
+    def known_uids(self, uids: Iterable[str]) -> set[str]:
+        """Those of the uids whose record is stored already."""
+        with engines.reading(self._engine) as connection:
+            return records.known_uids(connection, list(uids))
+
     def baseline(
         self,
         workload: str,

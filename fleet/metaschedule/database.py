@@ -56,6 +56,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         self._target = None if target is None else Target(target)
         self._device_model = device_model
         self._tvm_version = importlib.metadata.version("apache-tvm") if tvm_version is None else tvm_version
+        self._wanted_version = self._tvm_version or None
         self._checked_only = checked_only
         self._workloads: dict[str, Any] = {}
         """TVM's workloads by hash, so that records of one share it."""
@@ -132,7 +133,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             _shash(workload),
             target_json=str(target) if target else None,
             device_model=self._device_model,
-            tvm_version=self._tvm_version,
+            tvm_version=self._wanted_version,
             k=k,
             checked_only=self._checked_only,
         )
@@ -142,7 +143,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return self._library.records(
             target_json=str(self._target) if self._target else None,
             device_model=self._device_model,
-            tvm_version=self._tvm_version,
+            tvm_version=self._wanted_version,
             with_errors=False,
         )
 

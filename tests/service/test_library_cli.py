@@ -55,6 +55,25 @@ def test_best_shows_each_device_model_by_itself(path: str) -> None:
     assert "8.0x" in out
 
 
+def test_records_without_a_target_stand_by_themselves(path: str) -> None:
+    """What an import left without target is listed beside the others, once."""
+    with Library.open(path) as library:
+        library.add_record(
+            NewRecord(
+                workload="1",
+                target_json="",
+                device_model="pi4",
+                tvm_version="",
+                trace_json="[[7],[]]",
+                run_secs=(3e-3,),
+            )
+        )
+
+    rows = json.loads(fleet("best", "--library", path, "--json")[1])
+
+    assert [(row["target"], row["best_us"]) for row in rows] == [("llvm", 1000.0), ("llvm", 500.0), ("", 3000.0)]
+
+
 def test_best_gives_data(path: str) -> None:
     """--json has everything needed to use a record, and the filters hold."""
     code, out, _ = fleet("best", "--library", path, "--json", "--device-model", "pi4", "--top", "2")
