@@ -62,7 +62,8 @@ class AgentServicer:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
         event = _attached(first, context.peer())
         outbox: FenceOutbox = Outbox(_MAX_UNSENT)
-        if older := self._outboxes.get(event.agent_id):
+        older = self._outboxes.get(event.agent_id)
+        if older is not None:
             older.close()
         self._outboxes[event.agent_id] = outbox
         context.add_done_callback(lambda _: self._drop(event.agent_id, outbox))

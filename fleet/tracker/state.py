@@ -185,8 +185,7 @@ class TrackerState:
 
     def _park_requests(self, client: Client) -> None:
         """A newer stream replaced the client's older one: what it still waits for is what it repeats soon."""
-        for request in client.requests.values():
-            self.queue.discard(request)
+        self.queue.discard_many(client.requests.values())
         client.parked |= client.requests
         client.requests.clear()
         client.lost_until_sec = self._now + self.limits.grace_sec
@@ -198,8 +197,9 @@ class TrackerState:
             return
         self.version += 1
         client.is_connected = False
-        for request in list(client.requests.values()):
-            self._remove(request)
+        self.queue.discard_many(client.requests.values())
+        self._changes.requests |= dict.fromkeys(request.key for request in client.requests.values())
+        client.requests.clear()
         for request in list(client.parked.values()):
             self._unpark(request)
         if not client.leases:

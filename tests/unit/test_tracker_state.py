@@ -191,9 +191,7 @@ def test_selector_of_an_offline_device_waits(bench: Bench) -> None:
     ("request_id", "selector", "priority", "error_class"),
     [("", "cpu", 0, "InvalidRequest"), ("r", "k=", 0, "InvalidRequest"), ("r", "cpu", 101, "InvalidRequest")],
 )
-def test_bad_request_is_refused(
-    bench: Bench, request_id: str, selector: str, priority: int, error_class: str
-) -> None:
+def test_bad_request_is_refused(bench: Bench, request_id: str, selector: str, priority: int, error_class: str) -> None:
     """A request without an id, with a malformed selector or a priority out of bounds is the caller's mistake."""
     bench.attach("a")
     bench.connect("alice")

@@ -1,0 +1,122 @@
+"""The bare protocol of a client, for tests that look at what the tracker says word by word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+from fleet import rpc
+from fleet.errors import TrackerUnavailable
+from fleet.testing.waiting import eventually
+from fleet.v1 import lease_pb2, lease_service_pb2
+from fleet.wire import duration
+
+
+class LeaseStream:
+    """One `OpenLeases` stream that remembers every answer: `async with LeaseStream(address, "client-1") as stream`."""
+
+    def __init__(self, tracker_address: str, client_id: str, *, holder: str = "tester@here") -> None:
+        self.welcome: lease_service_pb2.Welcome | None = None
+        self.granted: dict[str, lease_pb2.Granted] = {}
+        """By request_id, the newest."""
+        self.queued: dict[str, lease_pb2.PendingRequest] = {}
+        self.refused: dict[str, lease_service_pb2.Refused] = {}
+        self.renewed: dict[str, lease_service_pb2.Renewed] = {}
+        """By lease name."""
+        self.ended: dict[str, lease_service_pb2.LeaseEnded] = {}
+        self.error: Exception | None = None
+        """Why the stream ended, once it has."""
+        self._tracker_address = tracker_address
+        self._hello = lease_service_pb2.ClientHello(client_id=client_id, holder=holder)
+        self._outgoing: asyncio.Queue[lease_service_pb2.OpenLeasesRequest] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect; return when the tracker has welcomed the client.
+
+        Raises:
+            FleetError: the tracker refused.
+        """
+        self._task = asyncio.create_task(self._run(), name="lease stream")
+        await eventually(lambda: self.welcome or self.error)
+        if self.error:
+            await self.close()
+            raise self.error
+
+    async def close(self) -> None:
+        """Go away, as a process that ends does."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    def say(self, *events: lease_service_pb2.ClientEvent) -> None:
+        """Send events in one message."""
+        self._outgoing.put_nowait(lease_service_pb2.OpenLeasesRequest(events=events))
+
+    def acquire(
+        self, request_id: str, selector: str, *, ttl_sec: float = 30.0, wait_timeout_sec: float = 0.0, priority: int = 0
+    ) -> None:
+        """Ask for a device."""
+        acquire = lease_pb2.Acquire(
+            request_id=request_id,
+            selector=selector,
+            ttl=duration(ttl_sec),
+            wait_timeout=duration(wait_timeout_sec),
+            priority=priority,
+        )
+        self.say(lease_service_pb2.ClientEvent(acquire=acquire))
+
+    async def grant(self, request_id: str, selector: str, **options: float) -> lease_pb2.Granted:
+        """Ask for a device and wait for it."""
+        self.acquire(request_id, selector, **options)  # type: ignore[arg-type]
+        return await eventually(lambda: self.granted.get(request_id))
+
+    def release(self, lease_name: str) -> None:
+        """Give a lease back."""
+        release = lease_service_pb2.Release(lease_name=lease_name)
+        self.say(lease_service_pb2.ClientEvent(release=release))
+
+    def renew(self, lease_name: str) -> None:
+        """Keep a lease."""
+        self.say(lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=lease_name)))
+
+    async def __aenter__(self) -> LeaseStream:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self) -> None:
+        try:
+            async with rpc.make_channel(self._tracker_address) as channel:
+                stub = rpc.Stub(channel, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"])
+                async for response in stub.open_leases(self._messages()):
+                    for event in response.events:
+                        self._take(event)
+            self.error = ConnectionError("the tracker ended the stream")
+        except grpc.aio.AioRpcError as error:
+            self.error = rpc.from_rpc_error(error, TrackerUnavailable)
+
+    async def _messages(self) -> AsyncIterator[lease_service_pb2.OpenLeasesRequest]:
+        yield lease_service_pb2.OpenLeasesRequest(hello=self._hello)
+        while True:
+            yield await self._outgoing.get()
+
+    def _take(self, event: lease_service_pb2.TrackerEvent) -> None:
+        match event.WhichOneof("kind"):
+            case "welcome":
+                self.welcome = event.welcome
+            case "granted":
+                self.granted[event.granted.request_id] = event.granted
+            case "queued":
+                self.queued[event.queued.request_id] = event.queued
+            case "refused":
+                self.refused[event.refused.request_id] = event.refused
+            case "renewed":
+                self.renewed[event.renewed.lease.name] = event.renewed
+            case "lease_ended":
+                self.ended[event.lease_ended.lease_name] = event.lease_ended

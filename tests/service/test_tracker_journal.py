@@ -1,0 +1,196 @@
+"""The journal on a real disk: what was written comes back, and files that are none are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import ConfigError, DiskFull
+from fleet.testing import Ledger
+from fleet.tracker.journal import Journal
+from fleet.tracker.records import Changes, Device, Durable, Lease, Request
+
+NOW = 1_000_000.0
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+SEC = st.floats(0, 4e9)
+
+
+def contents(durable: Durable) -> object:
+    devices = sorted((dataclasses.astuple(device) for device in durable.devices), key=lambda row: row[0])
+    requests = sorted((dataclasses.astuple(request) for request in durable.requests), key=lambda row: row[:2])
+    return devices, requests
+
+
+@st.composite
+def leases(draw: st.DrawFn, device_name: str, epoch: int) -> Lease:
+    texts = {name: draw(TEXT) for name in ("name", "client_id", "request_id", "holder", "purpose")}
+    times = {f"{name}_sec": draw(SEC) for name in ("ttl", "granted_at", "expires_at", "ends_at")}
+    return Lease(device_name=device_name, epoch=epoch, **texts, **times)
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> Device:
+    name, epoch = f"devices/{draw(st.integers(0, 3))}", draw(st.integers(0, 2**62))
+    return Device(
+        name=name,
+        kind=draw(TEXT),
+        labels=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
+        description=draw(st.binary(max_size=8)),
+        address=draw(TEXT),
+        agent_id=draw(TEXT),
+        epoch=epoch,
+        attached_at_sec=draw(SEC),
+        detached_at_sec=draw(st.none() | SEC),
+        lease=draw(st.none() | leases(name, epoch)),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    return Request(
+        client_id=draw(st.sampled_from(["a", "b"])),
+        request_id=draw(st.sampled_from(["1", "2"])),
+        holder=draw(TEXT),
+        selector=draw(TEXT),
+        priority=draw(st.integers(-100, 100)),
+        ttl_sec=draw(SEC),
+        max_duration_sec=draw(SEC),
+        deadline_sec=draw(st.none() | SEC),
+        asked_at_sec=draw(SEC),
+        purpose=draw(TEXT),
+        order=(draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 2**40))),
+    )
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Changes:
+    changed = Changes()
+    for device in draw(st.lists(devices(), max_size=3)):
+        is_gone = draw(st.booleans())
+        changed.devices[device.name] = changed.leases[device.name] = None if is_gone else device
+    for request in draw(st.lists(requests(), max_size=3)):
+        changed.requests[request.key] = request if draw(st.booleans()) else None
+    return changed
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(changes(), max_size=6))
+@pytest.mark.slow
+def test_what_was_written_comes_back(tmp_path: Path, written: list[Changes]) -> None:
+    """Any sequence of changes, closed and opened again, gives what an ideal memory would."""
+    path = tmp_path / "journal.sqlite"
+    path.unlink(missing_ok=True)
+    journal, ledger = Journal(path), Ledger()
+    journal.open(NOW)
+    for change in written:
+        journal.write(change)
+        ledger.write(change)
+    journal.close()
+
+    reopened = Journal(path)
+    try:
+        assert contents(ledger.open(NOW)) == contents(reopened.open(NOW))
+    finally:
+        reopened.close()
+
+
+def test_every_start_counts(tmp_path: Path) -> None:
+    """Boot numbers grow with each start, and a fresh journal begins above those of one that was wiped."""
+    boots = []
+    for _ in range(3):
+        journal = Journal(tmp_path / "journal.sqlite")
+        boots.append(journal.open(NOW).boot)
+        journal.close()
+
+    fresh = Journal(tmp_path / "fresh.sqlite")
+    boots.append(fresh.open(NOW + 600).boot)
+    fresh.close()
+
+    assert boots == sorted(set(boots))
+
+
+def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """And is left as it was."""
+    path = tmp_path / "journal.sqlite"
+    path.write_text("shopping list: " + "milk " * 500)
+
+    with pytest.raises(ConfigError, match="move it away"):
+        Journal(path).open(NOW)
+
+    assert path.read_text().startswith("shopping list")
+
+
+def test_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    """A SQLite file without the tracker's mark is not touched."""
+    path = tmp_path / "journal.sqlite"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE photos (name TEXT)")
+    other.close()
+
+    with pytest.raises(ConfigError, match="another program"):
+        Journal(path).open(NOW)
+
+
+def test_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+    """The message says which version it has."""
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    journal.open(NOW)
+    journal.close()
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+
+    with pytest.raises(ConfigError, match="version 99"):
+        Journal(path).open(NOW)
+
+
+def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
+    """A change that does not fit raises DiskFull, leaves the file as it was, and fits later."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.open(NOW)
+    assert journal._connection
+    (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
+    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+    names = [f"devices/{i}" for i in range(200)]
+    device = {
+        name: Device(name=name, kind="cpu", labels={}, description=b"x" * 500, address="", agent_id="")
+        for name in names
+    }
+    change = Changes(devices=dict(device), leases=dict(device))
+
+    with pytest.raises(DiskFull, match=r"journal\.sqlite"):
+        journal.write(change)
+    (count,) = journal._connection.execute("SELECT count(*) FROM devices").fetchone()
+    journal._connection.execute("PRAGMA max_page_count = 100000")
+    journal.write(change)
+    journal.close()
+
+    assert count == 0
+    reopened = Journal(journal.path)
+    assert len(reopened.open(NOW).devices) == 200
+    reopened.close()
+
+
+@pytest.mark.slow
+def test_log_is_folded_into_the_file(tmp_path: Path) -> None:
+    """A tracker that runs for months does not keep every change it ever made."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.open(NOW)
+    name = "devices/a"
+    device = Device(name=name, kind="cpu", labels={}, description=b"", address="", agent_id="")
+    for epoch in range(12_000):
+        device.epoch = epoch
+        journal.write(Changes(devices={name: device}, leases={name: device}))
+        if journal._folding and epoch % 500 == 0:
+            journal._folding.join()
+
+    log_bytes = (tmp_path / "journal.sqlite-wal").stat().st_size
+    journal.close()
+
+    assert log_bytes < 12_000 * 2 * 4096 / 2

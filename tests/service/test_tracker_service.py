@@ -1,0 +1,389 @@
+"""The tracker through real gRPC: streams, tokens, fences, restarts, snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from fleet import rpc
+from fleet.errors import AlreadyExists, InvalidRequest, NotFound, TrackerUnavailable
+from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.tokens import TokenVerifier
+from fleet.tracker.records import Limits
+from fleet.v1 import (
+    agent_service_pb2,
+    device_pb2,
+    fleet_service_pb2,
+    job_pb2,
+    lease_service_pb2,
+)
+from fleet.wire import duration, timestamp_sec
+
+LEASES = lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"]
+FLEET = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
+AGENTS = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+LIMITS = Limits(grace_sec=0.3, min_ttl_sec=0.05)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[ServedTracker]:
+    async with serve_tracker(limits=LIMITS) as served:
+        yield served
+
+
+async def snapshot(address: str) -> fleet_service_pb2.Snapshot:
+    async with rpc.make_channel(address) as channel:
+        response = await rpc.Stub(channel, FLEET).get_fleet(fleet_service_pb2.GetFleetRequest())
+        return response.snapshot
+
+
+async def test_grant_carries_a_token_that_the_agent_can_check(served: ServedTracker) -> None:
+    """The token is signed with the key that agents got, and says what the lease says."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"], address=":77") as agent,
+        LeaseStream(served.address, "c") as stream,
+    ):
+        granted = await stream.grant("r1", "simulated")
+
+        claims = TokenVerifier(agent.public_key).verify(granted.token)
+        assert (claims.lease_name, claims.device_name) == (granted.lease.name, "devices/a")
+        assert claims.epoch == granted.lease.epoch > agent.fences["devices/a"]
+        assert claims.expires_at == granted.lease.expires_at
+        assert granted.device.address == "127.0.0.1:77"
+        assert granted.device.state == device_pb2.DEVICE_STATE_LEASED
+
+
+async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracker) -> None:
+    """The second client is told its position and why it waits, then gets the device; the agent hears of the end."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]) as agent,
+        LeaseStream(served.address, "one", holder="alice@lab") as one,
+        LeaseStream(served.address, "two") as two,
+    ):
+        first = await one.grant("r1", "simulated")
+        two.acquire("r1", "simulated")
+        queued = await eventually(lambda: two.queued.get("r1"))
+
+        one.release(first.lease.name)
+
+        second = await eventually(lambda: two.granted.get("r1"))
+        await eventually(lambda: agent.fences["devices/a"] == first.lease.epoch)
+        assert queued.position == 0
+        assert queued.reason.startswith("devices/a is held by alice@lab for ")
+        assert second.lease.epoch > first.lease.epoch
+        assert one.ended[first.lease.name].end == lease_service_pb2.LEASE_END_RELEASED
+
+
+@pytest.mark.slow
+async def test_position_is_told_again_when_it_changes(served: ServedTracker) -> None:
+    """Whoever waits sees itself move up."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "one") as one,
+        LeaseStream(served.address, "two") as two,
+    ):
+        first = await one.grant("r1", "simulated")
+        one.acquire("r2", "simulated")
+        await eventually(lambda: "r2" in one.queued)
+        two.acquire("r1", "simulated")
+        await eventually(lambda: two.queued.get("r1") and two.queued["r1"].position == 1)
+
+        one.release(first.lease.name)
+
+        await eventually(lambda: two.queued["r1"].position == 0)
+
+
+async def test_renewal_gives_a_token_that_lasts_longer(served: ServedTracker) -> None:
+    """Same epoch, later end."""
+    async with SimulatedAgent(served.address, ["devices/a"]) as agent, LeaseStream(served.address, "c") as stream:
+        granted = await stream.grant("r1", "simulated", ttl_sec=5.0)
+
+        stream.renew(granted.lease.name)
+
+        renewed = await eventually(lambda: stream.renewed.get(granted.lease.name))
+        claims = TokenVerifier(agent.public_key).verify(renewed.token)
+        assert claims.epoch == granted.lease.epoch
+        assert timestamp_sec(claims.expires_at) > timestamp_sec(granted.lease.expires_at)
+
+
+async def test_lease_that_is_not_renewed_expires(served: ServedTracker) -> None:
+    """The holder is told, the device is free again, and renewing says how it ended."""
+    async with SimulatedAgent(served.address, ["devices/a"]), LeaseStream(served.address, "c") as stream:
+        granted = await stream.grant("r1", "simulated", ttl_sec=0.1)
+        ended = await eventually(lambda: stream.ended.get(granted.lease.name))
+        stream.ended.clear()
+
+        stream.renew(granted.lease.name)
+
+        again = await eventually(lambda: stream.ended.get(granted.lease.name))
+        assert ended.end == again.end == lease_service_pb2.LEASE_END_EXPIRED
+        await stream.grant("r2", "simulated")
+
+
+async def test_refusal_says_what_there_is(served: ServedTracker) -> None:
+    """A selector that no device can ever satisfy fails at once."""
+    async with SimulatedAgent(served.address, ["devices/a"]), LeaseStream(served.address, "c") as stream:
+        stream.acquire("r1", "cuda")
+
+        refused = await eventually(lambda: stream.refused.get("r1"))
+
+        assert refused.error_class == "NoMatchingDevice"
+        assert "devices/a (simulated)" in refused.message
+
+
+@pytest.mark.slow
+async def test_lost_client_is_cleaned_up_after_the_grace_time(served: ServedTracker) -> None:
+    """Its waiting request leaves at once, its lease a little later."""
+    async with SimulatedAgent(served.address, ["devices/a"]):
+        stream = LeaseStream(served.address, "c")
+        await stream.open()
+        await stream.grant("r1", "simulated")
+        stream.acquire("r2", "simulated")
+        await eventually(lambda: "r2" in stream.queued)
+
+        await stream.close()
+
+        await eventually(lambda: not len(served.tracker.state.queue))
+        assert served.tracker.state.leases
+        await eventually(lambda: not served.tracker.state.leases)
+        assert not served.tracker.state.clients
+
+
+async def test_newer_stream_of_a_client_replaces_the_older(served: ServedTracker) -> None:
+    """The older stream ends, the lease goes on with the newer."""
+    async with SimulatedAgent(served.address, ["devices/a"]), LeaseStream(served.address, "c") as older:
+        granted = await older.grant("r1", "simulated")
+
+        async with LeaseStream(served.address, "c") as newer:
+            await eventually(lambda: older.error)
+            assert newer.welcome
+            assert [lease.name for lease in newer.welcome.leases] == [granted.lease.name]
+            newer.release(granted.lease.name)
+            await eventually(lambda: granted.lease.name in newer.ended)
+
+
+async def test_restart_keeps_leases_queue_and_epochs(served: ServedTracker) -> None:
+    """After a restart on the same journal clients find what they had, and what waited is served in order."""
+    async with SimulatedAgent(served.address, ["devices/a"]) as agent, LeaseStream(served.address, "one") as one:
+        granted = await one.grant("r1", "simulated")
+        async with LeaseStream(served.address, "two") as two:
+            two.acquire("r1", "simulated")
+            await eventually(lambda: "r1" in two.queued)
+            await served.restart()
+            await eventually(lambda: agent.error and one.error and two.error)
+
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]) as agent,
+        LeaseStream(served.address, "one") as one,
+        LeaseStream(served.address, "two") as two,
+    ):
+        assert one.welcome
+        assert [lease.name for lease in one.welcome.leases] == [granted.lease.name]
+        assert agent.fences["devices/a"] == granted.lease.epoch - 1
+        two.acquire("r1", "simulated")
+        await eventually(lambda: "r1" in two.queued)
+        one.release(granted.lease.name)
+        second = await eventually(lambda: two.granted.get("r1"))
+        assert second.lease.epoch >> 32 > granted.lease.epoch >> 32
+
+
+async def test_agent_that_detaches_leaves_its_device_offline(served: ServedTracker) -> None:
+    """Snapshots say so, and a lease goes on."""
+    async with LeaseStream(served.address, "c") as stream:
+        async with SimulatedAgent(served.address, ["devices/a"]):
+            granted = await stream.grant("r1", "simulated")
+
+        await eventually(lambda: not served.tracker.state.devices["devices/a"].is_attached)
+
+        shown = await snapshot(served.address)
+        assert [device.state for device in shown.devices] == [device_pb2.DEVICE_STATE_OFFLINE]
+        assert [lease.name for lease in shown.leases] == [granted.lease.name]
+
+
+async def test_unhealthy_device_is_shown_as_faulted(served: ServedTracker) -> None:
+    """With the agent's reason and its readings."""
+    async with SimulatedAgent(served.address, ["devices/a"]) as agent:
+        agent.report("devices/a", is_healthy=False, reason="fan broken", temp_c=99.0)
+
+        await eventually(lambda: not served.tracker.state.devices["devices/a"].is_healthy)
+
+        (device,) = (await snapshot(served.address)).devices
+        assert (device.state, device.reason) == (device_pb2.DEVICE_STATE_FAULTED, "fan broken")
+        assert device.telemetry.temp_c == 99.0
+
+
+async def test_second_agent_with_the_same_device_is_refused(served: ServedTracker) -> None:
+    """Device names are unique among attached agents."""
+    async with SimulatedAgent(served.address, ["devices/a"], agent_id="one"):
+        with pytest.raises(AlreadyExists, match="devices/a"):
+            await SimulatedAgent(served.address, ["devices/a"], agent_id="two").open()
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "address"),
+    [
+        (["pi4"], "cpu", ":1"),
+        (["devices/../x"], "cpu", ":1"),
+        (["devices/a", "devices/a"], "cpu", ":1"),
+        (["devices/a"], "CPU!", ":1"),
+        (["devices/a"], "cpu", "nowhere"),
+        (["devices/a"], "cpu", "host:99999"),
+    ],
+)
+async def test_malformed_agent_is_refused(served: ServedTracker, names: list[str], kind: str, address: str) -> None:
+    """Names, kinds and addresses are checked before anything is taken in."""
+    with pytest.raises(InvalidRequest):
+        await SimulatedAgent(served.address, names, kind=kind, address=address).open()
+
+    assert not served.tracker.state.devices
+
+
+async def test_stream_without_hello_is_refused(served: ServedTracker) -> None:
+    """Whoever does not say who it is gets no lease."""
+    with pytest.raises(InvalidRequest, match="client_id"):
+        await LeaseStream(served.address, "").open()
+    with pytest.raises(InvalidRequest, match="agent_id"):
+        await SimulatedAgent(served.address, [], agent_id="").open()
+
+
+async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> None:
+    """The operator gets the lease back as it was; the holder is told the reason; twice is not found."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "c") as stream,
+        rpc.make_channel(served.address) as channel,
+    ):
+        granted = await stream.grant("r1", "simulated")
+        request = lease_service_pb2.RevokeLeaseRequest(lease_name=granted.lease.name, reason="repair")
+        stub = rpc.Stub(channel, LEASES)
+
+        response = await stub.revoke_lease(request)
+
+        ended = await eventually(lambda: stream.ended.get(granted.lease.name))
+        assert response.lease.name == granted.lease.name
+        assert ended.end == lease_service_pb2.LEASE_END_REVOKED
+        assert "repair" in ended.message
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.revoke_lease(request)
+        assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), NotFound)
+
+
+async def test_snapshot_shows_the_whole_fleet(served: ServedTracker) -> None:
+    """Devices sorted by name, live leases, the queue with positions and reasons, counts."""
+    async with SimulatedAgent(served.address, ["devices/b", "devices/a"]), LeaseStream(served.address, "c") as stream:
+        await stream.grant("r1", "name=a")
+        for i in range(3):
+            stream.acquire(f"w{i}", "name=a")
+        await eventually(lambda: len(stream.queued) == 3)
+
+        shown = await snapshot(served.address)
+
+        assert [device.name for device in shown.devices] == ["devices/a", "devices/b"]
+        assert [device.holder for device in shown.devices] == ["tester@here", ""]
+        assert [request.position for request in shown.requests] == [0, 1, 2]
+        assert (shown.request_count, shown.grant_count, len(shown.leases)) == (3, 1, 1)
+
+
+async def test_watcher_sees_changes(served: ServedTracker) -> None:
+    """The first snapshot comes at once, the next one after a change, with a larger version."""
+    async with rpc.make_channel(served.address) as channel:
+        request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(0.1))
+        call = rpc.Stub(channel, FLEET).watch_fleet(request)
+        first = (await call.read()).snapshot
+
+        async with SimulatedAgent(served.address, ["devices/a"]):
+            second = (await call.read()).snapshot
+
+        assert (len(first.devices), len(second.devices)) == (0, 1)
+        assert second.version > first.version
+        call.cancel()
+
+
+async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracker) -> None:
+    """A running job is shown while its client is there; afterwards nobody believes that it runs."""
+    running = job_pb2.Job(name="jobs/1", state=job_pb2.JOB_STATE_RUNNING)
+    finished = job_pb2.Job(name="jobs/2", state=job_pb2.JOB_STATE_FINISHED)
+
+    async def states() -> dict[str, int]:
+        return {job.name: job.state for job in (await snapshot(served.address)).jobs}
+
+    async with LeaseStream(served.address, "c") as stream:
+        stream.say(*(lease_service_pb2.ClientEvent(job=job) for job in (running, finished)))
+        while await states() != {"jobs/1": job_pb2.JOB_STATE_RUNNING, "jobs/2": job_pb2.JOB_STATE_FINISHED}:
+            await asyncio.sleep(0.01)
+
+    async def is_interrupted() -> bool:
+        return (await states())["jobs/1"] == job_pb2.JOB_STATE_INTERRUPTED
+
+    await eventually(is_interrupted)
+    assert (await states())["jobs/2"] == job_pb2.JOB_STATE_FINISHED
+
+
+@pytest.mark.slow
+async def test_client_that_never_reads_loses_its_stream(served: ServedTracker) -> None:
+    """What waits for it is bounded: it is cut off, forgotten, and others are served as before."""
+    served.tracker.lease_servicer._max_unsent = 2_000
+    async with SimulatedAgent(served.address, ["devices/a"]), rpc.make_channel(served.address) as channel:
+        call = rpc.Stub(channel, LEASES).open_leases()
+        hello = lease_service_pb2.ClientHello(client_id="deaf", holder="x" * 1000)
+        await call.write(lease_service_pb2.OpenLeasesRequest(hello=hello))
+        # Every renewal of an unknown lease is answered; the name makes the answers large enough to fill all buffers.
+        events = [
+            lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=f"leases/{i}{'x' * 2000}"))
+            for i in range(500)
+        ]
+        writer = asyncio.create_task(_write_for_ever(call, events))
+        most = 0
+
+        for _ in range(100):
+            outbox = served.tracker.lease_servicer._outboxes.get("deaf")
+            most = max(most, len(outbox) if outbox is not None else 0)
+            await asyncio.sleep(0.005)
+
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        assert 500 <= most <= 2_000
+        async with LeaseStream(served.address, "other") as stream:
+            await stream.grant("r1", "simulated")
+        call.cancel()
+        await eventually(lambda: "deaf" not in served.tracker.lease_servicer._outboxes)
+
+
+async def _write_for_ever(call: grpc.aio.StreamStreamCall, events: list[lease_service_pb2.ClientEvent]) -> None:  # type: ignore[type-arg]
+    while True:
+        await call.write(lease_service_pb2.OpenLeasesRequest(events=events))
+
+
+@pytest.mark.slow
+async def test_full_disk_refuses_grants_and_loses_nothing(tmp_path: Path) -> None:
+    """While the journal cannot grow, live leases go on and new ones are refused with the reason; then all goes on."""
+    async with serve_tracker(state_dir=tmp_path) as served:
+        names = [f"devices/d{i}" for i in range(400)]
+        async with SimulatedAgent(served.address, names), LeaseStream(served.address, "c") as stream:
+            held = await stream.grant("r0", "simulated")
+            connection = served.tracker.journal._connection
+            assert connection
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+
+            for i in range(1, 400):
+                stream.acquire(f"r{i}", "simulated")
+            refused = await eventually(lambda: next(iter(stream.refused.values()), None))
+            stream.renew(held.lease.name)
+            await eventually(lambda: held.lease.name in stream.renewed)
+            told = dict(stream.granted)
+            connection.execute("PRAGMA max_page_count = 1000000")
+            await eventually(lambda: not served.tracker.state.journal_trouble)
+            await stream.grant("after", "simulated")
+
+            assert refused.error_class == "DiskFull"
+            assert str(tmp_path) in refused.message
+            live = {device.lease.request_id for device in served.tracker.state.devices.values() if device.lease}
+            assert live == told.keys() | {"after"}
+            await stream.close()
+            await served.restart()
+            assert {lease.request_id for lease in served.tracker.state.leases.values()} == live
