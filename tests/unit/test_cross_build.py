@@ -43,8 +43,8 @@ def test_artifact_is_named_by_its_digest_and_keeps_its_facts(tmp_path: Path) -> 
 
     assert artifact == Artifact.of_file(artifact.path)
     assert artifact.digest == f"sha256:{artifact.path.stem}"
-    assert [False, False, True] == [spec.is_output for spec in artifact.args]
-    assert ModuleKind.FUNCTIONS == artifact.module_kind
+    assert [spec.is_output for spec in artifact.args] == [False, False, True]
+    assert artifact.module_kind == ModuleKind.FUNCTIONS
     assert architecture(TARGET) == elf_machine(artifact.path.read_bytes()[:20])
     assert {artifact.path.name, f"{artifact.path.name}.json"} == {path.name for path in tmp_path.iterdir()}
 
@@ -61,7 +61,7 @@ def test_object_of_another_architecture_is_never_linked_for_this_one(tmp_path: P
     with pytest.raises((ConfigError, BuildError)):
         build(module_of(matmul(16).mod_json), target, tmp_path, linker="gcc")
 
-    assert [] == [path for path in tmp_path.iterdir() if path.suffix == ".so"]
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".so"] == []
 
 
 def test_target_that_tvm_does_not_know_is_a_config_error(tmp_path: Path) -> None:

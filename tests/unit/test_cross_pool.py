@@ -58,8 +58,8 @@ def test_crash_costs_one_task(pool: BuildPool, task: Callable[[], None], said: s
     with pytest.raises(BuildError, match=said) as caught:
         crashed.result()
 
-    assert "BUILD_FAILED" == caught.value.kind
-    assert [1, 2, 3, 4, 5] * 2 == [future.result() for future in before + after]
+    assert caught.value.kind == "BUILD_FAILED"
+    assert [future.result() for future in before + after] == [1, 2, 3, 4, 5] * 2
 
 
 def test_last_words_of_a_crash_are_kept(pool: BuildPool) -> None:
@@ -75,8 +75,8 @@ def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
     with pytest.raises(BuildError, match=r"hang took longer than 0.3 s") as caught:
         hanging.result()
 
-    assert "BUILD_TIMEOUT" == caught.value.kind
-    assert 3 == pool.submit(tasks.add, 1, 2).result()
+    assert caught.value.kind == "BUILD_TIMEOUT"
+    assert pool.submit(tasks.add, 1, 2).result() == 3
 
 
 def test_waiting_does_not_count_as_running() -> None:
@@ -85,7 +85,7 @@ def test_waiting_does_not_count_as_running() -> None:
         blocker = pool.submit_within(1.0, tasks.hang)
         waiting = pool.submit_within(0.9, tasks.add, 1, 1)
 
-        assert 2 == waiting.result()
+        assert waiting.result() == 2
         assert isinstance(blocker.exception(), BuildError)
 
 
@@ -142,7 +142,7 @@ def test_workers_load_only_the_intrinsics_of_the_target(pool: BuildPool) -> None
 
 async def test_it_serves_asyncio(pool: BuildPool) -> None:
     """It is an Executor like any other."""
-    assert 5 == await asyncio.get_running_loop().run_in_executor(pool, tasks.add, 2, 3)
+    assert await asyncio.get_running_loop().run_in_executor(pool, tasks.add, 2, 3) == 5
 
 
 SCRIPT = """
@@ -168,12 +168,12 @@ def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
         [sys.executable, str(script), str(Path(tasks.__file__).parent)], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
-    assert "main runs" == parent.stdout.readline().strip()
+    assert parent.stdout.readline().strip() == "main runs"
     workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert all(is_running(worker) for worker in workers)
 
     parent.kill()
     rest = parent.communicate()[0]
 
-    assert "" == rest
+    assert rest == ""
     wait_for(lambda: not any(is_running(worker) for worker in workers))

@@ -122,5 +122,5 @@ def test_largest_error_is_taken_over_all_outputs() -> None:
     """One number for a whole model."""
     a, b = np.zeros(3, "float32"), np.array([0, -2.5, 1], "float32")
 
-    assert 2.5 == max_abs_error([a, a], [a, b])
-    assert 0.0 == max_abs_error([], [])
+    assert max_abs_error([a, a], [a, b]) == 2.5
+    assert max_abs_error([], []) == 0.0

@@ -41,9 +41,9 @@ def test_inputs_are_what_the_graph_says(tmp_path: Path) -> None:
     ]
     model = load_model(save(tmp_path, [helper.make_node("MatMul", ["x", "w"], ["y"])], listed, [weight]))
 
-    assert ("x",) == model.input_names
+    assert model.input_names == ("x",)
     assert (TensorSpec((2, 4), "float32"),) == model.inputs
-    assert "model" == model.title
+    assert model.title == "model"
 
 
 def test_symbolic_shape_is_named_with_the_way_out(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_given_shape_makes_the_model_static(tmp_path: Path) -> None:
 
     dims = onnx.load_from_string(model.onnx_bytes).graph.input[0].type.tensor_type.shape.dim
     assert (TensorSpec((5, 3), "float32"),) == model.inputs
-    assert [5, 3] == [dim.dim_value for dim in dims]
+    assert [dim.dim_value for dim in dims] == [5, 3]
     assert model.digest != load_model(path, shapes={"image": (6, 3)}).digest
 
 
@@ -112,7 +112,7 @@ def test_random_weights_are_seeded() -> None:
     digests = [load_model(path, random_weights_seed=seed).digest for seed in (0, 0, 1, None)]
 
     assert digests[0] == digests[1]
-    assert 3 == len(set(digests))
+    assert len(set(digests)) == 3
 
 
 def test_all_weights_of_a_bundled_model_become_random() -> None:
@@ -132,8 +132,8 @@ def test_what_is_no_weight_stays(tmp_path: Path) -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
     proto = onnx.load(save(tmp_path, nodes, inputs, [shape, scalar]))
 
-    assert 0 == randomize_weights(proto, 0)
-    assert [[4, 2], [3.0]] == [numpy_helper.to_array(tensor).tolist() for tensor in proto.graph.initializer]
+    assert randomize_weights(proto, 0) == 0
+    assert [numpy_helper.to_array(tensor).tolist() for tensor in proto.graph.initializer] == [[4, 2], [3.0]]
 
 
 def test_random_weights_keep_the_scale_of_activations(tmp_path: Path) -> None:

@@ -1,0 +1,249 @@
+"""Search, build and learn as stateless tasks, on a small matrix product, in this process."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cross.targets import host_target_json
+from fleet.errors import InvalidRequest
+from fleet.measuring import TensorSpec
+from fleet.optimizer.boosting import Trees
+from fleet.optimizer.build_task import BuildTask, build_candidate
+from fleet.optimizer.learn import LearnRecord, features_of, learn
+from fleet.optimizer.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.traces import replay, trace_digest
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import Workload, module_of, workload_of
+
+TARGET = host_target_json()
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return matmul(64)
+
+
+@pytest.fixture(scope="module")
+def proposals(workload: Workload) -> list[Proposal]:
+    return propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=3))
+
+
+def copy_program(size: int) -> Workload:
+    """A program without anything to decide."""
+    from tvm import te
+
+    source = te.placeholder((size,), name="A")
+    return workload_of(te.create_prim_func([source, te.compute((size,), lambda i: source[i], name="B")]), name="copy")
+
+
+@pytest.mark.slow
+def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None:
+    """Without records or model there are as many different candidates as wanted, and no claim about them."""
+    assert len({proposal.digest for proposal in proposals}) == COUNT
+    assert all(proposal.digest == trace_digest(proposal.trace_json) for proposal in proposals)
+    assert all(math.isnan(proposal.predicted) for proposal in proposals)
+
+
+@pytest.mark.slow
+def test_same_task_gives_the_same_proposals(workload: Workload, proposals: list[Proposal]) -> None:
+    """A round can be repeated in another process: seed and records decide alone. Another seed searches elsewhere."""
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=3)
+    again = propose(pickle.loads(pickle.dumps(task)))  # noqa: S301
+    other = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=4))
+
+    assert [proposal.digest for proposal in proposals] == [proposal.digest for proposal in again]
+    assert [proposal.digest for proposal in proposals] != [proposal.digest for proposal in other]
+
+
+@pytest.mark.slow
+def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
+    """The text of a trace carries all of a schedule, post-processing included: its replay is the same program."""
+    import tvm
+
+    from fleet.optimizer.propose import _search
+    from fleet.optimizer.traces import trace_json
+
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=5)
+    schedules = _search(task)
+
+    assert len(schedules) >= COUNT
+    for schedule in schedules:
+        replayed = replay(module_of(workload.mod_json), trace_json(schedule))
+        tvm.ir.assert_structural_equal(schedule.mod, replayed.mod)
+        assert "EnterPostproc" in trace_json(schedule)
+
+
+@pytest.mark.slow
+def test_measured_candidates_never_come_again(workload: Workload, proposals: list[Proposal]) -> None:
+    """Round after round, neither what was measured, nor what failed, nor what is in flight is proposed again."""
+    seen = {proposal.digest for proposal in proposals}
+    records = [SearchRecord(trace_json=proposals[0].trace_json, run_sec=math.inf)]
+    records += [SearchRecord(trace_json=p.trace_json, run_sec=1e-3 * n) for n, p in enumerate(proposals[1:4], 1)]
+    in_flight = frozenset(proposal.digest for proposal in proposals[4:])
+    for seed in range(3):
+        fresh = propose(
+            ProposeTask(
+                mod_json=workload.mod_json,
+                target_json=TARGET,
+                records=tuple(records),
+                known=in_flight,
+                count=COUNT,
+                seed=3 if seed == 0 else seed,
+            )
+        )
+        assert fresh
+        assert not seen & {proposal.digest for proposal in fresh}
+        seen |= {proposal.digest for proposal in fresh}
+        records += [SearchRecord(trace_json=proposal.trace_json, run_sec=1e-3) for proposal in fresh]
+
+
+@pytest.mark.slow
+def test_exhausted_space_gives_fewer_then_none() -> None:
+    """A program with hardly a choice ends the search instead of repeating itself."""
+    small = copy_program(4)
+    records: tuple[SearchRecord, ...] = ()
+    counts = []
+    for seed in range(6):
+        found = propose(
+            ProposeTask(
+                mod_json=small.mod_json, target_json=TARGET, records=records, count=64, seed=seed, population=16
+            )
+        )
+        counts.append(len(found))
+        records += tuple(SearchRecord(trace_json=p.trace_json, run_sec=1e-6) for p in found)
+
+    assert 0 < counts[0] < 64
+    assert counts[-1] == 0
+
+
+def test_foreign_trace_is_refused(workload: Workload) -> None:
+    """A trace of another program is the caller's mistake, said without a stack."""
+    trace = json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []])
+
+    with pytest.raises(InvalidRequest, match="does not fit its workload"):
+        replay(module_of(workload.mod_json), trace)
+
+
+def test_digest_of_a_trace_ignores_layout() -> None:
+    """The same steps have one name, however the JSON is spaced."""
+    assert trace_digest("[[1, 2],[]]") == trace_digest("[[1,2], []]")
+    assert trace_digest("[[1,2],[]]") != trace_digest("[[1,3],[]]")
+
+
+def test_workload_survives_the_trip_through_text(workload: Workload) -> None:
+    """Written and read back, a program has the same hash, arguments and operations."""
+    again = workload_of(module_of(workload.mod_json), name=workload.name)
+
+    assert workload == again
+    assert workload.flop == 2 * 64**3
+    assert (TensorSpec((64, 64), "float32", is_output=True),) == workload.args[2:]
+
+
+@pytest.mark.slow
+def test_candidates_build_and_compute_the_same(workload: Workload, proposals: list[Proposal], tmp_path: Path) -> None:
+    """A candidate and the unscheduled program give one answer; its features are those that a library's get."""
+    import tvm
+
+    left, right = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")
+    for trace in (None, proposals[0].trace_json):
+        built = build_candidate(
+            BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=trace, out_dir=str(tmp_path))
+        )
+        arrays = [tvm.runtime.tensor(array) for array in (left, right, np.zeros((64, 64), "float32"))]
+        tvm.runtime.load_module(str(built.artifact.path))["main"](*arrays)
+        np.testing.assert_allclose(left @ right, arrays[2].numpy(), rtol=1e-4, atol=1e-4)
+        assert workload.args == built.artifact.args
+        if trace is not None:
+            assert built.features is not None
+            np.testing.assert_array_equal(features_of(workload.mod_json, TARGET, [trace])[0], built.features)
+        assert (trace is None) == (built.features is None)
+
+
+def synthetic_records(count: int, seed: int = 0) -> list[LearnRecord]:
+    """Candidates whose time is known: a base and a term for each of two features, summed over their stores."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for _ in range(count):
+        features = rng.random((int(rng.integers(1, 4)), 6)).astype("float32")
+        run_sec = 1.0 + float(features[:, 0].sum()) * 4 + float(features[:, 3].sum())
+        records.append(LearnRecord(workload="w", run_sec=run_sec, features=features))
+    return records
+
+
+def test_model_ranks_unseen_candidates() -> None:
+    """Trained on half, the model orders the other half nearly as their times do."""
+    from scipy.stats import spearmanr
+
+    records, unseen = synthetic_records(200), synthetic_records(100, seed=1)
+    snapshot = learn(records)
+    assert snapshot is not None
+
+    scores = Trees(snapshot).score([record.features for record in unseen])
+
+    assert spearmanr(scores, [-record.run_sec for record in unseen]).statistic > 0.9
+
+
+def test_model_is_repeatable_and_travels_as_bytes() -> None:
+    """The same records give the same snapshot, and reading it back gives the same predictions."""
+    records = synthetic_records(40)
+    first, second = learn(records, seed=1), learn(records, seed=1)
+    assert first is not None
+    assert first == second
+
+    features = [record.features for record in records]
+    np.testing.assert_array_equal(Trees(first).score(features), Trees(bytes(first)).score(features))
+
+
+def test_failures_rank_last() -> None:
+    """What failed to run is learned as bad, not left out."""
+    good = synthetic_records(60)
+    bad = [
+        LearnRecord(workload="w", run_sec=math.inf, features=record.features + np.float32(10.0))
+        for record in synthetic_records(20, seed=2)
+    ]
+    snapshot = learn(good + bad)
+    assert snapshot is not None
+
+    trees = Trees(snapshot)
+    good_scores, bad_scores = (trees.score([record.features for record in group]) for group in (good, bad))
+
+    assert bad_scores.max() < np.median(good_scores)
+
+
+def test_workloads_are_compared_with_themselves_only() -> None:
+    """A candidate of a slow workload is not bad for that: scores are relative to its own workload's best."""
+    fast = synthetic_records(60)
+    slow = [LearnRecord(workload="slow", run_sec=r.run_sec * 1000, features=r.features) for r in fast]
+    snapshot = learn(fast + slow)
+    assert snapshot is not None
+
+    scores = Trees(snapshot).score([record.features for record in fast])
+
+    assert fast[int(np.argmax(scores))].run_sec < 1.2 * min(record.run_sec for record in fast)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[], synthetic_records(7), [LearnRecord(workload="w", run_sec=math.inf, features=np.ones((1, 6), "float32"))] * 20],
+)
+def test_too_little_gives_no_model(records: list[LearnRecord]) -> None:
+    """A handful of records, or failures alone, teach nothing."""
+    assert learn(records) is None
+
+
+def test_candidate_without_stores_scores_zero() -> None:
+    """A program that stores nothing has no features and no claim."""
+    snapshot = learn(synthetic_records(20))
+    assert snapshot is not None
+    empty = np.zeros((0, 6), "float32")
+
+    assert Trees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
+    mixed = Trees(snapshot).score([empty, synthetic_records(1)[0].features])
+    assert 0.0 == mixed[0] != mixed[1]
