@@ -7,6 +7,7 @@ kernel's time.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ _DEFAULTS_BY_KIND: Mapping[str, Mapping[str, object]] = {
 """What TVM 0.27 fills in by itself."""
 
 
+@functools.lru_cache(maxsize=256)
 def canonical_target(target_json: str) -> str:
     """Return one spelling for all targets that mean the same hardware; "" for none.
 
