@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 from typing import Annotated
 
 import typer
@@ -55,7 +56,7 @@ def acquire(
     async def work() -> int:
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            options.cancel_on_terminate()
+            options.cancel_on(signal.SIGTERM)
             async with client.acquire(
                 selector,
                 priority=priority,

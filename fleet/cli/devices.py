@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import fleet.aio
 from fleet import wire
@@ -15,6 +16,9 @@ from fleet.dashboard import words
 from fleet.dashboard.view import device_state
 from fleet.errors import NotFound
 from fleet.v1 import device_pb2, fleet_service_pb2
+
+_WIDE = 100
+"""Below this width [columns] the less needed columns are left out."""
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -41,7 +45,7 @@ def devices(
     if not snapshot.devices:
         console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
         return
-    console.print(_table(snapshot))
+    console.print(_table(snapshot, is_wide=console.width >= _WIDE))
 
 
 @app.command()
@@ -77,22 +81,23 @@ def _snapshot(address: str | None, connect_timeout_sec: float) -> fleet_service_
     return options.run(work())
 
 
-def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
+def _table(snapshot: fleet_service_pb2.Snapshot, *, is_wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("device", "kind", "state", "arch", "model", "cores", "memory", "tvm", "address"):
-        table.add_column(column, overflow="fold")
+    for column in ("device", "kind", "state", "arch", "model", "cores", "memory"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("device", "state"))
+    for column in ("tvm", "address") if is_wide else ():
+        table.add_column(column)
     for device in snapshot.devices:
         inventory = device.inventory
         table.add_row(
-            words.short_name(device.name),
-            inventory.kind,
+            Text(words.short_name(device.name)),
+            Text(inventory.kind),
             device_state(device),
-            inventory.labels.get("arch", "-"),
-            inventory.device_model or "-",
+            Text(inventory.labels.get("arch", "-")),
+            Text(inventory.device_model or "-"),
             str(inventory.core_count or "-"),
             words.size(inventory.memory_bytes),
-            inventory.tvm_version or "-",
-            device.address,
+            *([Text(inventory.tvm_version or "-"), Text(device.address)] if is_wide else []),
         )
     return table
 
@@ -122,5 +127,5 @@ def _details(device: device_pb2.Device, now_sec: float) -> Table:
         **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
     }
     for key, value in rows.items():
-        table.add_row(key, value)
+        table.add_row(key, Text(value))
     return table

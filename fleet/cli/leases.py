@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import fleet.aio
 from fleet import wire
@@ -78,10 +79,10 @@ def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
         table.add_row(
             words.short_name(lease.name),
             words.short_name(lease.device_name),
-            lease.holder,
+            Text(lease.holder),
             words.age(lease.granted_at, now_sec),
             words.duration(wire.timestamp_sec(lease.expires_at) - now_sec),
             f"in {words.duration(wire.timestamp_sec(lease.ends_at) - now_sec)}",
-            lease.purpose,
+            Text(lease.purpose),
         )
     return table

@@ -68,11 +68,13 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def cancel_on_terminate() -> None:
-    """Have SIGTERM cancel the current task, as Ctrl-C does, so that leases are given back."""
+def cancel_on(*numbers: signal.Signals) -> None:
+    """Have these signals cancel the current task, so that it gives back what it holds."""
     task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    if task is None:
+        return
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

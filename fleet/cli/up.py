@@ -31,8 +31,7 @@ def up(
     console = options.stderr()
 
     async def work() -> None:
-        stopped = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        options.cancel_on(signal.SIGTERM, signal.SIGINT)
         local = fleet.aio.LocalFleet(
             state_dir=state_dir or data_dir() / "local",
             port=port,
@@ -46,9 +45,9 @@ def up(
             flag = "" if port == TRACKER_PORT else f" --tracker {local.address}"
             console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx --tracker {local.address}", markup=False)
             console.print("Ctrl-C stops both")
-            await stopped.wait()
+            await asyncio.Event().wait()
 
     try:
         options.run(work())
-    except KeyboardInterrupt:
+    except asyncio.CancelledError:
         console.print("stopped")
