@@ -24,6 +24,8 @@ _DEFAULTS_BY_KIND: Mapping[str, Mapping[str, object]] = {
 }
 """What TVM 0.27 fills in by itself."""
 
+_RESPELLED = (list, bool, float)
+
 
 @functools.lru_cache(maxsize=256)
 def canonical_target(target_json: str) -> str:
@@ -67,7 +69,7 @@ def trace_digest(trace_json: str) -> str:
 def _plain(value: Any) -> Any:
     """One spelling of numbers: TVM hands true and 1.0 to Python, and writes 1 to its files."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_plain(item) if type(item) in _RESPELLED else item for item in value]
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     return value
