@@ -68,6 +68,11 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
     def wait_for(self, pattern: str, timeout_sec: float = 60.0) -> re.Match[str]:
         """Return the match in the first line of its stdout that has one.
 
