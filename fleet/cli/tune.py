@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from fleet.cli.options import JsonOption, tracker_address, wants_json
-from fleet.cli.tune_view import render_progress, render_report
+from fleet.cli.tune_view import records_line, render_progress, render_report
 from fleet.errors import ConfigError, FleetError
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.progress import JobProgress
@@ -95,7 +95,9 @@ def tune(
     if wants_json(ctx, json_output):
         print(json.dumps(report.to_json()))
     else:
-        Console().print(render_report(report))
+        console = Console()
+        console.print(render_report(report))
+        console.print(records_line(report), soft_wrap=True, highlight=False)
     if report.model is not None and not report.model.is_right:
         raise FleetError(
             f"the tuned model computes something else than {report.model.reference}: {report.model.message}"

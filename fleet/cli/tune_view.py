@@ -47,8 +47,12 @@ def render_report(report: TuneReport) -> RenderableType:
         parts += ["", _model_table(report.model), _check_line(report.model)]
     first = f", the first after {report.first_trial_sec:.1f} s" if report.first_trial_sec is not None else ""
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
-    parts.append(Text(f"records: {report.library} ({report.job}); see them with: fleet library best"))
     return Group(*parts)
+
+
+def records_line(report: TuneReport) -> str:
+    """Say where the records are; printed unwrapped, so that the path can be copied."""
+    return f"records: {report.library} ({report.job}); see them with: fleet library best"
 
 
 def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
@@ -57,7 +61,9 @@ def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
     table.add_column("workload", overflow="fold", max_width=44)
     for name in ("weight", "trials", "untuned", "best", "GFLOP/s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("failed", overflow="fold")
+    shows_failed = any(item.errors for item in workloads)
+    if shows_failed:
+        table.add_column("failed", overflow="fold")
     for item in workloads:
         known = f" +{item.trials_before}" if item.trials_before else ""
         table.add_row(
@@ -68,7 +74,7 @@ def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
             _time(item.best_us),
             f"{item.gflops:.1f}" if item.gflops else "-",
             f"{item.speedup:.1f}x" if item.speedup else "-",
-            ", ".join(f"{count} {kind}" for kind, count in item.errors.items()),
+            *([", ".join(f"{count} {kind}" for kind, count in item.errors.items())] if shows_failed else []),
         )
     return table
 

@@ -170,6 +170,7 @@ class _Run:
                     say=progress.say,
                 )
             state, message = JobState.FINISHED, ""
+            progress.say("")
             return self._report(job, report)
         except asyncio.CancelledError:
             state, message = JobState.INTERRUPTED, "stopped by its user"
@@ -259,7 +260,7 @@ class _Run:
 
     async def _recall_features(self, items: Sequence[WorkloadProgress], target_json: str, turns: Turns) -> None:
         """Compute the features of earlier candidates again, so that the cost model starts with what was learnt."""
-        known = [item for item in items if item.records]
+        known = [item for item in items if item.trials_before]
         if not known:
             return
         self.progress.say("recalling what was learnt before")

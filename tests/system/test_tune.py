@@ -8,11 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 import psutil
 import pytest
 from fleet_processes import Fleet, descendants, run_fleet, running_fleet, start_fleet
-from onnx import TensorProto, helper
 
 from fleet.library import JobState, Library
 from fleet.testing import eventually_sync
@@ -20,24 +18,9 @@ from fleet.testing import eventually_sync
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small matrix products of different shapes, one with a rectifier behind it."""
-    names = {"a": [48, 64], "b": [64, 80], "c": [80, 32]}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in names.items()]
-    output = helper.make_tensor_value_info("e", TensorProto.FLOAT, [48, 32])
-    nodes = [
-        helper.make_node("MatMul", ["a", "b"], ["ab"]),
-        helper.make_node("Relu", ["ab"], ["d"]),
-        helper.make_node("MatMul", ["d", "c"], ["e"]),
-    ]
-    proto = helper.make_model(
-        helper.make_graph(nodes, "two_products", inputs, [output]), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    proto.ir_version = 8
-    path = tmp_path_factory.mktemp("model") / "two_products.onnx"
-    onnx.save(proto, path)
-    return path
+@pytest.fixture
+def model(two_products: Path) -> Path:
+    return two_products
 
 
 @pytest.fixture
