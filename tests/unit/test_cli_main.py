@@ -1,0 +1,97 @@
+"""The command line's frame: what is loaded when, and how errors leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import fleet
+from fleet.cli.main import _COMMANDS, app, load_command
+
+PUBLIC = [
+    "Artifact",
+    "Device",
+    "ErrorKind",
+    "Evaluator",
+    "Fleet",
+    "FleetError",
+    "Measurement",
+    "ModuleKind",
+    "RemoteModule",
+    "TensorSpec",
+    "Trial",
+    "aio",
+    "connect",
+    "errors",
+    "held_device",
+]
+HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}
+
+
+def test_the_public_names_are_these() -> None:
+    """A name can only come or go on purpose, and each can be used."""
+    assert fleet.__all__ == PUBLIC
+    assert all(getattr(fleet, name) is not None for name in PUBLIC)
+    assert not hasattr(fleet, "nonsense")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fleet",
+        "import fleet; fleet.connect, fleet.aio.connect",
+        "import fleet.cli.main",
+        "import fleet.cli.status, fleet.cli.devices, fleet.cli.leases",
+        "import fleet.cli.acquire, fleet.cli.up, fleet.cli.doctor",
+    ],
+)
+@pytest.mark.slow
+def test_nothing_heavy_is_imported_to_look_at_the_fleet(code: str) -> None:
+    """Client, dashboard and command line start without TVM, numpy and SQLAlchemy."""
+    program = f"import sys\n{code}\nimport json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set() == HEAVY & set(json.loads(done.stdout))
+
+
+def test_help_names_every_command() -> None:
+    """The first help shows all commands without importing any."""
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in _COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["up", "status", "devices", "leases", "acquire", "doctor", "tracker", "agent"])
+def test_every_help_teaches_by_an_example(name: str) -> None:
+    """The help of each command holds an example of its use."""
+    command = load_command(name)
+    texts = [command.help, *(sub.help for sub in getattr(command, "commands", {}).values())]
+    assert any("Example: fleet" in (text or "") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["stauts"], 2, "Did you mean"),
+        (["status", "--nonsense"], 2, "No such option"),
+        (["--tracker", "no address", "status"], 2, "write it like 127.0.0.1:9290"),
+        (["--tracker", "127.0.0.1:9", "status", "--connect-timeout", "0.1"], 1, "no tracker answers at 127.0.0.1:9"),
+        (["acquire", "cpu"], 2, "COMMAND"),
+    ],
+)
+def test_errors_are_one_message_and_an_exit_code(arguments: list[str], exit_code: int, message: str) -> None:
+    """Bad usage and absent trackers end in a message, never in a traceback."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == exit_code
+    assert message.lower() in result.output.lower()
+    assert "Traceback" not in result.output
+
+
+def test_the_version_is_the_distributions() -> None:
+    """`fleet --version` needs no command."""
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("tvm-fleet ")
