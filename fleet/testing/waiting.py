@@ -13,7 +13,7 @@ T = TypeVar("T")
 _PAUSE_SEC = 0.01
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout_sec: float = 10.0) -> T:
+async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], timeout_sec: float = 10.0) -> T:
     """Return the first true value of `predicate`, which may be async.
 
     Raises:
@@ -22,7 +22,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T]], timeout_sec: flo
     ends_at_sec = time.monotonic() + timeout_sec
     while True:
         value = predicate()
-        result: T = await value if inspect.isawaitable(value) else value
+        result: T | None = await value if inspect.isawaitable(value) else value
         if result:
             return result
         if time.monotonic() > ends_at_sec:

@@ -311,10 +311,12 @@ async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracke
     async def states() -> dict[str, int]:
         return {job.name: job.state for job in (await snapshot(served.address)).jobs}
 
+    async def are_shown() -> bool:
+        return await states() == {"jobs/1": job_pb2.JOB_STATE_RUNNING, "jobs/2": job_pb2.JOB_STATE_FINISHED}
+
     async with LeaseStream(served.address, "c") as stream:
         stream.say(*(lease_service_pb2.ClientEvent(job=job) for job in (running, finished)))
-        while await states() != {"jobs/1": job_pb2.JOB_STATE_RUNNING, "jobs/2": job_pb2.JOB_STATE_FINISHED}:
-            await asyncio.sleep(0.01)
+        await eventually(are_shown)
 
     async def is_interrupted() -> bool:
         return (await states())["jobs/1"] == job_pb2.JOB_STATE_INTERRUPTED
