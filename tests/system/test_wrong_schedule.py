@@ -1,0 +1,115 @@
+"""A candidate that is fast because it is wrong never counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cross.pool import BuildPool
+from fleet import aio
+from fleet.client.local import LocalFleet
+from fleet.library import Library, RecordKind
+from fleet.library import Workload as StoredWorkload
+from fleet.measuring import ErrorKind, Evaluator
+from fleet.optimizer.build_task import BuildTask
+from fleet.optimizer.candidates import Conditions
+from fleet.optimizer.pipeline import Pipeline
+from fleet.optimizer.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.seat import Seat
+from fleet.optimizer.turns import Turns
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import Workload, workload_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+def one_product_instead_of_a_sum(size: int) -> Workload:
+    """A program with the arguments of a matrix product that leaves the sum out, and is very fast for it."""
+    from tvm import te
+
+    left, right = (te.placeholder((size, size), name=name) for name in "AB")
+    product = te.compute((size, size), lambda i, j: left[i, 0] * right[0, j], name="C")
+    return workload_of(te.create_prim_func([left, right, product]), name="wrong")
+
+
+class SabotagedPool:
+    """The real pool, but the first candidate of each round is built from another program."""
+
+    def __init__(self, pool: BuildPool, wrong: Workload) -> None:
+        self._pool = pool
+        self._wrong = wrong
+        self._builds = 0
+        self.sabotaged: set[str] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        task = args[0]
+        if isinstance(task, BuildTask) and task.trace_json is not None:
+            self._builds += 1
+            if self._builds % 4 == 1:
+                self.sabotaged.add(task.trace_json)
+                return self._pool.submit(fn, replace(task, mod_json=self._wrong.mod_json, trace_json=None))
+        return self._pool.submit(fn, *args, **kwargs)
+
+    def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._pool.submit_within(timeout_sec, fn, *args, **kwargs)
+
+
+async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) -> None:
+    """Its numbers give it away: it is recorded as WRONG_OUTPUT, and the best is a right one although it is slower."""
+    workload = matmul(96)
+    with Library.open(tmp_path / "library.sqlite") as library, BuildPool(2, timeout_sec=60) as pool:
+        library.add_workload(
+            StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json, args=workload.args)
+        )
+        sabotaged = SabotagedPool(pool, one_product_instead_of_a_sum(96))
+        item = WorkloadProgress(workload=workload)
+        notices: list[str] = []
+        progress = JobProgress(workloads=[item], notice=notices.append)
+        async with (
+            LocalFleet() as local,
+            aio.connect(local.address) as client,
+            Seat(client, "cpu", purpose="test") as seat,
+        ):
+            device = await seat.device()
+            job = library.start_job(title="test", trials_total=8)
+            pipeline = Pipeline(
+                progress=progress,
+                conditions=Conditions(
+                    job_name=job.name,
+                    target_json=device.inventory.target_json,
+                    device_model=device.inventory.device_model,
+                    device_fingerprint=device.inventory.host_fingerprint,
+                    tvm_version=device.inventory.tvm_version,
+                    seed=0,
+                    batch_size=4,
+                    search_threads=1,
+                    enough=100,
+                    evaluator=Evaluator(repeat=2, min_repeat_ms=2),
+                    trial_timeout_sec=10.0,
+                    artifact_dir=tmp_path,
+                    started_at=0.0,
+                ),
+                seat=seat,
+                pool=sabotaged,
+                library=library,
+                turns=Turns(shares_cores=True),
+            )
+            await pipeline.measure_untuned([item])
+            await pipeline.run(8)
+
+        records = library.records(workload.shash, kind=RecordKind.CANDIDATE)
+        wrong = [record for record in records if record.error is ErrorKind.WRONG_OUTPUT]
+        best = library.best(workload.shash, k=100)
+
+    assert len(sabotaged.sabotaged) == 2
+    assert sabotaged.sabotaged == {record.trace_json for record in wrong}
+    assert not sabotaged.sabotaged & {record.trace_json for record in best}
+    assert item.best_trace is not None
+    assert item.best_trace not in sabotaged.sabotaged
+    assert item.errors[ErrorKind.WRONG_OUTPUT] == 2
+    assert all("wrong and not used" in notice for notice in notices)
