@@ -1,0 +1,214 @@
+"""The commands as processes, on a local fleet with a simulated device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+import fleet.aio
+from fleet.aio import LocalFleet
+from fleet.client.aio import Fleet
+from fleet.errors import FleetError
+from fleet.measuring import Trial
+from fleet.testing import eventually
+
+pytestmark = pytest.mark.slow
+
+USES_THE_HELD_DEVICE = """
+import fleet, pathlib, sys
+path = pathlib.Path(sys.argv[1])
+path.write_bytes(b"a library of the simulated device")
+with fleet.held_device() as device:
+    print(device.name, len(device.load(path).time("main", [((4,), "float32")], repeat=3).run_secs))
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text("devices:\n  - driver: simulated\n    name: sim\n")
+    return path
+
+
+@pytest_asyncio.fixture
+async def local(config: Path, tmp_path: Path) -> AsyncIterator[LocalFleet]:
+    async with LocalFleet(agent_config=config, state_dir=tmp_path / "state") as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(local: LocalFleet) -> AsyncIterator[Fleet]:
+    async with fleet.aio.connect(local.address) as connected:
+        yield connected
+
+
+async def start(local: LocalFleet, *arguments: str) -> asyncio.subprocess.Process:
+    """Start `fleet` as a process of its own."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fleet.cli.main", "--tracker", local.address, *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
+    """Wait for the end of a process and return its exit code and output."""
+    stdout, stderr = await process.communicate()
+    return process.returncode, stdout.decode(), stderr.decode()
+
+
+async def holds(client: Fleet) -> bool:
+    return bool((await client.snapshot()).leases)
+
+
+async def is_free(client: Fleet) -> bool:
+    return not await holds(client)
+
+
+async def test_a_local_fleet_leaves_nothing_behind(config: Path) -> None:
+    """Tracker and agent serve while the block runs; their processes and files are gone after it."""
+    async with LocalFleet(agent_config=config) as local, fleet.aio.connect(local.address) as client:
+        assert [device.name for device in (await client.snapshot()).devices] == ["devices/sim"]
+        children = psutil.Process().children(recursive=True)
+        state_dir = local.state_dir
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not state_dir.exists()
+
+
+async def test_a_child_that_cannot_start_is_one_clear_error(tmp_path: Path) -> None:
+    """The error says which child, its exit code, and its last lines."""
+    config = tmp_path / "agent.yaml"
+    config.write_text("devises: []\n")
+    with pytest.raises(FleetError, match=r"(?s)the agent did not start \(exit code 2\).*devises.*devices"):
+        await LocalFleet(agent_config=config).start()
+
+
+async def test_a_killed_tracker_is_started_again(config: Path) -> None:
+    """With restarts on, a lease survives the tracker's kill -9 and its second life on the same port."""
+    told: list[str] = []
+    async with (
+        LocalFleet(agent_config=config, restarts=True, on_change=told.append) as local,
+        fleet.aio.connect(local.address) as client,
+        client.acquire("simulated") as device,
+    ):
+        before = device.token
+        assert local.tracker is not None
+        assert local.tracker.pid is not None
+        os.kill(local.tracker.pid, signal.SIGKILL)
+        await eventually(lambda: client.is_connected and device.token != before, 30)
+        assert device.ended is None
+    assert told[0].startswith("the tracker ended (exit code -9)")
+    assert told[1] == "the tracker is back"
+
+
+async def test_the_command_runs_with_the_lease_and_its_exit_code_is_ours(local: LocalFleet, client: Fleet) -> None:
+    """The environment names lease, device and tracker; the device is free again afterwards."""
+    script = 'echo "$FLEET_DEVICE $FLEET_TRACKER $FLEET_LEASE"; test -s "$FLEET_TOKEN_FILE" && exit 7'
+    code, stdout, _ = await finished(await start(local, "acquire", "simulated", "--", "sh", "-c", script))
+    assert code == 7
+    assert stdout.startswith(f"devices/sim {local.address} leases/")
+    await eventually(lambda: is_free(client))
+
+
+async def test_code_under_acquire_uses_the_held_device(local: LocalFleet, tmp_path: Path) -> None:
+    """`fleet.held_device()` measures under the lease of the surrounding command."""
+    process = await start(
+        local, "acquire", "simulated", "--", sys.executable, "-c", USES_THE_HELD_DEVICE, str(tmp_path / "a.so")
+    )
+    code, stdout, stderr = await finished(process)
+    assert (code, stdout) == (0, "devices/sim 3\n"), stderr
+
+
+async def test_waiting_is_shown_and_bounded(local: LocalFleet, client: Fleet) -> None:
+    """The place in the queue goes to stderr; after the allowed wait the exit code is 1."""
+    async with client.acquire("simulated"):
+        process = await start(local, "acquire", "simulated", "--wait-timeout", "0.3", "--", "true")
+        code, stdout, stderr = await finished(process)
+    assert (code, stdout) == (1, "")
+    assert "next in the queue" in stderr
+    assert "error: no device" in stderr
+    assert "Traceback" not in stderr
+
+
+async def test_a_lost_lease_ends_the_command_and_its_children(local: LocalFleet, client: Fleet) -> None:
+    """After a revocation the whole tree is gone, the reason is said, and the exit code is 1."""
+    process = await start(local, "acquire", "simulated", "--", "sh", "-c", "sleep 300 & sleep 301")
+    await eventually(lambda: holds(client))
+    await eventually(lambda: len(psutil.Process(process.pid).children(recursive=True)) >= 3)
+    family = psutil.Process(process.pid).children(recursive=True)
+    await client.revoke((await client.snapshot()).leases[0].name, "needed elsewhere")
+    code, _, stderr = await finished(process)
+    assert code == 1
+    assert "needed elsewhere" in stderr
+    assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_signals_reach_the_command(local: LocalFleet, client: Fleet, number: int, code: int) -> None:
+    """A signal to us is a signal to the command, and the device is free again."""
+    process = await start(local, "acquire", "simulated", "--", "sleep", "300")
+    await eventually(lambda: len(psutil.Process(process.pid).children()) == 1)
+    await eventually(lambda: _runs(process.pid, "sleep"))
+    process.send_signal(number)
+    assert (await finished(process))[0] == code
+    await eventually(lambda: is_free(client))
+
+
+async def test_a_killed_acquire_takes_its_command_with_it(local: LocalFleet, client: Fleet) -> None:
+    """After kill -9 of the holder the command is dead at once; the tracker frees the device in its own time."""
+    process = await start(local, "acquire", "simulated", "--", "sleep", "300")
+    await eventually(lambda: _runs(process.pid, "sleep"))
+    command = psutil.Process(process.pid).children()[0]
+    process.kill()
+    await process.wait()
+    await eventually(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE)
+    await eventually(lambda: is_free(client), 30)
+
+
+async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> None:
+    """status, devices and leases print tables for people and JSON for programs."""
+    async with client.acquire("simulated", purpose="a test") as device:
+        code, stdout, _ = await finished(await start(local, "leases", "--json"))
+        assert code == 0
+        assert [(lease["name"], lease["purpose"]) for lease in json.loads(stdout)] == [(device.lease.name, "a test")]
+        code, stdout, _ = await finished(await start(local, "status", "--once"))
+        assert code == 0
+        assert "sim" in stdout
+        assert "leased" in stdout
+        code, stdout, _ = await finished(await start(local, "-o", "json", "devices"))
+        assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
+        code, stdout, _ = await finished(await start(local, "devices", "show", "sim"))
+        assert device.lease.name in stdout
+        code, _, stderr = await finished(await start(local, "devices", "show", "nope"))
+        assert (code, stderr) == (1, "error: there is no devices/nope; known are: sim\n")
+
+
+async def test_the_agents_worker_measures_for_the_client(client: Fleet, tmp_path: Path) -> None:
+    """The client's data path fits the real agent: upload, a thousand trials in order, a revoked lease in the middle."""
+    artifact = fleet.Artifact.of_file(_library(tmp_path))
+    async with client.acquire("simulated") as device:
+        await device.ensure([artifact])
+        trials = [Trial(candidate_id=str(i), artifact_digest=artifact.digest) for i in range(1000)]
+        measurements = [measurement async for measurement in device.measure(trials)]
+        assert [measurement.candidate_id for measurement in measurements] == [trial.candidate_id for trial in trials]
+        assert all(measurement.error is None for measurement in measurements)
+
+
+def _library(directory: Path) -> Path:
+    path = directory / "library.so"
+    path.write_bytes(b"a library of the simulated device")
+    return path
+
+
+def _runs(pid: int, name: str) -> bool:
+    return [child.name() for child in psutil.Process(pid).children()] == [name]
