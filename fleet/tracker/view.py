@@ -9,7 +9,7 @@ from fleet.clock import Clock
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.records import Changes
 from fleet.tracker.state import TrackerState
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
 from fleet.wire import timestamp
 
 _SHOWN_REQUESTS = 1_000
@@ -28,6 +28,8 @@ class FleetView:
         self._started_at_sec = clock.now_sec()
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
         self._devices: dict[str, device_pb2.Device] = {}
+        self._leases: dict[str, lease_pb2.Lease | None] = {}
+        """By device."""
         self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
         """By name: client_id, when it was told [s], and the job."""
         self._own_version = 0
@@ -48,6 +50,7 @@ class FleetView:
         """Make the entries of changed devices anew when they are needed."""
         for name in (*changes.devices, *changes.leases):
             self._devices.pop(name, None)
+            self._leases.pop(name, None)
         for name, device in changes.devices.items():
             if device is None:
                 self._telemetry.pop(name, None)
@@ -83,17 +86,28 @@ class FleetView:
         """Return the fleet at one moment. The message is shared: do not change it."""
         async with self._making:
             if self._snapshot_version != self.version:
-                # The version is read before the pieces: a change while they are put together makes the next snapshot.
-                seen_version = self.version
-                self._snapshot = await self._make_snapshot(seen_version)
-                self._snapshot_version = seen_version
+                await self._warm_up()
+                self._snapshot = await self._make_snapshot()
+                self._snapshot_version = self._snapshot.version
             return self._snapshot
 
-    async def _make_snapshot(self, seen_version: int) -> fleet_service_pb2.Snapshot:
+    async def _warm_up(self) -> None:
+        """Make missing entries in small portions, so that few are left for the one moment that a snapshot shows."""
+        for count, name in enumerate(list(self._state.devices)):
+            if name in self._state.devices:
+                self._device(name)
+                self._lease(name)
+            if count % _CHUNK == 0:
+                await asyncio.sleep(0)
+
+    async def _make_snapshot(self) -> fleet_service_pb2.Snapshot:
         state = self._state
-        names, leases = sorted(state.devices), sorted(state.leases)
+        names = sorted(state.devices)
+        devices = [self._device(name) for name in names]
+        leases = [lease for lease in map(self._lease, names) if lease]
+        requests = list(state.queue.first(_SHOWN_REQUESTS))
         snapshot = fleet_service_pb2.Snapshot(
-            version=seen_version,
+            version=self.version,
             taken_at=timestamp(self._clock.now_sec()),
             request_count=len(state.queue) + sum(len(client.parked) for client in state.clients.values()),
             jobs=self._shown_jobs(),
@@ -101,27 +115,29 @@ class FleetView:
             started_at=timestamp(self._started_at_sec),
             grant_count=state.grant_count,
         )
-        requests = list(state.queue.first(_SHOWN_REQUESTS))
+        leases.sort(key=lambda lease: lease.name)
         for start in range(0, len(names), _CHUNK):
-            known = (self._device(name) for name in names[start : start + _CHUNK])
-            snapshot.devices.extend(device for device in known if device)
             await asyncio.sleep(0)
-        for start in range(0, len(leases), _CHUNK):
-            live = (state.leases.get(name) for name in leases[start : start + _CHUNK])
-            snapshot.leases.extend(lease_to_proto(lease) for lease in live if lease)
-            await asyncio.sleep(0)
+            snapshot.devices.extend(devices[start : start + _CHUNK])
+            snapshot.leases.extend(leases[start : start + _CHUNK])
         for start in range(0, len(requests), _CHUNK):
+            await asyncio.sleep(0)
             for request in requests[start : start + _CHUNK]:
                 snapshot.requests.append(request_to_proto(state, request, state.queue.position(request)))
-            await asyncio.sleep(0)
         return snapshot
 
-    def _device(self, name: str) -> device_pb2.Device | None:
+    def _device(self, name: str) -> device_pb2.Device:
         message = self._devices.get(name)
-        device = self._state.devices.get(name)
-        if message is None and device is not None:
+        if message is None:
+            device = self._state.devices[name]
             message = self._devices[name] = device_to_proto(device, self._telemetry.get(name))
         return message
+
+    def _lease(self, device_name: str) -> lease_pb2.Lease | None:
+        if device_name not in self._leases:
+            lease = self._state.devices[device_name].lease
+            self._leases[device_name] = lease_to_proto(lease) if lease else None
+        return self._leases[device_name]
 
     def _shown_jobs(self) -> list[job_pb2.Job]:
         oldest_sec = self._clock.now_sec() - _SHOWN_JOB_SEC
