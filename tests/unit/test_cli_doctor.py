@@ -1,0 +1,100 @@
+"""The doctor's checks on machines that lack something."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet import tvm_versions
+from fleet.cli import checks
+from fleet.cli.checks import State
+from fleet.cli.main import app
+
+
+def states(findings: list[checks.Finding]) -> dict[str, State]:
+    return {finding.name: finding.state for finding in findings}
+
+
+def test_a_pair_that_crashes_is_a_problem_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TVM and tvm-ffi versions that segfault are found without loading them."""
+    monkeypatch.setattr(tvm_versions, "tvm_ffi_version", lambda: "0.1.15")
+    finding = checks.tvm_versions()[0]
+    assert finding.state is State.PROBLEM
+    assert "pip install apache-tvm==" in finding.advice
+
+
+def test_a_machine_without_tvm_can_still_watch_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM missing altogether is a warning."""
+    monkeypatch.setattr(tvm_versions, "tvm_version", lambda: None)
+    monkeypatch.setattr(tvm_versions, "tvm_ffi_version", lambda: None)
+    assert states(checks.tvm_versions()) == {"tvm": State.WARNING}
+    assert checks.tvm_runtime() == []
+
+
+def test_no_linker_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With an empty PATH there is nothing to build with, and the advice names packages."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = checks.linkers()[0]
+    assert finding.state is State.PROBLEM
+    assert "apt install gcc" in finding.advice
+
+
+@pytest.mark.slow
+def test_a_linker_that_fails_is_told_from_one_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler is tried, not only found."""
+    broken = tmp_path / "clang"
+    broken.write_text("#!/bin/sh\necho 'no libc here' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    found = {finding.name: finding for finding in checks.linkers()}
+    assert found["linker gcc"].state is State.OK
+    assert found["linker clang"].state is State.WARNING
+    assert "no libc here" in found["linker clang"].seen
+
+
+def test_a_data_directory_that_cannot_be_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The message names the directory and the variable to change it."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("FLEET_DATA_DIR", str(blocked / "data"))
+    finding = checks.directories()[0]
+    assert finding.state is State.PROBLEM
+    assert str(blocked) in finding.seen
+    assert "FLEET_DATA_DIR" in finding.advice
+
+
+def test_a_tracker_that_was_named_has_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracker asked for by address and absent is a problem; a bad address is another."""
+    monkeypatch.setattr(checks, "_TRACKER_TIMEOUT_SEC", 0.1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert states(checks.tracker(address)) == {"tracker": State.PROBLEM}
+    assert "cannot read" in checks.tracker("nonsense")[0].seen
+
+
+def test_this_machines_cpu_is_found() -> None:
+    """The driver's own inventory is what the doctor shows."""
+    found = {finding.name: finding for finding in checks.drivers()}
+    assert "cpu" in found["drivers"].seen
+    assert found["device cpu"].state is State.OK
+    assert '"kind": "llvm"' in found["device cpu"].seen
+
+
+def test_the_command_prints_findings_and_fails_on_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """JSON has a finding per check; one problem makes exit code 1."""
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
+    good = CliRunner().invoke(app, ["doctor", "--quick", "--json"])
+    assert good.exit_code == 0
+    assert {"python", "tvm", "data directory"} <= {finding["name"] for finding in json.loads(good.stdout)}
+
+    monkeypatch.setattr(tvm_versions, "tvm_ffi_version", lambda: "0.1.15")
+    bad = CliRunner().invoke(app, ["doctor", "--quick"])
+    assert bad.exit_code == 1
+    assert "problem" in bad.stdout
