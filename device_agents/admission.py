@@ -46,10 +46,10 @@ class Admission:
         self._admitted: dict[str, int] = {}
         self._fenced: dict[str, int] = {}
 
-    def trust(self, public_key: bytes) -> None:
-        """Accept what this tracker signs, and nothing else."""
+    def trust(self, public_key: bytes) -> bool:
+        """Accept what this tracker signs, and nothing else; True when that was another tracker so far."""
         if public_key == self._public_key:
-            return
+            return False
         is_other = bool(self._public_key)
         self._verifier = TokenVerifier(public_key)
         self._public_key = public_key
@@ -57,6 +57,7 @@ class Admission:
             logger.warning("tracker has another key, forgetting epochs")
         self._admitted, self._fenced = {}, {}
         self._read_ledger()
+        return is_other
 
     def fence(self, device_name: str, epoch: int) -> None:
         """End every lease of a device up to this epoch."""
@@ -123,8 +124,12 @@ class Admission:
             return
         content = {"public_key": self._public_key.hex(), "admitted": self._admitted, "fenced": self._fenced}
         fresh = self._ledger.with_name(f".{self._ledger.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(content))
-        fresh.replace(self._ledger)
+        try:
+            fresh.write_text(json.dumps(content))
+            fresh.replace(self._ledger)
+        except OSError as error:
+            # A full disk must keep nobody from using or ending a lease; this process remembers epochs anyway.
+            logger.warning("cannot write the ledger of epochs", extra={"path": str(self._ledger), "error": str(error)})
 
 
 def _read_claims(message: lease_pb2.LeaseClaims) -> Claims:

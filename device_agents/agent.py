@@ -145,7 +145,7 @@ class Agent:
         add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))
         self.port = bind(self._server, self._place.host, self._place.port, what="the agent")
         await self._server.start()
-        self._link = TrackerLink(self._place.tracker, self._hello(), devices, self._clock, admission, self._sessions)
+        self._link = TrackerLink(self._place.tracker, self._hello(), devices, self._clock, self._sessions)
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
 
     def _hello(self) -> agent_service_pb2.AgentHello:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import grpc.aio
 
-from device_agents.admission import Admission
 from device_agents.served import ServedDevice
 from device_agents.sessions import SessionTable
 from device_agents.tracker_clock import TrackerClock
@@ -42,7 +41,6 @@ class TrackerLink:
         hello: pb.AgentHello,
         devices: Sequence[ServedDevice],
         clock: TrackerClock,
-        admission: Admission,
         sessions: SessionTable,
         *,
         rng: random.Random | None = None,
@@ -54,7 +52,6 @@ class TrackerLink:
         self._hello = hello
         self._devices = devices
         self._clock = clock
-        self._admission = admission
         self._sessions = sessions
         self._rng = rng or random.Random()
 
@@ -103,7 +100,7 @@ class TrackerLink:
         if response.HasField("tracker_time"):
             self._clock.learn(timestamp_sec(response.tracker_time))
         if response.public_key:
-            self._admission.trust(response.public_key)
+            self._sessions.trust(response.public_key)
         for fence in response.fences:
             self._sessions.fence(fence.device_name, fence.epoch)
         if response.public_key and not self.attached.is_set():

@@ -35,11 +35,11 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Return the children of `pid`, their children, and so on."""
+def descendants_of(pid: int, *, at_most: int | None = None) -> list[int]:
+    """Return the children of `pid`, their children, and so on; stop soon after `at_most` of them."""
     found: list[int] = []
     waiting = [pid]
-    while waiting:
+    while waiting and (at_most is None or len(found) <= at_most):
         children = children_of(waiting.pop())
         found.extend(children)
         waiting.extend(children)

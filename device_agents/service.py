@@ -68,7 +68,6 @@ class SessionService:
         ahead = _ReadAhead(requests)
         try:
             while (item := await session.until_ended(ahead.get())) is not None:
-                ahead.under_way = item
                 measurement = await session.until_ended(session.measure(*item))
                 ahead.under_way = None
                 yield measurement_pb2.MeasureResponse(measurement=measurement)
@@ -117,12 +116,15 @@ class _ReadAhead:
 
     def __init__(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
         self.under_way: tuple[measurement_pb2.MeasureRequest, float] | None = None
+        """Taken last, until its answer is sent."""
+
         self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
         self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
 
     async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
         """Return the next request and when it came; None at the end of the stream."""
-        return await self._queue.get()
+        self.under_way = await self._queue.get()
+        return self.under_way
 
     def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
         """Return what was taken and got no answer."""

@@ -52,6 +52,10 @@ class Session:
         """True until `end`."""
         return not self._ended.done()
 
+    def holds(self, claims: Claims) -> bool:
+        """Tell whether the claims are of this session's lease."""
+        return (self.claims.lease_name, self.claims.epoch) == (claims.lease_name, claims.epoch)
+
     def extend(self, claims: Claims) -> bool:
         """Take newer claims of the same lease; False when they end no later than the present ones."""
         if claims.expires_sec <= self.claims.expires_sec:
@@ -164,6 +168,9 @@ class Session:
             measurement.signal = lost.signal_number
             measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
             return measurement
+        if worker.is_bloated:
+            # What one candidate left in memory must not count against the next.
+            await worker.kill()
         return worker_pb2.WorkerResponse.FromString(content).measurement
 
     async def _usable_worker(self) -> WorkerHandle:
@@ -174,7 +181,15 @@ class Session:
                 return self._worker
             if self._worker is not None:
                 await self._worker.kill()
-            self._worker = await self._pool.start_worker(self.device.driver.worker_spec(), self.output.write)
+            starting = asyncio.create_task(
+                self._pool.start_worker(self.device.driver.worker_spec(), self.output.write), name="start-worker"
+            )
+            try:
+                self._worker = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # Half a start would leave a process and a directory that nobody knows: finish it, `_leave` ends it.
+                self._worker = await starting
+                raise
             return self._worker
 
     async def _leave(self) -> None:

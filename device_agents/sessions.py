@@ -41,11 +41,21 @@ class SessionTable:
         """
         claims = self._admission.check(token)
         session = self._sessions.get(claims.device_name)
-        if session is not None and session.is_live and session.claims.epoch == claims.epoch:
+        if session is not None and session.is_live and session.holds(claims):
             self._extend(session, claims)
             return session
         async with self._locks[claims.device_name]:
             return await self._enter_alone(token)
+
+    def trust(self, public_key: bytes) -> None:
+        """Accept what this tracker signs. When it is another tracker than so far, its predecessor's leases are over."""
+        if not self._admission.trust(public_key):
+            return
+        for session in self._sessions.values():
+            if session.is_live:
+                name = session.claims.lease_name
+                error = LeaseRevoked(f"the tracker that granted {name} was replaced; acquire again")
+                self._soon(session.end(error), f"disown-{name}")
 
     def fence(self, device_name: str, epoch: int) -> None:
         """End every session of a device up to this epoch, as the tracker asks."""
@@ -77,7 +87,7 @@ class SessionTable:
         self._admission.admit(claims)
         older = self._sessions.get(claims.device_name)
         if older is not None:
-            if older.is_live and older.claims.epoch == claims.epoch:
+            if older.is_live and older.holds(claims):
                 self._extend(older, claims)
                 return older
             await older.end(superseded(older.claims))

@@ -143,6 +143,14 @@ def _eat_memory(_: str) -> None:
         eaten.append(bytearray(os.urandom(4096)) * (16 * _MIB // 4096))
 
 
+_LEAKED: list[bytearray] = []
+
+
+def _leak(rest: str) -> None:
+    """Keep some MiB for as long as the process lives."""
+    _LEAKED.append(bytearray(os.urandom(4096)) * (int(rest.split()[0]) * _MIB // 4096))
+
+
 def _fill_disk(_: str) -> None:
     number = 0
     while True:
@@ -206,6 +214,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
     "sleep": _sleep,
     "exit": _exit,
     "oom": _eat_memory,
+    "leak": _leak,
     "disk": _fill_disk,
     "bigfile": _fill_file,
     "close_fds": _close_descriptors,

@@ -7,6 +7,7 @@ the machine may have lost power in between: then each is checked again before it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import re
@@ -146,7 +147,9 @@ class Incoming:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        # Closing writes what is buffered: on a full disk it fails once more, and the space has to be given back first.
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
     def write(self, chunk: bytes) -> None:

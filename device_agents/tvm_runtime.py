@@ -22,8 +22,9 @@ from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire import duration
 
 _LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
-_KEPT_MODULES = 8
-"""Loaded modules kept per worker: repeats of a candidate come close together."""
+_KEPT_MODULES: dict[int, int] = {measurement_pb2.MODULE_KIND_FUNCTIONS: 8, measurement_pb2.MODULE_KIND_RELAX_VM: 1}
+"""Loaded modules kept per worker: repeats of a candidate come close together. An executable holds a whole model's
+weights."""
 
 _POOLED_ALLOCATOR = 2
 """Of the Relax VM; what relax.VirtualMachine uses unless told otherwise."""
@@ -68,7 +69,7 @@ class TvmRuntime:
         self._copy_to = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
         self._fill = tvm_ffi.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._make_evaluator = tvm_ffi.get_global_func("runtime.RPCTimeEvaluator")
-        self._modules: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._modules: dict[int, OrderedDict[str, Any]] = {kind: OrderedDict() for kind in _KEPT_MODULES}
 
     def measure(self, request: measurement_pb2.MeasureRequest, path: str) -> measurement_pb2.Measurement:
         """Time a function of the artifact."""
@@ -133,15 +134,14 @@ class TvmRuntime:
         return run_schedule(evaluator, time_repeats)
 
     def _module(self, digest: str, path: str, kind: int, function: str) -> Any:
-        key = (digest, kind)
-        module = self._modules.get(key)
+        kind = kind or measurement_pb2.MODULE_KIND_FUNCTIONS
+        kept = self._modules[kind]
+        module = kept.get(digest)
         if module is None:
-            module = self._load(path, kind)
-            self._modules[key] = module
-            if len(self._modules) > _KEPT_MODULES:
-                self._modules.popitem(last=False)
-        else:
-            self._modules.move_to_end(key)
+            while len(kept) >= _KEPT_MODULES[kind]:
+                kept.popitem(last=False)
+            module = kept[digest] = self._load(path, kind)
+        kept.move_to_end(digest)
         try:
             module.get_function(function)
         except AttributeError:

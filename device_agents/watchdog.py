@@ -11,6 +11,10 @@ from fleet.v1 import measurement_pb2
 SAMPLE_SEC = 0.1
 """How often a worker that runs a candidate is looked at."""
 
+_MAX_PROCESSES = 256
+_MAX_FILES = 10_000
+"""More than any kernel needs, and few enough that looking at them does not hold up the agent."""
+
 _MIB = 1024 * 1024
 
 
@@ -32,13 +36,20 @@ class Excess:
 
 def find_excess(pid: int, directory: str, limits: Limits) -> Excess | None:
     """Look at a worker once; a few small reads from /proc, and its directory."""
-    memory = sum(map(linux.resident_bytes, (pid, *linux.descendants_of(pid))))
+    family = (pid, *linux.descendants_of(pid, at_most=_MAX_PROCESSES))
+    if len(family) > _MAX_PROCESSES:
+        return Excess(
+            kind=measurement_pb2.ERROR_KIND_OUT_OF_MEMORY, message=f"started more than {_MAX_PROCESSES} processes"
+        )
+    memory = sum(map(linux.resident_bytes, family))
     if memory > limits.memory_bytes:
         return Excess(
             kind=measurement_pb2.ERROR_KIND_OUT_OF_MEMORY,
             message=f"held {memory // _MIB} MiB; the limit is {limits.memory_bytes // _MIB} MiB",
         )
-    disk = directory_bytes(directory)
+    files, disk = count_files(directory, at_most=_MAX_FILES)
+    if files > _MAX_FILES:
+        return Excess(kind=measurement_pb2.ERROR_KIND_OUT_OF_DISK, message=f"made more than {_MAX_FILES} files")
     if disk > limits.disk_bytes:
         return Excess(
             kind=measurement_pb2.ERROR_KIND_OUT_OF_DISK,
@@ -47,18 +58,24 @@ def find_excess(pid: int, directory: str, limits: Limits) -> Excess | None:
     return None
 
 
-def directory_bytes(directory: str) -> int:
-    """Return what the files below a directory take on disk; files that vanish meanwhile count as nothing."""
-    total = 0
+def count_files(directory: str, *, at_most: int) -> tuple[int, int]:
+    """Return how many files lie below a directory and what they take on disk [bytes]; stop soon after `at_most` files.
+
+    Files that vanish meanwhile count as nothing.
+    """
+    count = total = 0
     waiting = [directory]
-    while waiting:
+    while waiting and count <= at_most:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
+                    count += 1
+                    if count > at_most:
+                        break
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
         except FileNotFoundError:
             continue
-    return total
+    return count, total

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from device_agents.frames import HEADER, BrokenFrame, format_frame, parse_header
+from device_agents.linux import resident_bytes
 from device_agents.output import OutputPipe
 from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
 from fleet.v1 import measurement_pb2
@@ -67,6 +68,11 @@ class WorkerHandle:
     def is_usable(self) -> bool:
         """True while the process can take a request."""
         return self._end is None and not self._exited.done()
+
+    @property
+    def is_bloated(self) -> bool:
+        """True when it holds so much between candidates that the next one would not get its share."""
+        return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
     async def exchange(self, request: bytes, timeout_sec: float) -> bytes:
         """Send a request and return the response.

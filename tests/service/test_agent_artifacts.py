@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -104,6 +105,32 @@ async def test_an_artifact_damaged_on_disk_is_asked_for_again(bench: Bench) -> N
     assert [digest] == await holder.find_missing([digest])
     assert digest == await holder.put(content)
     assert kind_of((await holder.measure([request_for(digest)]))[0]) == "UNSPECIFIED"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
+async def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
+    """The upload fails as DiskFull, leaves nothing half, and a smaller one fits."""
+    state_dir = tmp_path / "small"
+    state_dir.mkdir()
+    mounted = await run("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(state_dir))
+    if mounted != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        config = {**CONFIG, "cache_max_bytes": 10_000_000}
+        async with serve_bench(state_dir, config) as bench:
+            holder = bench.holding(epoch=1)
+
+            with pytest.raises(DiskFull, match="no space left"):
+                await holder.put(bytes(1_000_000))
+
+            assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
+    finally:
+        await run("umount", str(state_dir))
+
+
+async def run(*command: str) -> int:
+    process = await asyncio.create_subprocess_exec(*command)
+    return await process.wait()
 
 
 async def test_a_cpu_takes_only_libraries_of_its_architecture(tmp_path: Path) -> None:

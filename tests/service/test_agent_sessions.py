@@ -20,6 +20,7 @@ from agent_bench import (
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from device_agents import linux
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.testing import eventually
 from fleet.tokens import TokenSigner
@@ -282,6 +283,34 @@ async def test_the_agent_attaches_again_after_a_tracker_restart(bench: Bench) ->
 
     await eventually(lambda: len(bench.tracker.hellos) == 2)
     assert len({hello.agent_id for hello in bench.tracker.hellos}) == 1
+
+
+async def test_leases_of_a_replaced_tracker_are_over(bench: Bench) -> None:
+    """A tracker with another key knows nothing of them, and may grant the device at once, from epoch 1."""
+    older = bench.holding(epoch=5)
+    pid = await older.open()
+    await bench.tracker.stop()
+    bench.tracker.signer = TokenSigner(Ed25519PrivateKey.generate())
+    await bench.tracker.start()
+
+    await eventually(lambda: not is_alive(pid))
+    with pytest.raises(Unauthenticated):
+        await older.open()
+    assert await bench.holding(epoch=1).open() > 0
+
+
+async def test_ending_while_the_worker_starts_leaves_nothing(bench: Bench) -> None:
+    """Half a start is finished and ended, whenever the end comes."""
+    for epoch in range(1, 11):
+        holder = bench.holding(epoch=epoch)
+        opening = asyncio.create_task(holder.open())
+        # A little later every time, across all that an opening does.
+        await asyncio.wait((opening,), timeout=0.0005 * epoch)
+        bench.tracker.fence(DEVICE, epoch)
+        await asyncio.gather(opening, return_exceptions=True)
+
+    folder = bench.state_dir / "workers"
+    await eventually(lambda: not list(folder.iterdir()) and not linux.descendants_of(bench.agent.warm_pid))
 
 
 async def test_a_device_that_stops_answering_is_reported_and_comes_back(tmp_path: Path) -> None:

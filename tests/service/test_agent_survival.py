@@ -148,6 +148,17 @@ async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
     assert len(linux.descendants_of(bench.agent.warm_pid)) == 1
 
 
+async def test_what_a_candidate_leaks_does_not_count_against_the_next(bench: Bench) -> None:
+    """A worker that holds too much afterwards is replaced, so order decides nobody's fate."""
+    holder = bench.holding(epoch=1)
+    digests = [await holder.put(f"leak:150 {number}".encode()) for number in range(3)]
+
+    results = await holder.measure([request_for(digest) for digest in digests])
+
+    assert [kind_of(result) for result in results] == ["UNSPECIFIED"] * 3, results
+    assert len({result.provenance.worker_pid for result in results}) == 3
+
+
 async def test_closing_the_agent_leaves_no_process(tmp_path: Path) -> None:
     """Worker and warm process end with it, a hanging candidate too."""
     async with serve_bench(tmp_path, CONFIG) as bench:

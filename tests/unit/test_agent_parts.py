@@ -13,7 +13,7 @@ from device_agents.config import make_drivers, parse_config
 from device_agents.registry import load_driver
 from device_agents.runtimes import CandidateFailed, classify
 from device_agents.simulated_runtime import SimulatedRuntime
-from device_agents.watchdog import directory_bytes
+from device_agents.watchdog import count_files
 from fleet.errors import ConfigError
 from fleet.tvm_versions import KNOWN_PAIRS, check_pair, check_versions
 from fleet.v1 import measurement_pb2
@@ -119,5 +119,8 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 30)
 
-    assert 100_000 <= directory_bytes(str(tmp_path)) < 300_000
-    assert directory_bytes(str(tmp_path / "gone")) == 0
+    count, size = count_files(str(tmp_path), at_most=100)
+    assert count == 4
+    assert 100_000 <= size < 300_000
+    assert count_files(str(tmp_path / "gone"), at_most=100) == (0, 0)
+    assert count_files(str(tmp_path), at_most=1)[0] == 2
