@@ -17,12 +17,13 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import fleet.aio
 from fleet.artifacts import Artifact
 from fleet.errors import DeviceClosed, DeviceError, DeviceUnreachable, FleetError, LeaseError
 from fleet.measuring import ErrorKind, Measurement, Trial
+from fleet.metaschedule.work import Work, WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -59,24 +60,15 @@ class LanePlan:
     purpose: str = "MetaSchedule"
 
 
-@dataclass(slots=True, eq=False)
-class _Work:
-    artifact: Artifact
-    trial: Trial
-    result: Future[Measurement] = field(default_factory=Future)
-    attempts: int = 0
-
-
 class Lanes:
     """Measures trials on leased devices, from a thread of its own that starts with the first trial."""
 
     def __init__(self, plan: LanePlan) -> None:
         self._plan = plan
-        self._waiting: deque[_Work] = deque()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._has_work: asyncio.Event | None = None
+        self._queue: WorkQueue | None = None
         self._serving: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -86,15 +78,15 @@ class Lanes:
         Raises:
             DeviceClosed: after `close`.
         """
-        work = _Work(artifact, trial)
+        work = Work(artifact, trial)
         with self._lock:
             if self._is_closed:
                 raise DeviceClosed("the runner is closed")
             if self._thread is None:
                 self._start()
-            loop = self._loop
-        if loop is not None:
-            loop.call_soon_threadsafe(self._put, work)
+            if self._loop is not None and self._queue is not None:
+                # Under the lock, so that `close` comes after it and fails what is not measured.
+                self._loop.call_soon_threadsafe(self._queue.put, work)
         return work.result
 
     def close(self) -> None:
@@ -115,87 +107,57 @@ class Lanes:
         self._thread.start()
         is_ready.wait()
 
-    def _put(self, work: _Work) -> None:
-        self._waiting.append(work)
-        self._wake()
-
-    def _put_back(self, works: list[_Work]) -> None:
-        self._waiting.extendleft(reversed(works))
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._has_work is not None:
-            self._has_work.set()
-
     def _cancel(self) -> None:
         if self._serving is not None:
             self._serving.cancel()
 
     async def _main(self, is_ready: threading.Event) -> None:
+        queue = self._queue = WorkQueue()
         self._loop = asyncio.get_running_loop()
-        self._has_work = asyncio.Event()
-        self._serving = asyncio.create_task(self._serve(), name="fleet runner")
+        self._serving = asyncio.create_task(self._serve(queue), name="fleet runner")
         is_ready.set()
         await asyncio.wait([self._serving])
-        self._fail_waiting(DeviceClosed("the runner was closed before this was measured"))
+        queue.fail_all(DeviceClosed("the runner was closed before this was measured"))
 
-    async def _serve(self) -> None:
+    async def _serve(self, queue: WorkQueue) -> None:
         while True:
-            await self._next_work(None)
+            await queue.wait()
             try:
-                await self._serve_connected()
+                await self._serve_connected(queue)
             except* FleetError as errors:
-                self._fail_waiting(_first(errors))
+                queue.fail_all(_first(errors))
             except* Exception as errors:  # the outermost loop: whoever waits for a result has to hear of it
                 logger.exception("runner failed")
-                self._fail_waiting(FleetError(f"the runner failed: {_first(errors)!r}"))
+                queue.fail_all(FleetError(f"the runner failed: {_first(errors)!r}"))
 
-    async def _serve_connected(self) -> None:
+    async def _serve_connected(self, queue: WorkQueue) -> None:
         plan = self._plan
         async with (
             fleet.aio.connect(plan.address, connect_timeout_sec=plan.connect_timeout_sec) as client,
             asyncio.TaskGroup() as group,
         ):
             for number in range(plan.devices):
-                group.create_task(self._lane(client), name=f"fleet runner lane {number}")
+                group.create_task(self._lane(client, queue), name=f"fleet runner lane {number}")
 
-    async def _lane(self, client: fleet.aio.Fleet) -> None:
+    async def _lane(self, client: fleet.aio.Fleet, queue: WorkQueue) -> None:
         plan = self._plan
         while True:
-            await self._next_work(None)
+            await queue.wait()
             async with client.acquire(
                 plan.selector, priority=plan.priority, wait_timeout_sec=plan.wait_timeout_sec, purpose=plan.purpose
             ) as device:
                 logger.info("runner leased a device", extra={"device": device.name})
-                await _Ride(self, device, plan).run()
-
-    async def _next_work(self, timeout_sec: float | None) -> bool:
-        """Wait until there is work; False when none came in time."""
-        if self._has_work is None:
-            return False
-        try:
-            async with asyncio.timeout(timeout_sec):
-                while not self._waiting:
-                    self._has_work.clear()
-                    await self._has_work.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _fail_waiting(self, error: BaseException) -> None:
-        works, self._waiting = self._waiting, deque()
-        for work in works:
-            work.result.set_exception(error)
+                await _Ride(queue, device, plan).run()
 
 
 class _Ride:
     """One lease: trials go out ahead, results come back in order."""
 
-    def __init__(self, lanes: Lanes, device: fleet.aio.Device, plan: LanePlan) -> None:
-        self._lanes = lanes
+    def __init__(self, queue: WorkQueue, device: fleet.aio.Device, plan: LanePlan) -> None:
+        self._queue = queue
         self._device = device
         self._idle_sec = plan.idle_sec
-        self._in_flight: deque[_Work] = deque()
+        self._in_flight: deque[Work] = deque()
         self._is_over = False
         """A result said that the lease ended: more trials would end the same way."""
 
@@ -212,7 +174,7 @@ class _Ride:
             logger.warning("runner lost its device", extra={"device": self._device.name, "error": str(error)})
             self._lost(error)
         except BaseException:
-            self._lanes._put_back(list(self._in_flight))  # noqa: SLF001 - two halves of one thing
+            self._queue.put_back(list(self._in_flight))
             raise
 
     async def _trials(self) -> AsyncIterator[Trial]:
@@ -220,7 +182,7 @@ class _Ride:
             await self._slots.acquire()
             if not await self._may_go_on():
                 return
-            work = self._lanes._waiting.popleft()  # noqa: SLF001
+            work = self._queue.take()
             self._in_flight.append(work)  # before the upload, so that work is not lost when that is cancelled
             if await self._is_uploaded(work):
                 yield work.trial
@@ -231,29 +193,29 @@ class _Ride:
     async def _may_go_on(self) -> bool:
         """Wait for work; False when the lease ended or nothing came. Idleness begins with the last result."""
         while not self._is_over:
-            if await self._lanes._next_work(self._idle_sec):  # noqa: SLF001
+            if await self._queue.wait(self._idle_sec):
                 return not self._is_over
             if not self._in_flight:
                 return False
         return False
 
-    async def _is_uploaded(self, work: _Work) -> bool:
+    async def _is_uploaded(self, work: Work) -> bool:
         """Bring the artifact to the device. One that the device refuses gets that as its result."""
         try:
             await self._device.ensure([work.artifact])
         except (LeaseError, DeviceError):
             return True  # the measuring stream fails with the same, and knows what is in flight
         except FleetError as error:
-            work.result.set_result(_failed(work, ErrorKind.LOAD_FAILED, str(error)))
+            work.fail(ErrorKind.LOAD_FAILED, str(error))
             return False
         return True
 
-    def _settle(self, work: _Work, measurement: Measurement) -> None:
+    def _settle(self, work: Work, measurement: Measurement) -> None:
         work.attempts += 1
         is_lost = measurement.error in (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
         self._is_over |= measurement.error is ErrorKind.LEASE_ENDED
         if is_lost and work.attempts < _ATTEMPTS:
-            self._lanes._put_back([work])  # noqa: SLF001
+            self._queue.put_back([work])
             return
         work.result.set_result(measurement)
 
@@ -264,19 +226,15 @@ class _Ride:
         works[0].attempts += 1
         if not _may_repeat(error, works[0].attempts):
             kind = ErrorKind.DEVICE_FAULTED if isinstance(error, DeviceError) else ErrorKind.LEASE_ENDED
-            works[0].result.set_result(_failed(works[0], kind, str(error)))
+            works[0].fail(kind, str(error))
             works = works[1:]
-        self._lanes._put_back(works)  # noqa: SLF001
+        self._queue.put_back(works)
 
 
 def _may_repeat(error: FleetError, attempts: int) -> bool:
     if isinstance(error, DeviceUnreachable):
         return attempts < _ATTEMPTS_UNREACHABLE
     return isinstance(error, LeaseError) and attempts < _ATTEMPTS
-
-
-def _failed(work: _Work, kind: ErrorKind, message: str) -> Measurement:
-    return Measurement(candidate_id=work.trial.candidate_id, error=kind, error_message=message)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

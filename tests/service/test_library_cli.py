@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,11 @@ def test_an_unknown_job_is_named(path: str) -> None:
 def test_an_import_needs_a_device_model(tmp_path: Path) -> None:
     """Leaving it out is a usage error."""
     assert fleet("import", str(tmp_path))[0] == 2
+
+
+@pytest.mark.slow
+def test_looking_into_a_library_needs_no_tvm() -> None:
+    """The library, its command and the adapters' package load without TVM or numpy."""
+    code = "import sys, fleet.cli.library, fleet.metaschedule; print({'tvm', 'numpy'} & set(sys.modules))"
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
