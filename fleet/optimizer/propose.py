@@ -85,10 +85,11 @@ def propose(task: ProposeTask) -> list[Proposal]:
     schedules = list(_new_ones(task, _search(task)))[: task.count]
     scores = _predictions(task, schedules)
     traces = [trace_json(schedule) for schedule in schedules]
-    return [
+    proposals = [
         Proposal(trace_json=trace, digest=trace_digest(trace), predicted=score)
         for trace, score in zip(traces, scores, strict=True)
     ]
+    return sorted(proposals, key=lambda proposal: -proposal.predicted) if task.model is not None else proposals
 
 
 def _search(task: ProposeTask) -> Sequence[Any]:
