@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fleet.cli import options
 from fleet.errors import LibraryError
 from fleet.library import Job, JobSummary, Library, Record, Workload
 from fleet.library.exchange import export_json, import_json
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -188,8 +189,8 @@ def _print_best(rows: list[tuple[Workload, Record, float | None]]) -> None:
     table = _table("workload", "device model", "best [us]", "untuned [us]", "speed-up", "GFLOP/s", "output", "measured")
     for workload, record, untuned_sec in rows:
         table.add_row(
-            workload.name,
-            record.device_model,
+            Text(workload.name),
+            Text(record.device_model),
             _us(record.median_sec),
             _us(untuned_sec),
             "" if untuned_sec is None or not record.median_sec else f"{untuned_sec / record.median_sec:.1f}x",
@@ -226,11 +227,11 @@ def _print_jobs(found: list[Job]) -> None:
         lasted = str((job.ended_at or job.touched_at) - job.started_at).split(".")[0]
         table.add_row(
             job.name,
-            job.title,
+            Text(job.title),
             job.state.value,
             f"{job.trials_done}{total}",
             str(job.trials_failed),
-            job.holder,
+            Text(job.holder),
             _time(job.started_at),
             lasted,
         )
@@ -264,7 +265,7 @@ def _print_summary(summary: JobSummary) -> None:
     for entry in summary.workloads:
         gain = entry.untuned_sec / entry.best_sec if entry.untuned_sec and entry.best_sec else None
         table.add_row(
-            entry.workload.name,
+            Text(entry.workload.name),
             f"{entry.weight:g}",
             str(entry.trials),
             _us(entry.best_sec),
@@ -282,7 +283,10 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     right = {"weight", "trials", "failed", "best [us]", "untuned [us]", "speed-up", "GFLOP/s", "lasted"}
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        # What is copied from the table, names of jobs, and what is compared in it, numbers, stays in one piece.
+        is_whole = column in right or column == "job"
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(Text(column), justify=justify, no_wrap=is_whole, overflow="fold")
     return table
 
 

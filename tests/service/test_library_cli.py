@@ -55,6 +55,7 @@ def test_best_shows_each_device_model_by_itself(path: str) -> None:
         ["fused_conv2d", "pi5", "500.0"],
     ]
     assert "8.0x" in out
+    assert "best [us]" in out
 
 
 def test_records_without_a_target_stand_by_themselves(path: str) -> None:
@@ -85,6 +86,13 @@ def test_best_gives_data(path: str) -> None:
     assert (first["best_us"], first["untuned_us"], first["gflops"]) == (1000.0, 8000.0, 2.0)
     assert first["trace"] == "[[1],[]]"
     assert second["best_us"] == 2000.0
+
+
+def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
+    """At 80 columns the name stays in one piece."""
+    [job] = json.loads(fleet("jobs", "--library", path, "--json")[1])
+    result = CliRunner().invoke(app, ["library", "jobs", "--library", path], env={"COLUMNS": "80"})
+    assert job["name"] in result.stdout
 
 
 def test_jobs_are_listed_and_shown(path: str) -> None:
