@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fleet import wire
+from fleet import aio, wire
 from fleet.client import arrays
-from fleet.errors import ArtifactRefused, FleetError, LeaseExpired
+from fleet.client.device import Device
+from fleet.errors import ArtifactRefused, LeaseExpired
 from fleet.rpc import add_service, bind, make_server
 from fleet.v1 import (
     device_pb2,
@@ -25,7 +26,7 @@ from fleet.v1 import (
     session_service_pb2,
 )
 
-TOKEN_KEY = "fleet-token-bin"
+TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a header
 
 
 class SmallAgent:
@@ -213,6 +214,17 @@ async def serving(port: int = 0, **services: object) -> AsyncGenerator[str, None
 
 
 @contextlib.asynccontextmanager
+async def leased() -> AsyncGenerator[Device, None]:
+    """Hold the device of a small fleet."""
+    async with (
+        small_fleet() as (address, _, _),
+        aio.connect(address) as client,
+        client.acquire("simulated") as device,
+    ):
+        yield device
+
+
+@contextlib.asynccontextmanager
 async def small_fleet() -> AsyncGenerator[tuple[str, SmallTracker, SmallAgent], None]:
     """Serve a tracker and an agent; yields the tracker's address and both."""
     agent = SmallAgent()
@@ -220,6 +232,3 @@ async def small_fleet() -> AsyncGenerator[tuple[str, SmallTracker, SmallAgent], 
         tracker = SmallTracker(agent.address)
         async with serving(lease=tracker, fleet=tracker) as address:
             yield address, tracker, agent
-
-
-__all__ = ["FleetError", "SmallAgent", "SmallTracker", "serving", "small_fleet"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_fakes import small_fleet
+from client_fakes import leased, small_fleet
 
 import fleet.aio
 from fleet.artifacts import Artifact
@@ -42,13 +42,12 @@ async def test_a_device_is_granted_used_and_given_back(artifact: Artifact) -> No
 async def test_calls_take_and_return_arrays(artifact: Artifact) -> None:
     """Numbers go out and come back with their shape and dtype."""
     values = np.arange(6, dtype="float16").reshape(2, 3)
-    async with small_fleet() as (address, _, _), fleet.aio.connect(address) as client:
-        async with client.acquire("simulated") as device:
-            module = device.load(artifact)
-            doubled = await module(values)
-            both = await module(values, values.T)
-            with pytest.raises(MeasurementError, match="CRASHED by signal 11") as caught:
-                await module(values, function="crash")
+    async with leased() as device:
+        module = device.load(artifact)
+        doubled = await module(values)
+        both = await module(values, values.T)
+        with pytest.raises(MeasurementError, match="CRASHED by signal 11") as caught:
+            await module(values, function="crash")
 
     np.testing.assert_array_equal(doubled, 2 * values)
     assert doubled.dtype == np.float16  # type: ignore[union-attr]
@@ -62,15 +61,14 @@ async def test_known_outputs_are_not_passed(artifact: Artifact) -> None:
     specs = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
     known = Artifact.of_file(artifact.path, args=specs)
     ones = np.ones(4, "float32")
-    async with small_fleet() as (address, _, _), fleet.aio.connect(address) as client:
-        async with client.acquire("simulated") as device:
-            module = device.load(known)
-            result = await module(ones, ones)
-            timing = await module.time(min_repeat_ms=1)
-            with pytest.raises(InvalidRequest, match=r"argument 1 of main: expected float32\[4\], given float64\[4\]"):
-                await module(ones, np.ones(4))
-            with pytest.raises(InvalidRequest, match="takes 2 arguments"):
-                await module(ones)
+    async with leased() as device:
+        module = device.load(known)
+        result = await module(ones, ones)
+        timing = await module.time(min_repeat_ms=1)
+        with pytest.raises(InvalidRequest, match=r"argument 1 of main: expected float32\[4\], given float64\[4\]"):
+            await module(ones, np.ones(4))
+        with pytest.raises(InvalidRequest, match="takes 2 arguments"):
+            await module(ones)
 
     np.testing.assert_array_equal(result, 4 * ones)
     assert timing.median_sec == 1e-6
@@ -85,12 +83,11 @@ async def test_async_sources_are_measured_as_they_come(artifact: Artifact) -> No
         await first_result.wait()
         yield Trial(candidate_id="1", artifact_digest=artifact.digest)
 
-    async with small_fleet() as (address, _, _), fleet.aio.connect(address) as client:
-        async with client.acquire("simulated") as device:
-            ids = []
-            async for measurement in device.measure(source()):  # type: ignore[arg-type]
-                ids.append(measurement.candidate_id)
-                first_result.set()
+    async with leased() as device:
+        ids = []
+        async for measurement in device.measure(source()):  # type: ignore[arg-type]
+            ids.append(measurement.candidate_id)
+            first_result.set()
 
     assert ids == ["0", "1"]
 
@@ -102,8 +99,7 @@ async def test_an_error_of_the_source_reaches_the_caller(artifact: Artifact) -> 
         yield Trial(candidate_id="0", artifact_digest=artifact.digest)
         raise ZeroDivisionError
 
-    async with small_fleet() as (address, _, _), fleet.aio.connect(address) as client:
-        async with client.acquire("simulated") as device:
-            with pytest.raises(ZeroDivisionError):
-                async for _ in device.measure(source()):  # type: ignore[arg-type]
-                    pass
+    async with leased() as device:
+        with pytest.raises(ZeroDivisionError):
+            async for _ in device.measure(source()):  # type: ignore[arg-type]
+                pass

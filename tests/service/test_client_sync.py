@@ -84,10 +84,14 @@ def test_an_interrupt_while_measuring_gives_the_device_back() -> None:
     """Ctrl-C in the middle of a measurement ends the block, and the lease with it."""
     with served() as (address, tracker, agent):
         agent.hold.clear()
-        with pytest.raises(KeyboardInterrupt), fleet.connect(address) as client:
-            with client.acquire("simulated") as device:
+
+        def measure() -> None:
+            with fleet.connect(address) as client, client.acquire("simulated") as device:
                 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
                 list(device.measure([fleet.Trial(candidate_id="1", artifact_digest="sha256:0")]))
+
+        with pytest.raises(KeyboardInterrupt):
+            measure()
 
         assert tracker.leases == {}
         assert agent.is_closed

@@ -94,14 +94,20 @@ async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
 async def test_an_error_in_the_block_gives_the_device_back() -> None:
     """Leaving the block by an exception closes the session and releases the lease."""
     async with one_device() as (_, agent, client):
-        with pytest.raises(ZeroDivisionError):
+        used = []
+
+        async def fail() -> None:
             async with client.acquire("simulated") as device:
+                used.append(device)
                 await device.open()
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
         assert agent.is_closed
         assert not (await client.snapshot()).leases
         with pytest.raises(DeviceClosed):
-            await device.open()
+            await used[0].open()
 
 
 async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
@@ -123,13 +129,15 @@ async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
 @pytest.mark.slow
 async def test_a_lease_is_renewed_and_its_session_extended() -> None:
     """A lease outlives its ttl while the client lives, and the agent sees newer tokens."""
-    async with one_device(Limits(min_ttl_sec=0.5)) as (_, agent, client):
-        async with client.acquire("simulated", ttl_sec=0.6) as device:
-            await device.open()
-            first = device.token
-            await eventually(lambda: len(set(agent.opened_with)) > 3)
-            assert device.ended is None
-            assert device.token != first
+    async with (
+        one_device(Limits(min_ttl_sec=0.5)) as (_, agent, client),
+        client.acquire("simulated", ttl_sec=0.6) as device,
+    ):
+        await device.open()
+        first = device.token
+        await eventually(lambda: len(set(agent.opened_with)) > 3)
+        assert device.ended is None
+        assert device.token != first
 
 
 @pytest.mark.slow
@@ -170,15 +178,17 @@ async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
 @pytest.mark.slow
 async def test_a_lease_ends_by_its_own_clock_while_the_tracker_is_away() -> None:
     """When the token runs out unrenewed the device is lost, said in words, though nobody could tell us."""
-    async with one_device(Limits(min_ttl_sec=0.5)) as (tracker, agent, client):
-        async with client.acquire("simulated", ttl_sec=0.6) as device:
-            agent.hold.clear()
-            measuring = asyncio.create_task(_collect(device))
-            await eventually(lambda: device._calls)
-            await tracker.stop()
-            with pytest.raises(LeaseExpired, match="no renewal came through"):
-                await measuring
-            assert isinstance(device.ended, LeaseExpired)
+    async with (
+        one_device(Limits(min_ttl_sec=0.5)) as (tracker, agent, client),
+        client.acquire("simulated", ttl_sec=0.6) as device,
+    ):
+        agent.hold.clear()
+        measuring = asyncio.create_task(_collect(device))
+        await eventually(lambda: device._calls)
+        await tracker.stop()
+        with pytest.raises(LeaseExpired, match="no renewal came through"):
+            await measuring
+        assert isinstance(device.ended, LeaseExpired)
 
 
 @pytest.mark.slow
@@ -237,7 +247,7 @@ async def test_watching_gives_a_snapshot_at_once_and_after_each_change() -> None
 async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
     """An address that is no host:port is a configuration error that shows a good one."""
     for address in ("localhost", "http://x:1", "a:b", "a:99999", "a:1:2"):
-        with pytest.raises(ConfigError, match="write it like 127.0.0.1:9290"):
+        with pytest.raises(ConfigError, match=r"write it like 127\.0\.0\.1:9290"):
             fleet.aio.connect(address)
 
 
