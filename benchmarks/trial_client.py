@@ -2,7 +2,7 @@
 
     python -m benchmarks.trial_client TRACKER_ADDRESS
     < {"artifacts": [{"path": "/tmp/x.so", "digest": "sha256:..."}, ...], "args": [[[64, 64], "float32", false], ...]}
-    > {"wall_sec": 0.1, "run_secs": [0.0002, ...]}
+    > {"wall_sec": 0.1, "run_secs": [0.0002, ...], "parts_sec": {"acquire": 0.001, "upload": 0.05, "measure": 0.05}}
 
 The connection to the tracker exists before the first batch; the wait for the lease, the connection to the agent, its
 session, and the uploads are part of every batch.
@@ -47,10 +47,16 @@ async def _run(client: Fleet, request: dict[str, Any]) -> dict[str, Any]:
     ]
     started = time.perf_counter()
     async with client.acquire("cpu", purpose="trial overhead") as device:
+        acquired = time.perf_counter()
         await device.ensure(artifacts)
+        uploaded = time.perf_counter()
         measurements = [measurement async for measurement in device.measure(trials)]
-        wall_sec = time.perf_counter() - started
-    return {"wall_sec": wall_sec, "run_secs": [_run_sec(measurement) for measurement in measurements]}
+        ended = time.perf_counter()
+    return {
+        "wall_sec": ended - started,
+        "run_secs": [_run_sec(measurement) for measurement in measurements],
+        "parts_sec": {"acquire": acquired - started, "upload": uploaded - acquired, "measure": ended - uploaded},
+    }
 
 
 def _run_sec(measurement: Measurement) -> float:

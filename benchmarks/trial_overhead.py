@@ -44,20 +44,28 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What one batch took, per trial [ms]."""
+
+    beyond_ms: float
+    """Everything but the kernel."""
+
+    kernel_ms: float
+    parts_ms: Mapping[str, float]
+    """Of our side: waiting for the lease, uploading, measuring. Together they are the batch, kernels included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """Medians over the rounds, of one trial [ms]."""
 
-    peer_ms: float
-    """Beyond the kernel."""
-
-    ours_ms: float
-    peer_kernel_ms: float
-    ours_kernel_ms: float
+    peer: Costs
+    ours: Costs
 
     @property
     def ratio(self) -> float:
         """How many times better ours is."""
-        return self.peer_ms / self.ours_ms
+        return self.peer.beyond_ms / self.ours.beyond_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,58 +182,68 @@ def _listen(host: str, port: int) -> tuple[object, ...]:
 def _measure(sides: Mapping[str, Process], work: Work, title: str, *, is_same: bool = False) -> Figures:
     """Let both sides measure batches in turn."""
 
-    def run(side: str, count: int) -> tuple[float, float]:
+    def run(side: str, count: int) -> Costs:
         batch = work.batch(count, is_same=is_same)
         request = {
             "artifacts": [{"path": str(artifact.path), "digest": artifact.digest} for artifact in batch],
             "args": [[list(spec.shape), spec.dtype, spec.is_output] for spec in work.artifact.args],
         }
         answer = sides[side].ask(request)
-        kernel_sec = sum(answer["run_secs"])
-        beyond_ms = (answer["wall_sec"] - kernel_sec) / count * 1e3
         for artifact in batch:
             artifact.path.unlink(missing_ok=True)
-        return beyond_ms, kernel_sec / count * 1e3
+        kernel_sec = sum(answer["run_secs"])
+        return Costs(
+            beyond_ms=(answer["wall_sec"] - kernel_sec) / count * 1e3,
+            kernel_ms=kernel_sec / count * 1e3,
+            parts_ms={name: sec / count * 1e3 for name, sec in answer.get("parts_sec", {}).items()},
+        )
 
-    def round_of(side: str, number: int) -> tuple[float, float]:
-        figures = run(side, work.trials)
-        common.say(f"{title}, round {number + 1}: {side} {figures[0]:.2f} ms per trial")
-        return figures
+    def round_of(side: str, number: int) -> Costs:
+        costs = run(side, work.trials)
+        common.say(f"{title}, round {number + 1}: {side} {costs.beyond_ms:.2f} ms per trial")
+        return costs
 
     for side in sides:
         run(side, _WARM_UP_TRIALS)
     rounds = common.alternate(
         {"peer": lambda number: round_of("peer", number), "ours": lambda number: round_of("ours", number)}, work.rounds
     )
-    return Figures(
-        peer_ms=common.median_of(rounds["peer"], lambda item: item[0]),
-        ours_ms=common.median_of(rounds["ours"], lambda item: item[0]),
-        peer_kernel_ms=common.median_of(rounds["peer"], lambda item: item[1]),
-        ours_kernel_ms=common.median_of(rounds["ours"], lambda item: item[1]),
+    return Figures(peer=_median(rounds["peer"]), ours=_median(rounds["ours"]))
+
+
+def _median(rounds: Sequence[Costs]) -> Costs:
+    return Costs(
+        beyond_ms=common.median_of(rounds, lambda costs: costs.beyond_ms),
+        kernel_ms=common.median_of(rounds, lambda costs: costs.kernel_ms),
+        parts_ms={
+            name: common.median_of(rounds, lambda costs: costs.parts_ms[name])  # noqa: B023 - called at once
+            for name in rounds[0].parts_ms
+        },
     )
 
 
 def _figures_json(figures: Figures) -> dict[str, object]:
     return {
-        "peer": round(figures.peer_ms, 3),
-        "ours": round(figures.ours_ms, 3),
+        "peer": round(figures.peer.beyond_ms, 3),
+        "ours": round(figures.ours.beyond_ms, 3),
         "ratio": round(figures.ratio, 2),
-        "peer_kernel": round(figures.peer_kernel_ms, 4),
-        "ours_kernel": round(figures.ours_kernel_ms, 4),
+        "peer_kernel": round(figures.peer.kernel_ms, 4),
+        "ours_kernel": round(figures.ours.kernel_ms, 4),
+        "ours_parts": {name: round(part_ms, 3) for name, part_ms in figures.ours.parts_ms.items()},
     }
 
 
 def _print(loopback: Figures, same: Figures, link: Figures | None, reason: str, work: Work, *, quick: bool) -> None:
     def row(name: str, figures: Figures, budget_ms: float | None) -> tuple[str, ...]:
         budget = f"{budget_ms:g}" if budget_ms is not None else ""
-        return (name, f"{figures.peer_ms:.1f}", f"{figures.ours_ms:.2f}", f"{figures.ratio:.0f}x", budget)
+        return (name, f"{figures.peer.beyond_ms:.1f}", f"{figures.ours.beyond_ms:.2f}", f"{figures.ratio:.0f}x", budget)
 
     rows = [row("loopback", loopback, _BUDGET_MS), row("loopback, one artifact", same, None)]
     if link:
         rows.append(row(f"{_ROUND_TRIP_MS:g} ms round trip", link, _LINK_BUDGET_MS))
     notes = [
         f"median of {work.rounds} alternating rounds of {work.trials} trials; the kernel itself takes "
-        f"{loopback.peer_kernel_ms:.2f} ms with the peer, {loopback.ours_kernel_ms:.2f} ms with ours"
+        f"{loopback.peer.kernel_ms:.2f} ms with the peer, {loopback.ours.kernel_ms:.2f} ms with ours"
     ]
     if reason:
         notes.append(f"left out: {_ROUND_TRIP_MS:g} ms round trip ({reason})")

@@ -184,7 +184,7 @@ def _print(
 ) -> None:
     def spread(values: Sequence[float], pattern: str) -> str:
         middle, low, high = (format(value, pattern) for value in (statistics.median(values), min(values), max(values)))
-        return f"{middle} ({low} to {high})" if len(values) > 1 else middle
+        return f"{middle} ({low}-{high})" if len(values) > 1 else middle
 
     rows = [
         (
@@ -192,7 +192,7 @@ def _print(
             spread([run.wall_sec for run in runs[side]], ".1f"),
             spread([run.first_trial_sec for run in runs[side]], ".1f"),
             spread([found.latency_us for found in best[side]], ".1f"),
-            ", ".join(f"{found.trials} ({found.failed})" for found in best[side]),
+            f"{sum(found.trials for found in best[side])} ({sum(found.failed for found in best[side])})",
         )
         for side, name in (("peer", "tune_tir"), ("ours", "fleet tune"))
     ]
