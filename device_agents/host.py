@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from fleet.machine import machine_fingerprint
 
 _ARM_CORES = {
     ("0x41", "0xd03"): "cortex-a53",
@@ -130,7 +131,7 @@ def read_host(root: Path = Path("/"), *, arch: str | None = None, usable_cpus: s
         max_freq_hz=_max_freq_hz(root),
         memory_bytes=_memory_bytes(root),
         caches=_caches(root),
-        fingerprint=_fingerprint(root),
+        fingerprint=machine_fingerprint(root),
     )
 
 
@@ -195,11 +196,6 @@ def _caches(root: Path) -> dict[str, str]:
         if level and size:
             caches[f"L{level}{kind}"] = size
     return caches
-
-
-def _fingerprint(root: Path) -> str:
-    identity = _read(root / "etc/machine-id") + _read(root / "proc/sys/kernel/random/boot_id")
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def _field(cpuinfo: str, *names: str) -> str:

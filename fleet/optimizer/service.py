@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cross.pool import BuildPool
-from device_agents.host import read_host
 from fleet import aio
 from fleet.client.aio import Fleet, default_holder
 from fleet.client.device import Device
@@ -27,6 +26,7 @@ from fleet.client.local import LocalFleet
 from fleet.config import nearest
 from fleet.errors import FleetError, ImportFailed, InvalidRequest
 from fleet.library import Job, JobState, Library
+from fleet.machine import machine_fingerprint
 from fleet.optimizer.candidates import Conditions
 from fleet.optimizer.history import Where, interrupted_job, recall
 from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_workloads
@@ -118,7 +118,7 @@ class _Run:
         target_json: str,
     ) -> TuneReport:
         options, progress, inventory = self.options, self.progress, device.inventory
-        shares_cores = inventory.host_fingerprint == read_host().fingerprint
+        shares_cores = inventory.host_fingerprint == machine_fingerprint()
         turns = Turns(shares_cores=shares_cores)
         where = Where(target_json=target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version)
         items = await asyncio.to_thread(recall, self.library, chosen, where)
