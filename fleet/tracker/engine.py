@@ -80,7 +80,14 @@ class Engine:
         answers = []
         effects: list[ev.Effect] = []
         for event, answer in pending:
-            caused = self.state.apply(event, now)
+            try:
+                caused = self.state.apply(event, now)
+            except Exception as error:
+                # One event that the state cannot take must not cost all others of the turn their answers.
+                logger.exception("event failed", extra={"kind": type(event).__name__})
+                if answer:
+                    answer.set_exception(error)
+                continue
             effects += caused
             if answer:
                 answers.append((answer, caused))

@@ -90,10 +90,10 @@ class Journal:
             _write_leases(self._connection, changes)
             _write_requests(self._connection, changes)
             self._connection.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            raise DiskFull(f"cannot write {self.path}: {error}; free some space there") from error
+            raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
         self._fold_log(len(changes.devices) + len(changes.leases) + len(changes.requests))
 
     def close(self) -> None:

@@ -15,14 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.errors import InvalidRequest
-from fleet.selectors import parse_selector
 from fleet.tracker import events as ev
+from fleet.tracker.admission import make_request, no_match_message
 from fleet.tracker.queue import Queue
 from fleet.tracker.records import Changes, Client, Device, Durable, Lease, LeaseEnd, Limits, Request
 from fleet.tracker.timers import Timers
-
-_LISTED_DEVICES = 10
-"""A refusal lists this many of the devices there are."""
 
 
 class TrackerState:
@@ -227,39 +224,16 @@ class TrackerState:
                 return
             self._serve_or_wait(client, parked)
             return
+        self._arrivals += 1
         try:
-            request = self._make_request(client, event)
+            request = make_request(event, client.holder, self._now, self._arrivals, self.limits)
         except InvalidRequest as error:
             self._refuse(client, event.request_id, "InvalidRequest", str(error))
             return
         if not self.queue.is_known(request.selector):
-            self._refuse(client, request.request_id, "NoMatchingDevice", self._no_match_message(event.selector))
+            self._refuse(client, request.request_id, "NoMatchingDevice", no_match_message(event.selector, self.devices))
             return
         self._serve_or_wait(client, request)
-
-    def _make_request(self, client: Client, event: ev.Acquire) -> Request:
-        limits = self.limits
-        if not event.request_id:
-            raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
-        if abs(event.priority) > limits.max_priority:
-            allowed = f"-{limits.max_priority} to {limits.max_priority}"
-            raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
-        self._arrivals += 1
-        ttl_sec = event.ttl_sec if event.ttl_sec > 0 else limits.default_ttl_sec
-        duration_sec = event.max_duration_sec if event.max_duration_sec > 0 else limits.max_duration_sec
-        return Request(
-            client_id=client.client_id,
-            request_id=event.request_id,
-            holder=client.holder,
-            selector=str(parse_selector(event.selector)),
-            priority=event.priority,
-            ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
-            max_duration_sec=min(duration_sec, limits.max_duration_sec),
-            deadline_sec=self._now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
-            asked_at_sec=self._now,
-            purpose=event.purpose,
-            order=(self._now - event.priority * limits.aging_sec, self._arrivals),
-        )
 
     def _serve_or_wait(self, client: Client, request: Request) -> None:
         if self.journal_trouble:
@@ -308,14 +282,6 @@ class TrackerState:
     def _unpark(self, request: Request) -> None:
         del self.clients[request.client_id].parked[request.request_id]
         self._changes.requests[request.key] = None
-
-    def _no_match_message(self, selector: str) -> str:
-        if not self.devices:
-            return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
-        names = sorted(self.devices)
-        listed = ", ".join(f"{name} ({self.devices[name].kind})" for name in names[:_LISTED_DEVICES])
-        more = f" and {len(names) - _LISTED_DEVICES} more" if len(names) > _LISTED_DEVICES else ""
-        return f"no device matches {selector!r}; there are {listed}{more}; choose one or start an agent that has it"
 
     # leases
 

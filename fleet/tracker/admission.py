@@ -1,0 +1,51 @@
+"""What a request must be to be let in, and what one that is not is told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.errors import InvalidRequest
+from fleet.selectors import parse_selector
+from fleet.tracker.events import Acquire
+from fleet.tracker.records import Device, Limits, Request
+
+_LISTED_DEVICES = 10
+"""A refusal lists this many of the devices there are."""
+
+
+def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: Limits) -> Request:
+    """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
+
+    Raises:
+        InvalidRequest: no id, a malformed selector, or a priority out of bounds.
+    """
+    if not event.request_id:
+        raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
+    if abs(event.priority) > limits.max_priority:
+        allowed = f"-{limits.max_priority} to {limits.max_priority}"
+        raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
+    ttl_sec = event.ttl_sec if event.ttl_sec > 0 else limits.default_ttl_sec
+    duration_sec = event.max_duration_sec if event.max_duration_sec > 0 else limits.max_duration_sec
+    return Request(
+        client_id=event.client_id,
+        request_id=event.request_id,
+        holder=holder,
+        selector=str(parse_selector(event.selector)),
+        priority=event.priority,
+        ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
+        max_duration_sec=min(duration_sec, limits.max_duration_sec),
+        deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
+        asked_at_sec=now,
+        purpose=event.purpose,
+        order=(now - event.priority * limits.aging_sec, arrival),
+    )
+
+
+def no_match_message(selector: str, devices: Mapping[str, Device]) -> str:
+    """Say that nothing will ever satisfy the selector, what there is, and what to do."""
+    if not devices:
+        return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
+    names = sorted(devices)
+    listed = ", ".join(f"{name} ({devices[name].kind})" for name in names[:_LISTED_DEVICES])
+    more = f" and {len(names) - _LISTED_DEVICES} more" if len(names) > _LISTED_DEVICES else ""
+    return f"no device matches {selector!r}; there are {listed}{more}; choose one or start an agent that has it"

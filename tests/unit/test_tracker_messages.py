@@ -1,0 +1,111 @@
+"""Records become messages that say the same; every enum value has its word."""
+
+from __future__ import annotations
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fleet.selectors import device_labels
+from fleet.tokens import TokenSigner, TokenVerifier
+from fleet.tracker import events as ev
+from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, waiting_reason
+from fleet.tracker.records import LeaseEnd
+from fleet.tracker.state import TrackerState
+from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
+from fleet.wire import duration, timestamp
+
+T0 = 1_000_000.0
+
+
+def make_state() -> TrackerState:
+    state = TrackerState(boot=1)
+    labels = device_labels("devices/a", "cpu", {})
+    description = device_pb2.Inventory(kind="cpu", core_count=4).SerializeToString()
+    offered = ev.OfferedDevice(name="devices/a", kind="cpu", labels=labels, description=description)
+    state.apply(ev.AgentAttached("agent", "host:1", (offered,)), T0)
+    state.apply(ev.ClientConnected("c", "alice@lab"), T0)
+    return state
+
+
+def test_every_lease_end_has_its_word_on_the_wire() -> None:
+    """A new way to end a lease cannot be forgotten here."""
+    assert set(LEASE_ENDS) == set(LeaseEnd)
+    names = {lease_service_pb2.LeaseEnd.Name(value): end for end, value in LEASE_ENDS.items()}
+    assert names == {f"LEASE_END_{end.value}": end for end in LeaseEnd}
+
+
+def test_grant_says_lease_device_and_proof() -> None:
+    """All that a client needs to go to the device."""
+    state, signer = make_state(), TokenSigner(Ed25519PrivateKey.generate())
+    (effect,) = state.apply(ev.Acquire("c", "r1", "cpu", purpose="tune"), T0)
+    assert isinstance(effect, ev.Granted)
+
+    granted = effect_to_proto(effect, state, signer).granted
+
+    claims = TokenVerifier(signer.public_key).verify(granted.token)
+    assert (granted.request_id, granted.lease.purpose, granted.lease.holder) == ("r1", "tune", "alice@lab")
+    assert granted.device.inventory.core_count == 4
+    assert granted.device.address == "host:1"
+    assert claims.lease_name == granted.lease.name
+    assert claims.expires_at == granted.lease.expires_at == timestamp(T0 + 30)
+
+
+def test_states_of_a_device() -> None:
+    """Offline beats faulted beats leased."""
+    state = make_state()
+    device = state.devices["devices/a"]
+    seen = [device_state(device)]
+    for event in (
+        ev.Acquire("c", "r1", "cpu"),
+        ev.DeviceReported("agent", "devices/a", False, "hot"),
+        ev.AgentDetached("agent"),
+    ):
+        state.apply(event, T0)
+        seen.append(device_state(device))
+
+    names = [device_pb2.DeviceState.Name(value).removeprefix("DEVICE_STATE_") for value in seen]
+    assert names == ["AVAILABLE", "LEASED", "FAULTED", "OFFLINE"]
+
+
+def test_reason_names_what_stands_in_the_way() -> None:
+    """Held by whom and how long; faulted why; offline; the journal."""
+    state = make_state()
+    state.apply(ev.Acquire("c", "r1", "cpu"), T0)
+    state.apply(ev.Tick(), T0 + 12)
+    reasons = [waiting_reason(state, "kind=cpu")]
+    (lease,) = state.leases.values()
+    state.apply(ev.DeviceReported("agent", "devices/a", False, "fan broken"), T0 + 12)
+    state.apply(ev.Release("c", lease.name), T0 + 12)
+    reasons.append(waiting_reason(state, "kind=cpu"))
+    state.apply(ev.AgentDetached("agent"), T0 + 12)
+    reasons.append(waiting_reason(state, "kind=cpu"))
+    state.apply(ev.JournalFailed((), "no space in /x"), T0 + 12)
+    reasons.append(waiting_reason(state, "kind=cpu"))
+
+    assert reasons == [
+        "devices/a is held by alice@lab for 12 s",
+        "devices/a is faulted: fan broken",
+        "devices/a is offline, its agent is not attached",
+        "no space in /x",
+    ]
+
+
+def test_wishes_of_a_client_are_read() -> None:
+    """Each kind becomes its event; a job and an unknown wish become none."""
+    acquire = lease_pb2.Acquire(
+        request_id="r", selector="cpu", priority=2, ttl=duration(3), max_duration=duration(4), wait_timeout=duration(5)
+    )
+    wishes = [
+        lease_service_pb2.ClientEvent(acquire=acquire),
+        lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id="r")),
+        lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name="leases/1")),
+        lease_service_pb2.ClientEvent(release=lease_service_pb2.Release(lease_name="leases/1")),
+        lease_service_pb2.ClientEvent(),
+    ]
+
+    assert [client_event("c", wish) for wish in wishes] == [
+        ev.Acquire("c", "r", "cpu", 2, 3.0, 4.0, 5.0, ""),
+        ev.Cancel("c", "r"),
+        ev.Renew("c", "leases/1"),
+        ev.Release("c", "leases/1"),
+        None,
+    ]
