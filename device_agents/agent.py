@@ -89,6 +89,11 @@ class Agent:
         """Process id of the process that workers are forked from."""
         return self._pool.warm_pid
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that live."""
+        return self._pool.worker_pids
+
     async def open(self) -> None:
         """Open the devices, listen, and begin to attach.
 

@@ -62,6 +62,11 @@ class WorkerPool:
         """Process id of the warm process."""
         return self._process.pid if self._process else None
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that live."""
+        return list(self._pids.values())
+
     async def open(self) -> None:
         """Start the warm process.
 

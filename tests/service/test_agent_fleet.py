@@ -1,0 +1,80 @@
+"""The agent with the real tracker and the real client: the whole path, on simulated devices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from agent_bench import is_alive
+
+import fleet.aio
+from device_agents.agent import Agent, Place
+from device_agents.config import make_drivers, parse_config
+from fleet.artifacts import Artifact
+from fleet.errors import LeaseRevoked
+from fleet.measuring import ErrorKind, Measurement, Trial
+from fleet.testing import ServedTracker, eventually, serve_tracker
+
+pytestmark = pytest.mark.slow
+CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[ServedTracker, Agent]]:
+    async with serve_tracker() as tracker:
+        config = parse_config(CONFIG)
+        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=tmp_path / "agent"))
+        async with agent:
+            assert await agent.wait_attached(10.0)
+            yield tracker, agent
+
+
+def artifact(folder: Path, content: bytes) -> Artifact:
+    path = folder / f"{len(list(folder.iterdir()))}.so"
+    path.write_bytes(content)
+    return Artifact.of_file(path)
+
+
+async def collect(measurements: AsyncIterator[Measurement]) -> list[Measurement]:
+    return [measurement async for measurement in measurements]
+
+
+def trial(built: Artifact) -> Trial:
+    return Trial(candidate_id=built.path.name, artifact_digest=built.digest)
+
+
+async def test_a_client_measures_through_tracker_and_agent(served: tuple[ServedTracker, Agent], tmp_path: Path) -> None:
+    """Times come back in order, with a crash among them."""
+    built = [artifact(tmp_path, content) for content in (b"latency_us:40", b"crash", b"latency_us:60")]
+
+    async with fleet.aio.connect(served[0].address) as client, client.acquire("simulated") as device:
+        await device.ensure(built)
+        results = await collect(device.measure(map(trial, built)))
+
+    assert [result.error for result in results] == [None, ErrorKind.CRASHED, None]
+    assert [result.candidate_id for result in results] == [item.path.name for item in built]
+    assert results[0].median_sec < results[2].median_sec
+
+
+async def test_a_revoked_lease_stops_its_measurement(served: tuple[ServedTracker, Agent], tmp_path: Path) -> None:
+    """The worker is dead, the device is free for the next, and the holder knows why."""
+    tracker, agent = served
+    hanging, fine = artifact(tmp_path, b"sleep:60"), artifact(tmp_path, b"latency_us:50")
+    async with fleet.aio.connect(tracker.address) as client, fleet.aio.connect(tracker.address) as operator:
+        async with client.acquire("simulated") as device:
+            await device.ensure([hanging])
+            measuring = asyncio.create_task(collect(device.measure([trial(hanging)])))
+            await eventually(lambda: agent.worker_pids)
+            worker = agent.worker_pids[0]
+
+            await operator.revoke(device.lease.name, "maintenance")
+
+            with pytest.raises(LeaseRevoked):
+                await measuring
+        await eventually(lambda: not is_alive(worker))
+        async with operator.acquire("simulated") as device:
+            await device.ensure([fine])
+            results = await collect(device.measure([trial(fine)]))
+        assert results[0].error is None
