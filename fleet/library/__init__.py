@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.library.keys import canonical_target, trace_digest
+from fleet.keys import canonical_target, trace_digest
 from fleet.library.store import Library
 from fleet.library.values import (
     Job,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import DiskFull, InvalidRequest, LibraryError
-from fleet.library.keys import canonical_target
+from fleet.keys import canonical_target
 from fleet.library.store import Library
 from fleet.library.values import NewRecord, Record, Workload
 from fleet.measuring import ErrorKind, TensorSpec

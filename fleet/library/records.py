@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.errors import NotFound
+from fleet.keys import canonical_target
 from fleet.library import rows
 from fleet.library.jobs import job_id, workload_ids
-from fleet.library.keys import canonical_target
 from fleet.library.schema import jobs, records, workloads
 from fleet.library.values import NewRecord, Record, RecordKind, Workload
 from fleet.measuring import ErrorKind

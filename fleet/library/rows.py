@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from fleet.errors import InvalidRequest
-from fleet.library.keys import canonical_target, trace_digest
+from fleet.keys import canonical_target, trace_digest
 from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, Workload
 from fleet.measuring import ErrorKind, TensorSpec
 

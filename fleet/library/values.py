@@ -95,7 +95,7 @@ class NewRecord:
     """`shash` of a workload that the library has."""
 
     target_json: str
-    """TVM target as JSON; looked up by `fleet.library.keys.canonical_target`."""
+    """TVM target as JSON; looked up by `fleet.keys.canonical_target`."""
 
     device_model: str
     """What hardware: times of one model are comparable."""
@@ -141,7 +141,7 @@ class Record:
     tvm_version: str
     trace_json: str
     trace_digest: str
-    """`fleet.library.keys.trace_digest` of the trace."""
+    """`fleet.keys.trace_digest` of the trace."""
 
     run_secs: tuple[float, ...]
     error: ErrorKind | None

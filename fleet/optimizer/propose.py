@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from cross.intrinsics import load_intrinsics
 from cross.targets import make_target
+from fleet.keys import trace_digest
 from fleet.optimizer.boosting import Trees
 from fleet.optimizer.learn import extract_features
-from fleet.optimizer.traces import replay, trace_digest, trace_json
+from fleet.optimizer.traces import replay, trace_json
 from fleet.workloads.workload import module_of
-
-__all__ = ["Proposal", "ProposeTask", "SearchRecord", "propose", "trace_digest"]
 
 _MIN_UNMEASURED = 50
 """Fresh samples in each round's first population: TVM's own figure."""

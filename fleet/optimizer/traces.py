@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -12,15 +11,6 @@ from fleet.errors import InvalidRequest
 def trace_json(schedule: Any) -> str:
     """Return the steps of a schedule, post-processing included, in the form that MetaSchedule's databases store."""
     return json.dumps(schedule.trace.as_json(), default=_plain, separators=(",", ":"))
-
-
-def trace_digest(trace: str) -> str:
-    """Return a short name for a trace, for use within a job. Whitespace in the JSON does not count.
-
-    The library's digest also ignores how numbers are spelled; importing it would cost each worker 0.6 s.
-    """
-    canonical = json.dumps(json.loads(trace), separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def replay(mod: Any, trace: str) -> Any:

@@ -12,12 +12,13 @@ import pytest
 
 from cross.targets import host_target_json
 from fleet.errors import InvalidRequest
+from fleet.keys import trace_digest
 from fleet.measuring import TensorSpec
 from fleet.optimizer.boosting import Trees
 from fleet.optimizer.build_task import BuildTask, build_candidate
 from fleet.optimizer.learn import LearnRecord, features_of, learn
 from fleet.optimizer.propose import Proposal, ProposeTask, SearchRecord, propose
-from fleet.optimizer.traces import replay, trace_digest
+from fleet.optimizer.traces import replay
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import Workload, module_of, workload_of
 
@@ -129,12 +130,6 @@ def test_foreign_trace_is_refused(workload: Workload) -> None:
 
     with pytest.raises(InvalidRequest, match="does not fit its workload"):
         replay(module_of(workload.mod_json), trace)
-
-
-def test_digest_of_a_trace_ignores_layout() -> None:
-    """The same steps have one name, however the JSON is spaced."""
-    assert trace_digest("[[1, 2],[]]") == trace_digest("[[1,2], []]")
-    assert trace_digest("[[1,2],[]]") != trace_digest("[[1,3],[]]")
 
 
 def test_workload_survives_the_trip_through_text(workload: Workload) -> None:

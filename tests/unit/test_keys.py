@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import InvalidRequest
-from fleet.library.keys import canonical_target, trace_digest
+from fleet.keys import canonical_target, trace_digest
 
 
 def test_what_tvm_derives_does_not_count() -> None:
