@@ -21,6 +21,8 @@ from fleet.wire import timestamp_sec
 
 logger = logging.getLogger(__name__)
 
+_REMEMBERED_TOKENS = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
@@ -43,6 +45,7 @@ class Admission:
         self._ledger = ledger
         self._verifier: TokenVerifier | None = None
         self._public_key = b""
+        self._signed: dict[tuple[bytes, bytes], Claims] = {}
         self._admitted: dict[str, int] = {}
         self._fenced: dict[str, int] = {}
 
@@ -55,7 +58,7 @@ class Admission:
         self._public_key = public_key
         if is_other:
             logger.warning("tracker has another key, forgetting epochs")
-        self._admitted, self._fenced = {}, {}
+        self._signed, self._admitted, self._fenced = {}, {}, {}
         self._read_ledger()
         return is_other
 
@@ -79,7 +82,7 @@ class Admission:
             raise TrackerUnavailable(
                 "this agent has not met its tracker since it started, so it cannot check leases; try again in a moment"
             )
-        claims = _read_claims(self._verifier.verify(token))
+        claims = self._verified(self._verifier, token)
         if claims.device_name not in self._device_names:
             served = ", ".join(sorted(self._device_names))
             raise Unauthenticated(f"the token is for {claims.device_name}; this agent serves {served}")
@@ -104,6 +107,17 @@ class Admission:
         """Return how long a lease goes on unless renewed; zero or less when it is over."""
         now = self._clock.now_sec()
         return 0.0 if now is None else claims.expires_sec - now
+
+    def _verified(self, verifier: TokenVerifier, token: lease_pb2.Token) -> Claims:
+        """Return the claims of a signed token. Calls between two renewals bring the same: it is checked once."""
+        key = (token.claims, token.signature)
+        claims = self._signed.get(key)
+        if claims is None:
+            claims = _read_claims(verifier.verify(token))
+            if len(self._signed) >= _REMEMBERED_TOKENS:
+                self._signed.clear()
+            self._signed[key] = claims
+        return claims
 
     def _read_ledger(self) -> None:
         if self._ledger is None:
