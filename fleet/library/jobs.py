@@ -52,9 +52,11 @@ def job_id(connection: sa.Connection, name: str) -> int:
 def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
     """Jobs with their counts, newest first."""
     candidates = records.c.kind == RecordKind.CANDIDATE.value
-    done = sa.select(sa.func.count()).where(records.c.job_id == jobs.c.id, candidates).scalar_subquery()
+    # A candidate that was measured twice, as the best few are, is one trial.
+    trial = sa.distinct(sa.cast(records.c.workload_id, sa.String) + records.c.trace_digest)
+    done = sa.select(sa.func.count(trial)).where(records.c.job_id == jobs.c.id, candidates).scalar_subquery()
     failed = (
-        sa.select(sa.func.count())
+        sa.select(sa.func.count(trial))
         .where(records.c.job_id == jobs.c.id, candidates, records.c.error.is_not(None))
         .scalar_subquery()
     )
