@@ -3,15 +3,17 @@
 Models that ship without training results carry constants for weights. Then every output element is the same number,
 and a kernel that mixes up its elements goes unseen. Random weights make it visible.
 
-The scale follows what the weight does, so that activations neither vanish nor explode on their way: He's
-sqrt(2 / fan_in) for convolutions and products, values around 1 for factors and variances, small ones for what is added.
-What is no weight (shapes, axes, scalars, quantities of operators not listed) stays as it is.
+Activations must neither vanish nor explode on their way, or the final softmax answers 1 for one class whatever the
+kernels do. So the mean square of every tensor is estimated along the graph, and the weights of a convolution or product
+are scaled to bring its result back to 1; after a rectifier that is He's sqrt(2 / fan_in). Factors and variances lie
+around 1, and what is added is small. What is no weight (shapes, axes, scalars, quantities of operators not listed)
+stays as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ from numpy.typing import NDArray
 
 _Shape = tuple[int, ...]
 _Draw = Callable[[np.random.Generator, _Shape, Any], NDArray[Any]]
+_RENORMALIZING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization"})
+_RECTIFYING = frozenset({"Relu", "LeakyRelu", "PRelu", "Clip"})
+_RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Identity"})
+_ADDED_STD = 0.1
+_MAX_OF_WINDOW = 3.0
+"""How much larger the mean square of a 3x3 window's maximum is: 5 times for rectified noise, less for smooth data."""
 
 
 def randomize_weights(proto: Any, seed: int) -> int:
@@ -29,16 +37,25 @@ def randomize_weights(proto: Any, seed: int) -> int:
     constants = _constants(proto)
     replaced: set[str] = set()
     fresh = []
+    squares: dict[str, float] = {}
+    sums: set[str] = set()
+    sources = _reshaped(proto)
     for node in proto.graph.node:
-        for index, name in enumerate(node.input):
+        for index, given in enumerate(node.input):
+            name = sources.get(given, given)
             draw = _ROLES.get((node.op_type, index)) or _ROLES.get((node.op_type, None))
             if draw is None or name in replaced or name not in constants:
                 continue
             shape, dtype = constants[name]
             if dtype.kind != "f" or math.prod(shape) < 2:
                 continue
-            fresh.append(numpy_helper.from_array(draw(rng, shape, node).astype(dtype), name))
+            scale = _damping(node, index, squares)
+            fresh.append(numpy_helper.from_array((draw(rng, shape, node) * scale).astype(dtype), name))
             replaced.add(name)
+        added = constants.keys() | sources.keys()
+        squares.update(dict.fromkeys(node.output, _mean_square(node, squares, added, sums)))
+        if node.op_type in ("Add", "Sum"):
+            sums.update(node.output)
     _drop(proto, replaced)
     proto.graph.initializer.extend(fresh)
     return len(fresh)
@@ -64,6 +81,16 @@ def _constants(proto: Any) -> dict[str, tuple[_Shape, np.dtype[Any]]]:
     return found
 
 
+def _reshaped(proto: Any) -> dict[str, str]:
+    """Return, for each result of a node that only reshapes, what it was made of in the end."""
+    found: dict[str, str] = {}
+    for node in proto.graph.node:
+        if node.op_type in _RESHAPING:
+            found[node.output[0]] = found.get(node.input[0], node.input[0])
+    constants = _constants(proto)
+    return {name: source for name, source in found.items() if source in constants}
+
+
 def _drop(proto: Any, names: set[str]) -> None:
     """Remove what defined some constants."""
     graph = proto.graph
@@ -75,26 +102,51 @@ def _drop(proto: Any, names: set[str]) -> None:
     graph.initializer.extend(tensors)
 
 
-def _he(fan_in: int) -> float:
-    return math.sqrt(2.0 / max(fan_in, 1))
+def _damping(node: Any, index: int, squares: dict[str, float]) -> float:
+    """Return what undoes the size of the data that a weight is multiplied with."""
+    is_weight = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and index == 1
+    return 1.0 / math.sqrt(squares.get(node.input[0], 1.0)) if is_weight else 1.0
+
+
+def _mean_square(node: Any, squares: dict[str, float], constants: Set[str], sums: set[str]) -> float:
+    """Estimate the mean square of a node's result; a model's inputs count as 1.
+
+    A sum of branches is mostly positive, so that a rectifier leaves it as it is; it halves what is symmetric.
+    """
+    inputs = [_ADDED_STD**2 if name in constants else squares.get(name, 1.0) for name in node.input] or [1.0]
+    if node.op_type in _RENORMALIZING:
+        return 1.0
+    if node.op_type in _RECTIFYING:
+        return inputs[0] if node.input[0] in sums else inputs[0] / 2
+    if node.op_type == "MaxPool":
+        return inputs[0] * _MAX_OF_WINDOW
+    if node.op_type in ("Add", "Sum"):
+        return sum(inputs)
+    if node.op_type == "Mul":
+        return math.prod(1.0 if name in constants else squares.get(name, 1.0) for name in node.input)
+    return sum(inputs) / len(inputs) if node.op_type == "Concat" else inputs[0]
+
+
+def _deviation(fan_in: int) -> float:
+    return math.sqrt(1.0 / max(fan_in, 1))
 
 
 def _filter(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
-    return rng.standard_normal(shape) * _he(math.prod(shape[1:]))
+    return rng.standard_normal(shape) * _deviation(math.prod(shape[1:]))
 
 
 def _matrix(rng: np.random.Generator, shape: _Shape, node: Any) -> NDArray[Any]:
     transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     fan_in = shape[-1] if transposed or len(shape) < 2 else shape[-2]
-    return rng.standard_normal(shape) * _he(fan_in)
+    return rng.standard_normal(shape) * _deviation(fan_in)
 
 
 def _added(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
-    return rng.standard_normal(shape) * 0.1
+    return rng.standard_normal(shape) * _ADDED_STD
 
 
 def _factor(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
-    return rng.uniform(0.5, 1.5, shape)
+    return rng.uniform(0.8, 1.2, shape)
 
 
 _ROLES: dict[tuple[str, int | None], _Draw] = {
