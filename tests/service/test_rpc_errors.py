@@ -1,0 +1,108 @@
+"""Errors cross the wire as themselves, through a real server."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+
+from fleet.errors import ConfigError, DiskFull, FleetError, MeasurementError, TrackerUnavailable, error_classes
+from fleet.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
+from fleet.v1 import fleet_service_pb2
+
+SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
+
+
+class Raising:
+    """Raises what it was given, from both kinds of rpc."""
+
+    error: Exception
+
+    async def get_fleet(self, request: object, context: object) -> object:
+        raise self.error
+
+    async def watch_fleet(self, request: object, context: object) -> AsyncIterator[object]:
+        yield fleet_service_pb2.WatchFleetResponse()
+        raise self.error
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Raising, Stub]]:
+    server, servicer = make_server(), Raising()
+    add_service(server, SERVICE, servicer)
+    port = bind(server, "127.0.0.1", 0, what="the test")
+    await server.start()
+    channel = make_channel(f"127.0.0.1:{port}")
+    yield servicer, Stub(channel, SERVICE)
+    await channel.close()
+    await server.stop(0)
+
+
+async def caught(stub: Stub, rpc: str) -> FleetError:
+    request = fleet_service_pb2.GetFleetRequest() if rpc == "get_fleet" else fleet_service_pb2.WatchFleetRequest()
+    with pytest.raises(grpc.aio.AioRpcError) as info:
+        if rpc == "get_fleet":
+            await stub.get_fleet(request)
+        else:
+            async for _ in stub.watch_fleet(request):
+                pass
+    return from_rpc_error(info.value, TrackerUnavailable)
+
+
+@pytest.mark.parametrize("rpc", ["get_fleet", "watch_fleet"])
+async def test_every_class_survives_the_wire(served: tuple[Raising, Stub], rpc: str) -> None:
+    """What the server raised is what the client catches: class and text."""
+    servicer, stub = served
+    for cls in error_classes().values():
+        servicer.error = cls(f"a {cls.__name__} about devices/x")
+
+        found = await caught(stub, rpc)
+
+        assert cls is type(found)
+        assert f"a {cls.__name__} about devices/x" == str(found)
+    assert MeasurementError("x").kind == "RUN_FAILED"
+
+
+async def test_a_full_disk_is_said(served: tuple[Raising, Stub]) -> None:
+    """ENOSPC anywhere in a service becomes DiskFull."""
+    served[0].error = OSError(errno.ENOSPC, "No space left on device", "/some/file")
+
+    found = await caught(served[1], "get_fleet")
+
+    assert isinstance(found, DiskFull)
+    assert "/some/file" in str(found)
+
+
+async def test_a_bug_is_internal_and_logged(served: tuple[Raising, Stub], caplog: pytest.LogCaptureFixture) -> None:
+    """An unexpected exception reaches the client as one line, and the server's log with its traceback."""
+    served[0].error = ZeroDivisionError("division by zero")
+
+    found = await caught(served[1], "get_fleet")
+
+    assert FleetError is type(found)
+    assert "ZeroDivisionError" in str(found)
+    assert "rpc failed" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_no_server_is_unavailable() -> None:
+    """Nobody answering is the error that the caller chose."""
+    channel = make_channel("127.0.0.1:1")
+    with pytest.raises(grpc.aio.AioRpcError) as info:
+        await Stub(channel, SERVICE).get_fleet(fleet_service_pb2.GetFleetRequest(), timeout=2)
+    await channel.close()
+
+    assert isinstance(from_rpc_error(info.value, TrackerUnavailable), TrackerUnavailable)
+
+
+async def test_a_port_in_use_is_named() -> None:
+    """Two servers never share a port silently."""
+    first, second = make_server(), make_server()
+    port = bind(first, "127.0.0.1", 0, what="the first")
+    await first.start()
+
+    with pytest.raises(ConfigError, match=f"the second cannot listen on 127.0.0.1:{port}: the port is in use"):
+        bind(second, "127.0.0.1", port, what="the second")
+    await first.stop(0)

@@ -1,0 +1,33 @@
+"""Errors are documented, mapped, and tell the caller what to do."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+import pytest
+
+from fleet import errors
+from fleet.errors import FleetError, error_classes
+
+
+def test_the_docstring_draws_every_class() -> None:
+    """The tree in the module's docstring is the tree in the code: names and depths."""
+    drawn = {
+        match[2]: len(match[1]) // 2
+        for match in re.finditer(r"^    ( *)([A-Z]\w+)(?:,| |$)", errors.__doc__ or "", flags=re.MULTILINE)
+    }
+    drawn |= {"NotFound": 1, "AlreadyExists": 1}
+
+    assert {name: len(cls.__mro__) - 4 for name, cls in error_classes().items()} == drawn
+
+
+@pytest.mark.parametrize("cls", error_classes().values(), ids=lambda cls: cls.__name__)
+def test_every_class_is_mapped(cls: type[FleetError]) -> None:
+    """Each has a status that is an error, and only those that may pass by themselves are retryable."""
+    assert isinstance(cls.status, grpc.StatusCode)
+    assert cls.status is not grpc.StatusCode.OK
+    assert (2 if issubclass(cls, errors.ConfigError) else 1) == cls.exit_code
+    retryable = (errors.QueueFull, errors.DeviceUnreachable, errors.TrackerUnavailable)
+    assert issubclass(cls, retryable) is cls.is_retryable
+    assert cls.__doc__

@@ -1,0 +1,70 @@
+"""Tokens prove leases, and nothing else does."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import Unauthenticated
+from fleet.tokens import TokenSigner, TokenVerifier, load_or_make_key
+from fleet.v1 import lease_pb2
+
+SIGNER = TokenSigner(Ed25519PrivateKey.generate())
+VERIFIER = TokenVerifier(SIGNER.public_key)
+CLAIMS = lease_pb2.LeaseClaims(lease_name="leases/1", device_name="devices/a", epoch=7)
+
+
+def test_a_signed_token_says_what_was_signed() -> None:
+    """Claims survive the trip."""
+    assert VERIFIER.verify(SIGNER.sign(CLAIMS)) == CLAIMS
+
+
+@given(st.data())
+def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
+    """A flipped bit anywhere, in claims or signature, is found."""
+    token = bytearray(SIGNER.sign(CLAIMS).SerializeToString())
+    token[data.draw(st.integers(0, len(token) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        forged = lease_pb2.Token.FromString(bytes(token))
+    except DecodeError:
+        return
+    if forged == SIGNER.sign(CLAIMS):
+        return
+    with pytest.raises(Unauthenticated):
+        VERIFIER.verify(forged)
+
+
+def test_another_trackers_token_is_refused() -> None:
+    """Only the tracker that the agent is attached to can lend its devices."""
+    other = TokenSigner(Ed25519PrivateKey.generate())
+
+    with pytest.raises(Unauthenticated, match="not signed by this fleet's tracker"):
+        VERIFIER.verify(other.sign(CLAIMS))
+
+
+def test_a_signature_of_something_else_is_refused() -> None:
+    """Bytes that the same key signed for another purpose are no token."""
+    key = Ed25519PrivateKey.generate()
+    content = CLAIMS.SerializeToString()
+
+    with pytest.raises(Unauthenticated):
+        TokenVerifier(key.public_key().public_bytes_raw()).verify(
+            lease_pb2.Token(claims=content, signature=key.sign(content))
+        )
+
+
+def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+    """The second start finds the key of the first; nobody else can read it."""
+    path = tmp_path / "state" / "key.pem"
+
+    first, second = load_or_make_key(path), load_or_make_key(path)
+
+    assert first.private_bytes_raw() == second.private_bytes_raw()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [path] == list(path.parent.iterdir())
