@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc.aio
 import pytest
@@ -40,25 +40,31 @@ async def served() -> AsyncIterator[tuple[Raising, Stub]]:
     await server.stop(0)
 
 
-async def caught(stub: Stub, rpc: str) -> FleetError:
-    request = fleet_service_pb2.GetFleetRequest() if rpc == "get_fleet" else fleet_service_pb2.WatchFleetRequest()
+async def get(stub: Stub) -> None:
+    await stub.get_fleet(fleet_service_pb2.GetFleetRequest())
+
+
+async def watch(stub: Stub) -> None:
+    async for _ in stub.watch_fleet(fleet_service_pb2.WatchFleetRequest()):
+        pass
+
+
+async def caught(calling: Awaitable[None]) -> FleetError:
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        if rpc == "get_fleet":
-            await stub.get_fleet(request)
-        else:
-            async for _ in stub.watch_fleet(request):
-                pass
+        await calling
     return from_rpc_error(info.value, TrackerUnavailable)
 
 
-@pytest.mark.parametrize("rpc", ["get_fleet", "watch_fleet"])
-async def test_every_class_survives_the_wire(served: tuple[Raising, Stub], rpc: str) -> None:
+@pytest.mark.parametrize("rpc", [get, watch])
+async def test_every_class_survives_the_wire(
+    served: tuple[Raising, Stub], rpc: Callable[[Stub], Awaitable[None]]
+) -> None:
     """What the server raised is what the client catches: class and text."""
     servicer, stub = served
     for cls in error_classes().values():
         servicer.error = cls(f"a {cls.__name__} about devices/x")
 
-        found = await caught(stub, rpc)
+        found = await caught(rpc(stub))
 
         assert cls is type(found)
         assert f"a {cls.__name__} about devices/x" == str(found)
@@ -69,7 +75,7 @@ async def test_a_full_disk_is_said(served: tuple[Raising, Stub]) -> None:
     """ENOSPC anywhere in a service becomes DiskFull."""
     served[0].error = OSError(errno.ENOSPC, "No space left on device", "/some/file")
 
-    found = await caught(served[1], "get_fleet")
+    found = await caught(get(served[1]))
 
     assert isinstance(found, DiskFull)
     assert "/some/file" in str(found)
@@ -79,7 +85,7 @@ async def test_a_bug_is_internal_and_logged(served: tuple[Raising, Stub], caplog
     """An unexpected exception reaches the client as one line, and the server's log with its traceback."""
     served[0].error = ZeroDivisionError("division by zero")
 
-    found = await caught(served[1], "get_fleet")
+    found = await caught(get(served[1]))
 
     assert FleetError is type(found)
     assert "ZeroDivisionError" in str(found)
