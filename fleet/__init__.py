@@ -5,8 +5,8 @@
         module = device.load("matmul.so")
         timing = module.time("main", args, min_repeat_ms=50)
 
-`fleet.aio` has the same under the same names for asyncio. Names are imported when first used, so that `import fleet` costs
-nothing and needs neither TVM nor numpy.
+`fleet.aio` has the same under the same names for asyncio. Names are imported when first used, so that `import fleet`
+costs nothing and needs neither TVM nor numpy.
 """
 
 from __future__ import annotations

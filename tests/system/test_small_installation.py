@@ -1,0 +1,58 @@
+"""Tracker, client, dashboard and agent do without the packages that only tuning needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fleet_processes import environment
+
+from fleet.testing import eventually_sync
+
+pytestmark = pytest.mark.slow
+
+TUNING = ("tvm", "tvm_ffi", "numpy", "sqlalchemy", "xgboost", "onnx", "onnxruntime", "scipy")
+FOR_PEOPLE = ("typer", "rich", "sortedcontainers", "zeroconf")
+
+
+def without(missing: tuple[str, ...], module: str, *words: str) -> list[str]:
+    """A command that runs a module as if these packages were not installed."""
+    code = (
+        "import sys, runpy\n"
+        f"sys.modules.update(dict.fromkeys({missing!r}))\n"  # None makes an import fail, as a missing package does
+        f"sys.argv = [{module!r}, *{list(words)!r}]\n"
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
+    )
+    return [sys.executable, "-c", code]
+
+
+def test_a_fleet_without_the_packages_of_tuning(tmp_path: Path) -> None:
+    """The bare package is a tracker, an agent of simulated devices, a client and the dashboard.
+
+    An agent needs no package that is there for people either.
+    """
+    config = tmp_path / "agent.yaml"
+    config.write_text("devices: [{driver: simulated, name: sim}]\n")
+    words = ("--port", "0", "--state-dir", str(tmp_path / "tracker"), "--no-discovery")
+    tracker = subprocess.Popen(without(TUNING, "fleet.tracker", *words), stdout=subprocess.PIPE, text=True)
+    assert tracker.stdout is not None
+    address = tracker.stdout.readline().split()[-1]
+    words = ("--tracker", address, "--config", str(config), "--state-dir", str(tmp_path / "agent"))
+    agent = subprocess.Popen(without(TUNING + FOR_PEOPLE, "device_agents", *words), stdout=subprocess.PIPE, text=True)
+
+    def status() -> str:
+        command = without(TUNING, "fleet.cli.main", "status", "--once", "--tracker", address)
+        return subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout
+
+    try:
+        eventually_sync(lambda: "sim" in status())
+        command = without(TUNING, "fleet.cli.main", "acquire", "simulated", "--tracker", address, "--", "echo", "held")
+        held = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
+    finally:
+        for process in (agent, tracker):
+            process.terminate()
+            process.wait(timeout=20)
+
+    assert "held" in held.stdout
