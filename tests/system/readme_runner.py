@@ -52,13 +52,17 @@ class Background:
         deadline = time.monotonic() + 30
         while ready.lower() not in self.log.read_text().lower():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
                 raise SystemExit(f"{command}: no {ready!r} in {self.log.read_text()!r}")
             time.sleep(0.1)
 
     def interrupt(self) -> None:
         """Ctrl-C; it must end by itself."""
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=30)
+        try:
+            code = self.process.wait(timeout=30)
+        finally:
+            self.process.kill()
         if code not in (0, 130, -signal.SIGINT):
             raise SystemExit(f"{self.command}: exit code {code} after Ctrl-C: {self.log.read_text()}")
 
@@ -74,6 +78,16 @@ def main() -> None:
     Path("bench.sh").chmod(0o755)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     background: list[Background] = []
+    try:
+        walk_through(background)
+    finally:
+        for process in background:
+            process.process.kill()
+    print("README done", flush=True)
+
+
+def walk_through(background: list[Background]) -> None:
+    """Run everything; what stays is added to `background` while it runs."""
     for command in commands():
         if command.startswith(("fleet up", "fleet tracker serve")):
             # The page offers them as alternatives: one tracker at a time.
@@ -92,7 +106,6 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", snippet], check=True, timeout=60)
     while background:
         background.pop().interrupt()
-    print("README done", flush=True)
 
 
 if __name__ == "__main__":
