@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -16,6 +17,9 @@ from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
 from fleet.v1 import lease_pb2
 
 logger = logging.getLogger(__name__)
+
+_FIRST_CONTACT_SEC = 2.0
+"""A holder may arrive before the tracker's first message does: both were sent in the same moment."""
 
 
 class SessionTable:
@@ -32,6 +36,8 @@ class SessionTable:
         self._locks = {name: asyncio.Lock() for name in self._devices}
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._met = asyncio.Event()
+        """Set once the tracker has spoken to this agent."""
 
     async def enter(self, token: lease_pb2.Token) -> Session:
         """Return the session of a token: open it, or extend it. An older lease's session is ended first.
@@ -39,6 +45,8 @@ class SessionTable:
         Raises:
             FleetError: as Admission.check says.
         """
+        if not self._met.is_set():
+            await self._await_tracker()
         claims = self._admission.check(token)
         session = self._sessions.get(claims.device_name)
         if session is not None and session.is_live and session.holds(claims):
@@ -49,6 +57,7 @@ class SessionTable:
 
     def trust(self, public_key: bytes) -> None:
         """Accept what this tracker signs. When it is another tracker than so far, its predecessor's leases are over."""
+        self._met.set()
         if not self._admission.trust(public_key):
             return
         for session in self._sessions.values():
@@ -78,6 +87,11 @@ class SessionTable:
         for session in list(self._sessions.values()):
             await session.end(DeviceClosed("the agent is shutting down; acquire another device"))
         await asyncio.gather(*self._endings, return_exceptions=True)
+
+    async def _await_tracker(self) -> None:
+        """Give a tracker that has just granted our device the moment that its first message to us takes."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._met.wait(), _FIRST_CONTACT_SEC)
 
     async def _enter_alone(self, token: lease_pb2.Token) -> Session:
         # Again: another lease may have come, or this one ended, while an older session was being ended.

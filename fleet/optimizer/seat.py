@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fleet.artifacts import Artifact
-from fleet.errors import DeviceUnreachable, LeaseExpired, LeaseRevoked
+from fleet.errors import DeviceUnreachable, LeaseExpired, LeaseRevoked, TrackerUnavailable
 from fleet.measuring import ErrorKind, Measurement, Trial
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Seat:
         for pause_sec in _PAUSES_SEC:
             try:
                 return await self._sit_down()
-            except DeviceUnreachable as error:
+            except (DeviceUnreachable, TrackerUnavailable) as error:
                 self._notice(f"{error}; trying again in {pause_sec:g} s")
                 await asyncio.sleep(pause_sec)
         return await self._sit_down()
