@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+_BUSY_LOAD = 0.25
+"""Load average per core above which something else was running."""
+
 _WIDTH = 110
 """Of tables that go into a file or a pipe."""
 
@@ -42,7 +45,7 @@ def alternate(sides: Mapping[str, Callable[[int], T]], rounds: int) -> dict[str,
     """
     results: dict[str, list[T]] = {side: [] for side in sides}
     for number in range(rounds):
-        names = list(sides) if number % 2 == 0 else list(reversed(sides))
+        names = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for side in names:
             results[side].append(sides[side](number))
     return results
@@ -53,7 +56,11 @@ def median_of(rounds: Sequence[T], key: Callable[[T], float]) -> float:
     return statistics.median(key(item) for item in rounds)
 
 
-def machine() -> dict[str, object]:
+Machine = dict[str, object]
+"""Where and when something was measured, as `machine` says it."""
+
+
+def machine() -> Machine:
     """Say where and when this was measured, with the load that was there already."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -62,6 +69,16 @@ def machine() -> dict[str, object]:
         "load_before": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
+
+
+def load_notes(machine: Machine) -> list[str]:
+    """Say in a table's note when the machine was busy with something else."""
+    load, cores = machine["load_before"], machine["cores"]
+    if isinstance(load, float) and isinstance(cores, int) and load > _BUSY_LOAD * cores:
+        return [
+            f"the machine was busy before (load {load} on {cores} cores): trust no figure, and the ratios only a little"
+        ]
+    return []
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:

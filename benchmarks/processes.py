@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +22,7 @@ from fleet.client.children import bound_to_me
 
 _STOP_TIMEOUT_SEC = 10.0
 _TAIL_LINES = 15
+_DROPPED = ("FLEET_", "TVM_", "OMP_")
 
 
 class ProcessFailed(Exception):
@@ -36,8 +37,9 @@ def python(module: str, *arguments: object) -> list[str]:
 class Process:
     """A child in a process group of its own, run in the repository's root; its stderr goes to `log_path`."""
 
-    def __init__(self, command: Sequence[str], log_path: Path) -> None:
+    def __init__(self, command: Sequence[str], log_path: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
+        self._environment = {**_clean_environment(), **(environment or {})}
         self._log_path = log_path
         self._lines: queue.Queue[str | None] = queue.Queue()
 
@@ -46,7 +48,7 @@ class Process:
             self._process = subprocess.Popen(
                 bound_to_me(self._command),
                 cwd=REPOSITORY,
-                env=_environment(),
+                env=self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -140,6 +142,6 @@ class Process:
         return "\n  ".join([f"{' '.join(self._command)} {what}{ended}", *tail])
 
 
-def _environment() -> dict[str, str]:
-    """Return our environment without the user's own fleet in it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
+def _clean_environment() -> dict[str, str]:
+    """Return our environment without the user's own fleet and thread counts in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             loopback = _measure(sides, work, "loopback")
             same = _measure(sides, work, "loopback, one artifact", is_same=True)
         link, reason = _measure_link(work)
-    _print(loopback, same, link, reason, work, quick=options.quick)
+    _print(loopback, same, link, reason, work, quick=options.quick, machine=machine)
     figures = {
         "name": "trial_overhead",
         "unit": "ms per trial beyond the kernel",
@@ -233,7 +233,16 @@ def _figures_json(figures: Figures) -> dict[str, object]:
     }
 
 
-def _print(loopback: Figures, same: Figures, link: Figures | None, reason: str, work: Work, *, quick: bool) -> None:
+def _print(
+    loopback: Figures,
+    same: Figures,
+    link: Figures | None,
+    reason: str,
+    work: Work,
+    *,
+    quick: bool,
+    machine: common.Machine,
+) -> None:
     def row(name: str, figures: Figures, budget_ms: float | None) -> tuple[str, ...]:
         budget = f"{budget_ms:g}" if budget_ms is not None else ""
         return (name, f"{figures.peer.beyond_ms:.1f}", f"{figures.ours.beyond_ms:.2f}", f"{figures.ratio:.0f}x", budget)
@@ -247,6 +256,7 @@ def _print(loopback: Figures, same: Figures, link: Figures | None, reason: str, 
     ]
     if reason:
         notes.append(f"left out: {_ROUND_TRIP_MS:g} ms round trip ({reason})")
+    notes += common.load_notes(machine)
     if quick:
         notes.append("quick: too little work for figures to quote")
     common.print_table(
