@@ -140,7 +140,9 @@ def _check_or_create(engine: sa.Engine) -> None:
         if schema.library.name in names:
             _check_version(connection, engine.url)
             return
-    if names & set(schema.metadata.tables):
+    # A PostgreSQL database may serve several programs; a file with anything else in it is somebody else's.
+    foreign = names if engine.dialect.name == "sqlite" else names & set(schema.metadata.tables)
+    if foreign:
         where = engine.url.render_as_string(hide_password=True)
         raise LibraryError(f"{where} is the database of another program; name another --library")
     if engine.dialect.name == "sqlite":

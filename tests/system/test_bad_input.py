@@ -163,6 +163,24 @@ def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
     assert "did you mean 'devices'" in message
 
 
+@pytest.mark.parametrize("words", [("tune", "m.onnx"), ("agent", "serve", "--tracker", "127.0.0.1:1"), ("doctor",)])
+def test_a_pair_of_tvm_packages_that_crashes(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing runs on a TVM and tvm-ffi that are known to crash each other; the message says what to install."""
+    package = tmp_path / "site/apache_tvm_ffi-0.1.15.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: apache-tvm-ffi\nVersion: 0.1.15\n")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    save_model(tmp_path / "m.onnx")
+
+    done = run_fleet(*words, cwd=tmp_path)
+
+    assert 0 != done.returncode
+    assert "Traceback" not in done.stderr
+    assert "apache-tvm-ffi==0.1.14.post1" in " ".join((done.stdout + done.stderr).split())
+
+
 def test_a_full_disk(fleet: Fleet, tmp_path: Path) -> None:
     """The library on a full disk is an error that says so."""
     message = refused(
