@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from device_agents.session import Session
 from device_agents.sessions import SessionTable
-from device_agents.store import ArtifactStore, Incoming
+from device_agents.store import ArtifactStore
 from fleet.artifacts import check_architecture
 from fleet.errors import FleetError, InvalidRequest, Unauthenticated
 from fleet.v1 import lease_pb2, measurement_pb2
@@ -52,14 +52,7 @@ class SessionService:
         self, requests: AsyncIterator[pb.PutArtifactRequest], context: Context
     ) -> pb.PutArtifactResponse:
         session = await self._enter(context)
-        pieces = aiter(requests)
-        first = await session.until_ended(_next(pieces))
-        if first is None:
-            raise InvalidRequest("an upload without a first message; say digest and size in it")
-        with self._store.receive(first.digest, first.size_bytes) as incoming:
-            await session.until_ended(_receive(incoming, first, pieces, session))
-            incoming.finish(session)
-        return pb.PutArtifactResponse(digest=first.digest)
+        return pb.PutArtifactResponse(digests=await session.until_ended(_receive(requests, session, self._store)))
 
     async def measure(
         self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: Context
@@ -146,36 +139,47 @@ class _ReadAhead:
         await self._queue.put(None)
 
 
-async def _receive(
-    incoming: Incoming,
-    first: pb.PutArtifactRequest,
-    requests: AsyncIterator[pb.PutArtifactRequest],
-    session: Session,
-) -> None:
-    header = b""
-    is_checked = not session.device.driver.checks_architecture
-    chunk = first.chunk
-    while True:
-        if len(chunk) > _MAX_CHUNK_BYTES:
-            raise InvalidRequest(f"a chunk of {len(chunk)} bytes; send at most 1 MiB at a time")
-        incoming.write(chunk)
-        if not is_checked:
-            header += chunk[:_ELF_HEADER_BYTES]
-            if len(header) >= _ELF_HEADER_BYTES:
-                _check(header, session)
-                is_checked = True
-        request = await _next(requests)
-        if request is None:
-            break
-        chunk = request.chunk
-    if not is_checked:
-        _check(header, session)
+async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
+    """Take artifacts in, one after the other, and return their digests."""
+    digests: list[str] = []
+    pieces = aiter(requests)
+    piece = await anext(pieces, None)
+    if piece is None:
+        raise InvalidRequest("an upload without a first message; say digest and size in it")
+    while piece is not None:
+        with store.receive(piece.digest, piece.size_bytes) as incoming:
+            digests.append(piece.digest)
+            header = _Header(session)
+            while True:
+                if len(piece.chunk) > _MAX_CHUNK_BYTES:
+                    raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
+                incoming.write(piece.chunk)
+                header.take(piece.chunk)
+                piece = await anext(pieces, None)
+                if piece is None or piece.digest:
+                    break
+            header.finish()
+            session.keep(incoming)
+    return digests
 
 
-async def _next(pieces: AsyncIterator[pb.PutArtifactRequest]) -> pb.PutArtifactRequest | None:
-    return await anext(pieces, None)
+class _Header:
+    """The first bytes of an artifact on its way in: refused as soon as they are of another architecture's."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._content = b""
+        self._is_checked = not session.device.driver.checks_architecture
 
-def _check(header: bytes, session: Session) -> None:
-    arch = session.device.driver.inventory().labels["arch"]
-    check_architecture(header[:_ELF_HEADER_BYTES], arch, device_name=session.device.name)
+    def take(self, chunk: bytes) -> None:
+        if not self._is_checked:
+            self._content += chunk[:_ELF_HEADER_BYTES]
+            if len(self._content) >= _ELF_HEADER_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        if not self._is_checked:
+            device = self._session.device
+            arch = device.driver.inventory().labels["arch"]
+            check_architecture(self._content[:_ELF_HEADER_BYTES], arch, device_name=device.name)
+            self._is_checked = True

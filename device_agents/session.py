@@ -12,7 +12,7 @@ from device_agents.admission import Claims
 from device_agents.output import OutputBroadcast
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
-from device_agents.store import ArtifactStore
+from device_agents.store import ArtifactStore, Incoming
 from device_agents.worker_handle import WorkerHandle, WorkerLost
 from fleet.errors import FleetError, LeaseRevoked
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
@@ -108,6 +108,12 @@ class Session:
     async def find_missing(self, digests: list[str]) -> list[str]:
         """Return those that have to be put; the others are kept for this session."""
         return [digest for digest in digests if await self._store.find(digest, self) is None]
+
+    def keep(self, incoming: Incoming) -> None:
+        """Take a received artifact in, kept for this session: never for one that is over, which would not let go."""
+        if self._ended.done():
+            raise self._ended.result()
+        incoming.finish(self)
 
     async def measure(self, request: measurement_pb2.MeasureRequest, arrived_sec: float) -> measurement_pb2.Measurement:
         """Time one candidate. `arrived_sec`: when it came, on the monotonic clock."""

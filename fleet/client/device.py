@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 _TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a header
 _CLOSE_TIMEOUT_SEC = 2.0
 _EXTEND_TIMEOUT_SEC = 10.0
-_PARALLEL_UPLOADS = 32
-"""Enough to hide a slow link's round trips behind each other."""
-
 _HEADER_BYTES = 20
 
 _GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -127,13 +124,9 @@ class Device:
         if not self.inventory.is_simulated:
             await asyncio.to_thread(self._check_architectures, list(wanted.values()))
         answer = await self.rpc("find_missing", session_service_pb2.FindMissingRequest(digests=list(wanted)))
-        slots = asyncio.Semaphore(_PARALLEL_UPLOADS)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for digest in dict.fromkeys(answer.digests):
-                    group.create_task(self._put(wanted[digest], slots), name=f"fleet put {digest[:15]}")
-        except BaseExceptionGroup as errors:
-            raise _first_error(errors) from None
+        missing = [wanted[digest] for digest in dict.fromkeys(answer.digests)]
+        if missing:
+            await self._put(missing)
         self._put_digests.update(wanted)
 
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
@@ -247,13 +240,20 @@ class Device:
         with self._under_way(call):
             return await call
 
-    async def _put(self, artifact: Artifact, slots: asyncio.Semaphore) -> None:
-        async with slots:
-            self._check_open()
-            pieces = await asyncio.to_thread(upload.read_pieces, artifact)
-            call = self._stub.put_artifact(upload.messages(artifact, pieces), metadata=self._metadata())
-            with self._under_way(call):
-                await call
+    async def _put(self, artifacts: Sequence[Artifact]) -> None:
+        self._check_open()
+        call = self._stub.put_artifact(metadata=self._metadata())
+        with self._under_way(call):
+            try:
+                async for message in upload.messages(artifacts):
+                    await call.write(message)
+                await call.done_writing()
+            except asyncio.InvalidStateError:
+                pass  # the agent ended the call before it had all; what it says comes below
+            except BaseException:
+                call.cancel()
+                raise
+            await call
 
     def _check_architectures(self, artifacts: list[Artifact]) -> None:
         arch = self.inventory.labels.get("arch", "")
@@ -322,11 +322,6 @@ def failure(kind: ErrorKind, message: str, signal: int, device_name: str) -> Mea
     """Return the error that tells how a function failed on a device."""
     by = f" by signal {signal}" if signal else ""
     return MeasurementError(f"{kind.value}{by} on {device_name}: {message or 'no message'}", kind.value)
-
-
-def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = errors.exceptions[0]
-    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _mapped(

@@ -44,10 +44,10 @@ class PutArtifactRequest(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class PutArtifactResponse(_message.Message):
-    __slots__ = ("digest",)
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    digest: str
-    def __init__(self, digest: _Optional[str] = ...) -> None: ...
+    __slots__ = ("digests",)
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind")

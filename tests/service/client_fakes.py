@@ -50,15 +50,17 @@ class SmallAgent:
         return session_service_pb2.FindMissingResponse(digests=[d for d in request.digests if d not in self.stored])
 
     async def put_artifact(self, requests: Any, context: Any) -> session_service_pb2.PutArtifactResponse:
-        digest, content = "", b""
+        contents: dict[str, bytes] = {}
+        digest = ""
         async for request in requests:
-            digest = digest or request.digest
-            content += request.chunk
-        if digest != "sha256:" + hashlib.sha256(content).hexdigest():
-            raise ArtifactRefused("wrong hash")
-        self.stored[digest] = content
-        self.puts += 1
-        return session_service_pb2.PutArtifactResponse(digest=digest)
+            digest = request.digest or digest
+            contents[digest] = contents.get(digest, b"") + request.chunk
+        for digest, content in contents.items():
+            if digest != "sha256:" + hashlib.sha256(content).hexdigest():
+                raise ArtifactRefused("wrong hash")
+            self.stored[digest] = content
+            self.puts += 1
+        return session_service_pb2.PutArtifactResponse(digests=contents)
 
     async def measure(self, requests: Any, context: Any) -> AsyncIterator[measurement_pb2.MeasureResponse]:
         count = 0
