@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fleet_processes import Fleet, descendants, run_fleet, running_fleet, start_fleet
+from fleet_processes import Fleet, alive, descendants, run_fleet, running_fleet, start_fleet
 
 from fleet.library import JobState, Library
 from fleet.testing import eventually_sync
@@ -84,7 +84,7 @@ def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path
     assert process.returncode == 130
     assert "the same command goes on from there" in err
     assert "Traceback" not in err
-    eventually_sync(lambda: not [child for child in children if child.is_running()])
+    eventually_sync(lambda: not alive(children))
     with Library.open(library) as stored:
         newest, older = stored.jobs()
         assert (newest.state, older.state) == (JobState.FINISHED, JobState.INTERRUPTED)
@@ -122,7 +122,7 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
     workers = descendants(fleet.agent.process.pid)
 
     fleet.agent.kill()
-    eventually_sync(lambda: not [worker for worker in workers if worker.is_running()])
+    eventually_sync(lambda: not alive(workers))
     fleet.agent.start()
     report = finish(process)
 
@@ -162,10 +162,10 @@ def test_the_client_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path:
     process.communicate()
 
     assert builders
-    eventually_sync(lambda: not [builder for builder in builders if builder.is_running()])
+    eventually_sync(lambda: not alive(builders))
     eventually_sync(lambda: not fleet.snapshot()["leases"], 30)
     warm = psutil.Process(fleet.agent.process.pid).children()
-    eventually_sync(lambda: not [worker for process_ in warm for worker in process_.children()])
+    eventually_sync(lambda: not alive([worker for process_ in warm for worker in process_.children()]))
     assert kept <= stored_trials(library)
     with Library.open(library) as stored:
         assert JobState.INTERRUPTED is stored.jobs()[0].state
