@@ -13,7 +13,7 @@ class BrokenFrame(Exception):
     """What came is no frame."""
 
 
-def parse_header(header: bytes) -> int:
+def parse_header(header: bytes | bytearray) -> int:
     """Return the length that a header announces.
 
     Raises:

@@ -49,9 +49,16 @@ def descendants_of(pid: int, *, at_most: int | None = None) -> list[int]:
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process holds now; 0 when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        # Plain os calls: read after every candidate, and Path takes three times as long.
+        descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return 0
+    try:
+        fields = os.read(descriptor, 256).split()
+    except ProcessLookupError:
+        return 0
+    finally:
+        os.close(descriptor)
     return int(fields[1]) * _PAGE_BYTES
 
 

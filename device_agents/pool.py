@@ -25,6 +25,7 @@ from device_agents.warm import MAX_PACKET_BYTES
 from device_agents.watchdog import Limits
 from device_agents.worker import WorkerOrder
 from device_agents.worker_handle import Exit, WorkerHandle
+from device_agents.worker_link import WorkerLink
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class WorkerPool:
             output=OutputPipe(log_reader, sink),
             exited=exited,
             ask_to_kill=lambda: self._kill(worker_id),
-            streams=await asyncio.open_connection(sock=ours),
+            link=await WorkerLink.connect(ours),
         )
 
     async def sweep(self) -> None:

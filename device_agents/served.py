@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import cached_property
 
 from device_agents.driver import Driver, Health
 from fleet.v1 import agent_service_pb2, device_pb2
@@ -32,6 +33,11 @@ class ServedDevice:
     @property
     def name(self) -> str:
         return self.driver.name
+
+    @cached_property
+    def arch(self) -> str:
+        """Architecture that its artifacts are built for. Kept: an inventory takes a millisecond to make."""
+        return self.driver.inventory().labels["arch"]
 
     def count_trial(self, error: str) -> None:
         """Learn that a trial ended; `error` is empty when it gave a time."""

@@ -180,6 +180,5 @@ class _Header:
     def finish(self) -> None:
         if not self._is_checked:
             device = self._session.device
-            arch = device.driver.inventory().labels["arch"]
-            check_architecture(self._content[:_ELF_HEADER_BYTES], arch, device_name=device.name)
+            check_architecture(self._content[:_ELF_HEADER_BYTES], device.arch, device_name=device.name)
             self._is_checked = True

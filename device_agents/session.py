@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from device_agents.admission import Claims
 from device_agents.output import OutputBroadcast
@@ -44,6 +44,7 @@ class Session:
         self._worker: WorkerHandle | None = None
         self._worker_lock = asyncio.Lock()
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._gone: asyncio.Task[None] | None = None
 
@@ -82,28 +83,42 @@ class Session:
         """End the session: whoever waits for it gets `error`. Returns when nothing of it runs any more. Idempotent."""
         if not self._ended.done():
             self._ended.set_result(error)
+            for task in self._under_way:
+                task.cancel()
             logger.info("session ended", extra={"lease": self.claims.lease_name, "reason": str(error)})
         if self._gone is None:
             self._gone = asyncio.create_task(self._leave(), name=f"end-{self.claims.lease_name}")
         await asyncio.shield(self._gone)
 
-    async def until_ended(self, awaitable: Awaitable[T]) -> T:
-        """Wait for something, but no longer than the session lives.
+    async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something, but no longer than the session lives: its end cancels what is under way.
 
         Raises:
-            FleetError: why the session ended, before `awaitable` came to its end.
+            FleetError: why the session ended, before `work` came to its end.
         """
-        task = asyncio.ensure_future(awaitable)
+        if self._ended.done():
+            work.close()
+            raise self._ended.result()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a session is used from asyncio tasks only")
+        # In the caller's own task, as asyncio.timeout does it: a task for each step would cost more than the step.
+        self._under_way.add(task)
         try:
-            await asyncio.wait((task, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            # What ends in the same moment as the session counts as cut off: its worker was killed.
-            if self._ended.done():
-                raise self._ended.result()
-            return task.result()
+            result = await work
+        except BaseException as error:
+            if not self._ended.done():
+                raise
+            if task.uncancel() > 0 and isinstance(error, asyncio.CancelledError):
+                raise  # its caller wants the task to end, too
+            raise self._ended.result() from None
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait((task,))
+            self._under_way.discard(task)
+        # What ends in the same moment as the session counts as cut off: its worker was killed.
+        if self._ended.done():
+            task.uncancel()
+            raise self._ended.result()
+        return result
 
     async def find_missing(self, digests: list[str]) -> list[str]:
         """Return those that have to be put; the others are kept for this session."""

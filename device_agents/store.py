@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -30,6 +31,7 @@ class ArtifactStore:
         self._incoming = directory / "incoming"
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._total_bytes = 0
         self._unchecked: set[str] = set()
         self._users: dict[str, set[Hashable]] = {}
         self._numbers = itertools.count()
@@ -43,13 +45,14 @@ class ArtifactStore:
         for status, path in sorted(found, key=lambda pair: (pair[0].st_mtime, pair[1].name)):
             digest = f"sha256:{path.stem}"
             self._sizes[digest] = status.st_size
+            self._total_bytes += status.st_size
             self._unchecked.add(digest)
         self._make_room(0)
 
     @property
     def size_bytes(self) -> int:
         """What all artifacts take."""
-        return sum(self._sizes.values())
+        return self._total_bytes
 
     async def find(self, digest: str, user: Hashable) -> Path | None:
         """Return where an artifact lies, kept for `user` until `release`; None when it is not here.
@@ -97,6 +100,7 @@ class ArtifactStore:
         self._users.setdefault(digest, set()).add(user)
         self._make_room(size_bytes if digest not in self._sizes else 0)
         fresh.replace(self._path(digest))
+        self._total_bytes += size_bytes - self._sizes.get(digest, 0)
         self._sizes[digest] = size_bytes
         self._sizes.move_to_end(digest)
         self._unchecked.discard(digest)
@@ -111,21 +115,17 @@ class ArtifactStore:
             return False
 
     def _make_room(self, size_bytes: int) -> None:
-        total = self.size_bytes
-        for digest in list(self._sizes):
-            if total + size_bytes <= self._max_bytes:
-                return
-            if digest not in self._users:
-                total -= self._sizes[digest]
-                self._forget(digest)
-        if total + size_bytes > self._max_bytes:
-            raise DiskFull(
-                f"live sessions use {total} of the {self._max_bytes} bytes that this agent keeps, "
-                f"{size_bytes} more do not fit; raise cache_max_bytes"
-            )
+        while self._total_bytes + size_bytes > self._max_bytes:
+            unused = next((digest for digest in self._sizes if digest not in self._users), None)
+            if unused is None:
+                raise DiskFull(
+                    f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, "
+                    f"{size_bytes} more do not fit; raise cache_max_bytes"
+                )
+            self._forget(unused)
 
     def _forget(self, digest: str) -> None:
-        self._sizes.pop(digest, None)
+        self._total_bytes -= self._sizes.pop(digest, 0)
         self._unchecked.discard(digest)
         self._users.pop(digest, None)
         self._path(digest).unlink(missing_ok=True)
@@ -181,8 +181,8 @@ class Incoming:
         found = f"sha256:{self._hash.hexdigest()}"
         if found != self._digest:
             raise ArtifactRefused(f"the artifact was announced as {self._digest}, but is {found}; put it again")
+        os.fchmod(self._file.fileno(), 0o444)
         self._file.close()
-        self._path.chmod(0o444)
         self._store.admit(self._digest, self._path, self._size_bytes, user)
 
 

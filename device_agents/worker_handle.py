@@ -9,10 +9,11 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from device_agents.frames import HEADER, BrokenFrame, format_frame, parse_header
+from device_agents.frames import BrokenFrame
 from device_agents.linux import resident_bytes
 from device_agents.output import OutputPipe
 from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
+from device_agents.worker_link import WorkerLink
 from fleet.v1 import measurement_pb2
 
 _EXIT_GRACE_SEC = 0.5
@@ -53,7 +54,7 @@ class WorkerHandle:
         output: OutputPipe,
         exited: asyncio.Future[Exit],
         ask_to_kill: Callable[[], Awaitable[None]],
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        link: WorkerLink,
     ) -> None:
         self.pid = pid
         self._directory = directory
@@ -61,13 +62,13 @@ class WorkerHandle:
         self._output = output
         self._exited = exited
         self._ask_to_kill = ask_to_kill
-        self._reader, self._writer = streams
+        self._link = link
         self._end: asyncio.Task[None] | None = None
 
     @property
     def is_usable(self) -> bool:
         """True while the process can take a request."""
-        return self._end is None and not self._exited.done()
+        return self._end is None and not self._exited.done() and self._link.is_open
 
     @property
     def is_bloated(self) -> bool:
@@ -82,7 +83,7 @@ class WorkerHandle:
         Raises:
             WorkerLost: it crashed, hung, or used more than it may.
         """
-        answer = asyncio.ensure_future(self._round_trip(request))
+        answer = self._link.ask(request)
         try:
             return await self._supervise(answer, timeout_sec)
         except BaseException:
@@ -95,12 +96,6 @@ class WorkerHandle:
         if self._end is None:
             self._end = asyncio.create_task(self._kill(), name=f"kill-worker-{self.pid}")
         await asyncio.shield(self._end)
-
-    async def _round_trip(self, request: bytes) -> bytes:
-        self._writer.write(format_frame(request))
-        await self._writer.drain()
-        size = parse_header(await self._reader.readexactly(HEADER.size))
-        return await self._reader.readexactly(size)
 
     async def _supervise(self, answer: asyncio.Future[bytes], timeout_sec: float) -> bytes:
         loop = asyncio.get_running_loop()
@@ -115,7 +110,7 @@ class WorkerHandle:
             if answer.done():
                 try:
                     return answer.result()
-                except (asyncio.IncompleteReadError, ConnectionError, BrokenFrame):
+                except (ConnectionError, BrokenFrame):
                     raise await self._explain() from None
             excess = find_excess(self.pid, self._directory, self._limits)
             if excess is not None:
@@ -158,7 +153,7 @@ class WorkerHandle:
         await asyncio.shield(self._exited)
         self._output.tail()
         self._output.close()
-        self._writer.close()
+        self._link.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
 
