@@ -126,8 +126,7 @@ class Pipeline:
         planned = self._progress.trials_done
         while planned < total:
             self._close_what_has_had_enough()
-            standings = [item.standing(self._conditions.batch_size) for item in self._progress.workloads]
-            index = self._prioritizer.choose(standings)
+            index = self._prioritizer.choose(self._progress.standings(self._conditions.batch_size))
             if index is None:
                 break
             item = self._progress.workloads[index]

@@ -13,8 +13,8 @@ from fleet.optimizer.prioritizer import Standing
 from fleet.optimizer.propose import SearchRecord
 from fleet.workloads.extract import Workload
 
-_MIN_BATCH_DEVICE_SEC = 0.05
-"""A batch never counts as cheaper than its set-up."""
+_USUAL_TRIAL_SEC = 0.1
+"""Device time of a trial before any was measured [s]."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,14 +72,14 @@ class WorkloadProgress:
         if self.best_trace in times or times[winner] < self.best_sec:
             self.best_sec, self.best_trace = times[winner], winner
 
-    def standing(self, batch_size: int) -> Standing:
-        """Return what the prioritizer sees."""
-        done = self.trials or 1
+    def standing(self, batch_size: int, usual_trial_sec: float) -> Standing:
+        """Return what the prioritizer sees. `usual_trial_sec` counts until a whole batch was measured [s]."""
+        trial_sec = self.device_sec / self.trials if self.trials >= batch_size else usual_trial_sec
         history = self.best_after_batch or [self.current_sec]
         return Standing(
             weight=self.workload.weight,
             best_after_batch=tuple(history),
-            batch_device_sec=max(_MIN_BATCH_DEVICE_SEC, self.device_sec / done * batch_size),
+            batch_device_sec=trial_sec * batch_size,
             is_open=not self.closed_because,
         )
 
@@ -109,6 +109,13 @@ class JobProgress:
     @property
     def trials_failed(self) -> int:
         return sum(item.errors.total() for item in self.workloads)
+
+    def standings(self, batch_size: int) -> list[Standing]:
+        """Return what the prioritizer sees of all workloads."""
+        measured = [item for item in self.workloads if item.trials >= batch_size]
+        trials = sum(item.trials for item in measured)
+        usual_sec = sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
+        return [item.standing(batch_size, usual_sec) for item in self.workloads]
 
     def total_sec(self, *, tuned: bool) -> float:
         """Weighted sum over the workloads with a known unscheduled time [s]."""

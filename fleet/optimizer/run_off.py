@@ -12,10 +12,10 @@ from fleet.optimizer.progress import WorkloadProgress
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.seat import Seat
 
-FINALISTS = 4
+FINALISTS = 3
 """Candidates of each workload that are kept for it."""
 
-_EVALUATOR = Evaluator(number=1, repeat=7, min_repeat_ms=30)
+_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
 _REACH = 1.3
 """Only candidates within this factor of the best time take part."""
 
