@@ -1,0 +1,121 @@
+"""What a job knows of its workloads."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fleet.errors import ConfigError
+from fleet.measuring import ErrorKind
+from fleet.optimizer.job import ModelReport, TuneReport, report_workload
+from fleet.optimizer.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.propose import SearchRecord
+from fleet.workloads.workload import Workload
+
+
+def progress(name: str = "w", **facts: object) -> WorkloadProgress:
+    workload = Workload(name=name, weight=2, mod_json="", shash=name, flop=2e6, args=())
+    return WorkloadProgress(workload=workload, **facts)  # type: ignore[arg-type]
+
+
+def test_the_current_time_is_the_best_that_is_known() -> None:
+    """A candidate that is slower than the unscheduled program changes nothing."""
+    assert 3.0 == progress(untuned_sec=4.0, best_sec=3.0).current_sec
+    assert 4.0 == progress(untuned_sec=4.0, best_sec=5.0).current_sec
+    assert 2.0 == progress(untuned_sec=4.0, best_sec=2.0).speedup
+    assert 1.0 == progress().speedup
+
+
+def test_a_run_off_decides_for_its_runners() -> None:
+    """The old best is judged by its new time when it ran again, and stays when it did not and is faster."""
+    ran, rested = (progress(best_sec=1.0, best_trace="a") for _ in range(2))
+
+    ran.settle({"a": 1.5, "b": 1.2})
+    rested.settle({"b": 1.2})
+    rested.settle({})
+
+    assert ("b", 1.2) == (ran.best_trace, ran.best_sec)
+    assert ("a", 1.0) == (rested.best_trace, rested.best_sec)
+
+
+def test_a_rejected_candidate_is_no_parent() -> None:
+    """The search sees a wrong candidate as failed; others keep their times."""
+    item = progress(records=[SearchRecord(trace_json="a", run_sec=1.0), SearchRecord(trace_json="b", run_sec=2.0)])
+
+    item.reject("a")
+
+    assert [math.inf, 2.0] == [record.run_sec for record in item.records]
+    assert 1 == item.errors[ErrorKind.WRONG_OUTPUT]
+
+
+def test_few_trials_do_not_make_a_workload_dear() -> None:
+    """Until a whole batch was measured, a trial counts as long as the others' do."""
+    job = JobProgress(
+        workloads=[
+            progress("begun", trials=2, device_sec=60.0),
+            progress("known", trials=16, device_sec=1.6),
+            progress("dear", trials=32, device_sec=32.0),
+        ]
+    )
+
+    begun, known, dear = (standing.batch_device_sec for standing in job.standings(16))
+
+    assert pytest.approx(1.6) == known
+    assert pytest.approx(16.0) == dear
+    assert pytest.approx(33.6 / 48 * 16) == begun
+
+
+def test_totals_are_weighted() -> None:
+    """The model runs each workload `weight` times; those without a known time are left out."""
+    job = JobProgress(workloads=[progress("a", untuned_sec=3.0, best_sec=1.0), progress("b")])
+
+    assert (6.0, 2.0) == (job.total_sec(tuned=False), job.total_sec(tuned=True))
+
+
+def test_the_report_says_unknown_instead_of_infinite() -> None:
+    """JSON has no infinity, and people have no use for it."""
+    known = report_workload(progress(untuned_sec=4e-3, best_sec=1e-3))
+    unknown = report_workload(progress())
+
+    assert (4000.0, 1000.0, 2.0, 4.0) == (known.untuned_us, known.best_us, known.gflops, known.speedup)
+    assert (None, None, None, None) == (unknown.untuned_us, unknown.best_us, unknown.gflops, unknown.speedup)
+
+
+def test_shapes_are_read() -> None:
+    """--shape names an input and its dimensions; anything else shows a good one."""
+    from fleet.cli.tune import parse_shape
+
+    assert ("data", (1, 3, 224, 224)) == parse_shape("data=1,3,224,224")
+    assert ("odd=name", (4,)) == parse_shape("odd=name=4")
+    for bad in ("", "data", "data=", "=1", "data=1,x", "data=1,-1"):
+        with pytest.raises(ConfigError, match="data=1,3,224,224"):
+            parse_shape(bad)
+
+
+def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
+    """Workloads, the whole model beside ONNX Runtime, and whether its numbers are right, in 80 columns."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune_view import render_report
+
+    report = TuneReport(
+        job="jobs/1", title="model.onnx", device="devices/pc", device_model="A PC", library="library.sqlite",
+        trials=48, wall_sec=61.2, first_trial_sec=4.5, last_record_sec=60.0,
+        workloads=(
+            report_workload(progress("fused_conv2d17_add9_relu9", untuned_sec=85e-3, best_sec=1.5e-3, trials=32)),
+            report_workload(progress("softmax", untuned_sec=2e-6, closed_because="nothing new", trials_before=9)),
+        ),
+        model=ModelReport(
+            untuned_ms=290.1, tuned_ms=11.0, onnxruntime_ms=2.5, max_abs_error=3.6e-7, reference="onnxruntime"
+        ),
+    )  # fmt: skip
+    out = StringIO()
+
+    Console(file=out, width=80, color_system=None).print(render_report(report))
+
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    golden = request.path.parents[1] / "golden/tune_report.txt"
+    assert golden.read_text().splitlines() == lines
