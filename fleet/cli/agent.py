@@ -11,6 +11,9 @@ from fleet.cli import options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
+_DISCOVERY_SEC = 1.5
+"""Trackers answer within some tenths of a second where multicast works at all."""
+
 
 @app.callback()
 def agent() -> None:
@@ -35,12 +38,18 @@ def serve(
 ) -> None:
     """Serve this machine's devices until Ctrl-C. It waits for a tracker that is not there yet, for ever.
 
+    Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
+    there is none.
+
     Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
     """
     from device_agents.__main__ import main
 
+    address = options.tracker_address(ctx, tracker)
+    if address is None and config is None:
+        address = _discovered()
     given = {
-        "--tracker": options.tracker_address(ctx, tracker),
+        "--tracker": address,
         "--config": config,
         "--host": host,
         "--port": port,
@@ -49,3 +58,12 @@ def serve(
     }
     argv = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv))
+
+
+def _discovered() -> str | None:
+    from fleet.tracker.discovery import find_tracker
+
+    address = options.run(find_tracker(_DISCOVERY_SEC))
+    if address is not None:
+        options.stderr().print(f"found a tracker at {address}")
+    return address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,32 @@ def test_a_fleet_without_the_packages_of_tuning(tmp_path: Path) -> None:
             process.wait(timeout=20)
 
     assert "held" in held.stdout
+
+
+def test_an_agent_finds_its_tracker_by_itself(tmp_path: Path) -> None:
+    """In a network of their own, an agent without any address attaches to the tracker that advertises itself."""
+    script = tmp_path / "script.sh"
+    script.write_text(
+        "ip link set lo up multicast on && ip route add 224.0.0.0/4 dev lo\n"
+        f"{sys.executable} -m fleet.tracker --port 9777 --state-dir tracker > tracker.log &\n"
+        "until grep -q listening tracker.log; do sleep 0.1; done\n"
+        "timeout 20 fleet agent serve > agent.log 2> agent.err &\n"
+        "for i in $(seq 100); do\n"
+        "  fleet devices --tracker 127.0.0.1:9777 | grep -q cpu && break; sleep 0.1\n"
+        "done\n"
+        "fleet devices --tracker 127.0.0.1:9777; cat agent.err; kill %1 %2; wait\n"
+    )
+    new_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    done = subprocess.run(
+        [*new_network, "bash", script],
+        cwd=tmp_path,
+        env={**environment(), "PATH": path, "FLEET_DATA_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "found a tracker at 127.0.0.1:9777" in done.stdout, done.stdout + done.stderr
+    assert "-cpu" in done.stdout
