@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.evaluating import run_schedule
+from device_agents.filling import make_tile, random_content
 from device_agents.runtimes import CandidateFailed, classify
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire import duration
@@ -36,7 +37,7 @@ _BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc
 
 
 def preload() -> None:
-    """Load tvm_ffi and the runtime libraries into this process. Starts no thread.
+    """Load tvm_ffi, the runtime libraries, and what every worker would have to make. Starts no thread.
 
     Raises:
         RuntimeError: TVM is not installed here.
@@ -53,6 +54,7 @@ def preload() -> None:
     folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
     for name in _LIBRARIES:
         ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+    make_tile("float32")
 
 
 class TvmRuntime:
@@ -172,10 +174,14 @@ class TvmRuntime:
             raise CandidateFailed(measurement_pb2.ERROR_KIND_BAD_ARGUMENTS, f"argument {index} is empty")
         spec = argument.tensor.spec if kind == "tensor" else getattr(argument, kind)
         tensor, size = self._allocate(spec, index)
+        content: bytes | None
         if kind == "fill":
-            self._fill(tensor)
-            return tensor
-        content = argument.tensor.content if kind == "tensor" else bytes(size)
+            content = random_content(str(tensor.dtype), size, index)
+            if content is None:
+                self._fill(tensor)
+                return tensor
+        else:
+            content = argument.tensor.content if kind == "tensor" else bytes(size)
         if len(content) != size:
             raise CandidateFailed(
                 measurement_pb2.ERROR_KIND_BAD_ARGUMENTS,
