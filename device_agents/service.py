@@ -16,7 +16,8 @@ from device_agents.session import Session
 from device_agents.sessions import SessionTable
 from device_agents.store import ArtifactStore
 from fleet.artifacts import check_architecture
-from fleet.errors import FleetError, InvalidRequest, Unauthenticated
+from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, Unauthenticated
+from fleet.pieces import DamagedPiece, Inflater
 from fleet.v1 import lease_pb2, measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
 
@@ -142,6 +143,7 @@ class _ReadAhead:
 async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
     """Take artifacts in, one after the other, and return their digests."""
     digests: list[str] = []
+    inflater = Inflater()
     pieces = aiter(requests)
     piece = await anext(pieces, None)
     if piece is None:
@@ -151,16 +153,24 @@ async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sess
             digests.append(piece.digest)
             header = _Header(session)
             while True:
-                if len(piece.chunk) > _MAX_CHUNK_BYTES:
-                    raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
-                incoming.write(piece.chunk)
-                header.take(piece.chunk)
+                chunk = _content(piece, inflater)
+                incoming.write(chunk)
+                header.take(chunk)
                 piece = await anext(pieces, None)
                 if piece is None or piece.digest:
                     break
             header.finish()
             session.keep(incoming)
     return digests
+
+
+def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
+    if len(piece.chunk) > _MAX_CHUNK_BYTES:
+        raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
+    try:
+        return inflater.inflate(piece.chunk, is_deflated=piece.is_deflated)
+    except DamagedPiece as damaged:
+        raise ArtifactRefused(f"a piece of an upload cannot be decompressed: {damaged}; put it again") from None
 
 
 class _Header:

@@ -245,7 +245,7 @@ class Device:
         call = self._stub.put_artifact(metadata=self._metadata())
         with self._under_way(call):
             try:
-                async for message in upload.messages(artifacts):
+                async for message in upload.messages(artifacts, deflate=upload.is_far(self.address)):
                     await call.write(message)
                 await call.done_writing()
             except asyncio.InvalidStateError:

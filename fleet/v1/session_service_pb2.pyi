@@ -34,14 +34,16 @@ class FindMissingResponse(_message.Message):
     def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PutArtifactRequest(_message.Message):
-    __slots__ = ("digest", "size_bytes", "chunk")
+    __slots__ = ("digest", "size_bytes", "chunk", "is_deflated")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFLATED_FIELD_NUMBER: _ClassVar[int]
     digest: str
     size_bytes: int
     chunk: bytes
-    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+    is_deflated: bool
+    def __init__(self, digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., chunk: _Optional[bytes] = ..., is_deflated: _Optional[bool] = ...) -> None: ...
 
 class PutArtifactResponse(_message.Message):
     __slots__ = ("digests",)

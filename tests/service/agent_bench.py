@@ -129,8 +129,12 @@ class Holder:
         pieces = [content[start : start + 65536] for start in range(0, len(content), 65536)] or [b""]
         requests = [session_service_pb2.PutArtifactRequest(chunk=piece) for piece in pieces]
         requests[0].digest, requests[0].size_bytes = digest, size
-        await self._do(self.stub.put_artifact, _each(requests))
+        await self.upload(requests)
         return digest
+
+    async def upload(self, requests: Sequence[session_service_pb2.PutArtifactRequest]) -> list[str]:
+        """Put what these messages say, in one call."""
+        return list((await self._do(self.stub.put_artifact, _each(requests))).digests)
 
     async def measure(self, requests: Iterable[measurement_pb2.MeasureRequest]) -> list[measurement_pb2.Measurement]:
         """Return all results; raise when the rpc failed."""

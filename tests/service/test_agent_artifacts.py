@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
 
+from fleet.artifacts import Artifact
+from fleet.client import upload
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+from fleet.v1.session_service_pb2 import PutArtifactRequest
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}], "cache_max_bytes": 300_000}
 pytestmark = pytest.mark.slow
@@ -48,6 +52,55 @@ async def test_a_wrong_upload_is_refused_and_leaves_nothing(bench: Bench, fields
 
     assert list((bench.state_dir / "artifacts" / "incoming").iterdir()) == []
     assert list((bench.state_dir / "artifacts").glob("*.so")) == []
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+async def test_one_call_uploads_many_artifacts(bench: Bench, tmp_path: Path, *, deflate: bool) -> None:
+    """Small, empty, and of several pieces, compressed or not: each is there, whole, and nothing else."""
+    contents = [b"latency_us:50", b"", b"large" + bytes(2_000_000), os.urandom(1_200_000), b"latency_us:50 too"]
+    await bench.stop_agent()
+    await bench.start_agent({**CONFIG, "cache_max_bytes": 10_000_000})
+    artifacts = []
+    for number, content in enumerate(contents):
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(content)
+        artifacts.append(Artifact.of_file(path))
+
+    messages = [message async for message in upload.messages(artifacts, deflate=deflate)]
+    digests = await bench.holding(epoch=1).upload(messages)
+
+    assert [artifact.digest for artifact in artifacts] == digests
+    assert any(message.is_deflated for message in messages) == deflate
+    stored = (bench.state_dir / "artifacts").glob("*.so")
+    assert {digest_of_bytes(path.read_bytes()) for path in stored} == set(digests)
+
+
+async def test_artifacts_before_a_bad_one_are_there(bench: Bench) -> None:
+    """The holder puts the rest again, not everything."""
+    holder, good, bad = bench.holding(epoch=1), b"latency_us:50", b"bad"
+    messages = [
+        PutArtifactRequest(digest=digest_of_bytes(good), size_bytes=len(good), chunk=good),
+        PutArtifactRequest(digest=digest_of_bytes(b"other"), size_bytes=len(bad), chunk=bad),
+        PutArtifactRequest(digest=digest_of_bytes(b"next"), size_bytes=4, chunk=b"next"),
+    ]
+
+    with pytest.raises(ArtifactRefused, match="announced as"):
+        await holder.upload(messages)
+
+    wanted = [message.digest for message in messages]
+    assert wanted[1:] == await holder.find_missing(wanted)
+
+
+async def test_a_piece_that_cannot_be_decompressed_is_refused(bench: Bench) -> None:
+    """Damaged or swollen, it ends the upload and nothing else."""
+    holder = bench.holding(epoch=1)
+    bomb = zlib.compress(bytes(2**27))
+    message = PutArtifactRequest(digest=digest_of_bytes(b""), size_bytes=100, chunk=bomb, is_deflated=True)
+
+    with pytest.raises(ArtifactRefused, match="cannot be decompressed"):
+        await holder.upload([message])
+
+    assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "nonsense", "sha256:" + "A" * 64])

@@ -1,0 +1,73 @@
+"""Pieces of artifacts on the wire, compressed against the piece before: candidates of one workload have much in common.
+
+Measured with schedules of one matmul: 20 kB alone, 6 kB compressed, 2 to 3 kB after another one; 0.15 ms each.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+PIECE_BYTES = 1024 * 1024
+"""At most, before compression."""
+
+_LEVEL = 1
+"""More takes twice the time and saves a twentieth."""
+
+_WINDOW_BYTES = 32 * 1024
+"""How far back zlib looks: an artifact larger than this finds little of the one before it."""
+
+
+class DamagedPiece(Exception):
+    """What came cannot be decompressed."""
+
+
+class Deflater:
+    """The sending end of one upload."""
+
+    def __init__(self) -> None:
+        self._previous = b""
+        self._is_worth_it = True
+
+    def begin(self) -> None:
+        """Start another artifact."""
+        self._is_worth_it = True
+
+    def deflate(self, piece: bytes) -> bytes | None:
+        """Return a piece compressed; None when it is to be sent as it is."""
+        previous, self._previous = self._previous, piece[-_WINDOW_BYTES:]
+        if not self._is_worth_it:
+            return None
+        compressor = zlib.compressobj(_LEVEL, zdict=previous)
+        deflated = compressor.compress(piece) + compressor.flush()
+        # Weights hardly compress: where one piece has not, the rest of the artifact is not tried.
+        self._is_worth_it = len(deflated) < len(piece) * 7 // 8
+        return deflated if self._is_worth_it else None
+
+
+class Inflater:
+    """The receiving end. Takes every piece of the upload, compressed or not, in order."""
+
+    def __init__(self) -> None:
+        self._previous = b""
+
+    def inflate(self, content: bytes, *, is_deflated: bool) -> bytes:
+        """Return the piece.
+
+        Raises:
+            DamagedPiece: not what a Deflater made, or larger than a piece may be.
+        """
+        piece = self._decompress(content) if is_deflated else content
+        self._previous = piece[-_WINDOW_BYTES:]
+        return piece
+
+    def _decompress(self, content: bytes) -> bytes:
+        decompressor = zlib.decompressobj(zdict=self._previous)
+        try:
+            piece = decompressor.decompress(content, PIECE_BYTES + 1)
+        except zlib.error as error:
+            raise DamagedPiece(str(error)) from None
+        if len(piece) > PIECE_BYTES:
+            raise DamagedPiece(f"it has more than {PIECE_BYTES} bytes")
+        if not decompressor.eof:
+            raise DamagedPiece("it ends too early")
+        return piece

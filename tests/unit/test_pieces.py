@@ -1,0 +1,83 @@
+"""Pieces of uploads survive compression, and nothing harmful gets through it."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.pieces import PIECE_BYTES, DamagedPiece, Deflater, Inflater
+
+NOISE = random.Random(0).randbytes(40_000)
+pieces = st.binary(max_size=300) | st.integers(0, 40_000).map(lambda size: (b"main\x00\x01" * 10_000)[:size])
+
+
+def sent(uploads: list[list[bytes]]) -> list[tuple[bytes, bool]]:
+    """Return what a Deflater makes of some artifacts: content, and whether it is compressed."""
+    deflater = Deflater()
+    messages = []
+    for artifact in uploads:
+        deflater.begin()
+        for piece in artifact:
+            deflated = deflater.deflate(piece)
+            messages.append((piece, False) if deflated is None else (deflated, True))
+    return messages
+
+
+@given(st.lists(st.lists(pieces | st.just(NOISE), max_size=4), max_size=4))
+def test_pieces_arrive(uploads: list[list[bytes]]) -> None:
+    """Whatever is compressed and whatever is not, in one upload."""
+    inflater = Inflater()
+
+    arrived = [inflater.inflate(content, is_deflated=is_deflated) for content, is_deflated in sent(uploads)]
+
+    assert [piece for artifact in uploads for piece in artifact] == arrived
+
+
+def test_what_is_like_the_piece_before_costs_little() -> None:
+    """Candidates of one workload share most of their bytes."""
+    like = NOISE[:20_000] + b"changed" + NOISE[20_007:25_000]
+
+    messages = sent([[NOISE[:25_000]], [like]])
+
+    assert messages[0] == (NOISE[:25_000], False)
+    assert messages[1][1]
+    assert len(messages[1][0]) < 1000
+
+
+def test_what_does_not_compress_is_tried_once() -> None:
+    """The second piece of noise is not compressed, although it repeats the first; the next artifact is tried again."""
+    noise = NOISE[:20_000]
+
+    messages = sent([[noise, noise], [noise]])
+
+    assert [False, False, True] == [is_deflated for _, is_deflated in messages]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no zlib",
+        zlib.compress(b"cut short")[:-2],
+        zlib.compress(bytes(PIECE_BYTES + 1)),
+        zlib.compress(bytes(2**28)),
+    ],
+)
+def test_damaged_and_swollen_pieces_are_refused(content: bytes) -> None:
+    """A small message does not become a large one."""
+    with pytest.raises(DamagedPiece):
+        Inflater().inflate(content, is_deflated=True)
+
+
+def test_the_largest_piece_passes() -> None:
+    """Exactly as large as allowed."""
+    content = bytes(PIECE_BYTES)
+
+    ((deflated, is_deflated),) = sent([[content]])
+
+    assert is_deflated
+    assert Inflater().inflate(deflated, is_deflated=True) == content
