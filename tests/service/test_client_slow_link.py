@@ -24,6 +24,7 @@ async def delayed(address: str) -> AsyncGenerator[str, None]:
     """Forward a port, every byte late by a fixed time."""
     host, _, port = address.rpartition(":")
     pipes: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
@@ -33,6 +34,7 @@ async def delayed(address: str) -> AsyncGenerator[str, None]:
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        writers.extend((writer, far_writer))
         pipes.add(asyncio.create_task(pump(reader, far_writer)))
         pipes.add(asyncio.create_task(pump(far_reader, writer)))
 
@@ -44,6 +46,9 @@ async def delayed(address: str) -> AsyncGenerator[str, None]:
         for pipe in pipes:
             pipe.cancel()
         await asyncio.gather(*pipes, return_exceptions=True)
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 @pytest.mark.slow
