@@ -46,6 +46,7 @@ class Session:
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._expiry: asyncio.TimerHandle | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._gone: asyncio.Task[None] | None = None
 
     @property
@@ -74,6 +75,10 @@ class Session:
     async def open(self) -> int:
         """Make the device ready and the worker warm; return its process id."""
         return (await self._usable_worker()).pid
+
+    def warm_up(self) -> None:
+        """Begin to start the worker, so that it is there once the first artifacts are."""
+        self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
 
     async def reset(self) -> None:
         """Make the device ready, before the first worker."""
@@ -212,6 +217,13 @@ class Session:
                 self._worker = await starting
                 raise
             return self._worker
+
+    async def _warm_up(self) -> None:
+        try:
+            await self._usable_worker()
+        except (FleetError, OSError) as error:
+            # Whoever needs the worker tries again, and tells the holder.
+            logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
 
     async def _leave(self) -> None:
         if self._expiry is not None:

@@ -116,6 +116,7 @@ class SessionTable:
         except FleetError as error:
             await session.end(error)
             raise
+        session.warm_up()
         return session
 
     def _extend(self, session: Session, claims: Claims) -> None:
