@@ -34,7 +34,7 @@ LibraryOption = Annotated[
         "--library",
         metavar="URL",
         envvar="FLEET_LIBRARY",
-        help="A SQLite file, or postgresql://host/database. [default: yours, in the data directory]",
+        help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
     ),
 ]
 TargetOption = Annotated[str | None, typer.Option("--target", metavar="JSON", help="Records of this TVM target only.")]
@@ -128,7 +128,7 @@ def import_(
         str, typer.Option("--device-model", metavar="MODEL", help="What was measured on; the files do not say.")
     ],
     tvm_version: Annotated[
-        str | None, typer.Option("--tvm-version", help="What it was built with. [default: the installed TVM]")
+        str | None, typer.Option("--tvm-version", help="What it was built with. Default: the installed TVM.")
     ] = None,
     target: Annotated[str, typer.Option("--target", metavar="JSON", help="For records that name no target.")] = "",
     library: LibraryOption = None,

@@ -113,7 +113,15 @@ def load_command(name: str) -> Any:
         found = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         found.command()(getattr(module, name))
     found.info.name = name
-    return typer.main.get_command(found)
+    command = typer.main.get_command(found)
+    for shown in (command, *getattr(command, "commands", {}).values()):
+        shown.help = _flowing(shown.help or "")
+    return command
+
+
+def _flowing(text: str) -> str:
+    """Join the lines of each paragraph: typer keeps the source's line ends, which fall anywhere on a narrow screen."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from fleet.cli.options import JsonOption, tracker_address, wants_json
+from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
 from fleet.cli.tune_view import records_line, render_progress, render_report
 from fleet.errors import ConfigError, FleetError
 from fleet.optimizer.job import TuneOptions, TuneReport
@@ -30,12 +30,17 @@ _REFRESH_PER_SEC = 2
 def tune(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
-    on: Annotated[str, typer.Option(help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")] = "cpu",
+    on: Annotated[
+        str, typer.Option(metavar="SELECTOR", help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")
+    ] = "cpu",
     trials: Annotated[
         int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
     ] = None,
     tasks: Annotated[
-        list[str] | None, typer.Option(help="Only workloads whose name matches this pattern; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="Only workloads whose name matches, like 'fused_conv2d*'; may be repeated."
+        ),
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
     tracker: Annotated[
@@ -43,20 +48,29 @@ def tune(
         typer.Option(metavar="HOST:PORT", help="A running fleet. Default: one for this machine alone, for this run."),
     ] = None,
     library: Annotated[
-        str | None, typer.Option(envvar="FLEET_LIBRARY", help="Where records go: a file or a postgresql:// URL.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="FLEET_LIBRARY",
+            help="Where records go: a SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed makes the same proposals.")] = 0,
     shape: Annotated[
-        list[str] | None, typer.Option(help="Shape of an input: data=1,3,224,224; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
     ] = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
     ] = False,
-    target: Annotated[str | None, typer.Option(help="TVM target as JSON, instead of the device's own.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="JSON", help="TVM target, instead of the device's own.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 16,
     enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
-    wait_timeout: Annotated[float | None, typer.Option(help="Give up when no device comes free [s].")] = None,
-    connect_timeout: Annotated[float, typer.Option(help="Give up when no tracker answers [s].")] = 10.0,
+    wait_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SEC", help="Give up when no device comes free for this long. Default: wait for ever."),
+    ] = None,
+    connect_timeout: ConnectTimeoutOption = 10.0,
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue for a device.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
     compare_model: Annotated[

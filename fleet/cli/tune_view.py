@@ -57,7 +57,8 @@ def records_line(report: TuneReport) -> str:
 
 def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
     """One row per workload, costliest first."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    # One blank between columns: names are whole on 80.
+    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     table.add_column("workload", overflow="fold", max_width=44)
     for name in ("weight", "trials", "untuned", "best", "GFLOP/s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 import fleet
@@ -70,6 +71,23 @@ def test_every_help_teaches_by_an_example(name: str) -> None:
     command = load_command(name)
     texts = [command.help, *(sub.help for sub in getattr(command, "commands", {}).values())]
     assert any("Example: fleet" in (text or "") for text in texts)
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_no_help_is_eaten_by_markup(name: str) -> None:
+    """What stands in square brackets in a help text would vanish on a terminal."""
+    command = load_command(name)
+    for shown in (command, *getattr(command, "commands", {}).values()):
+        texts = [shown.help or "", *(getattr(param, "help", None) or "" for param in shown.params)]
+        assert [Text.from_markup(text).plain for text in texts] == texts
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_paragraphs_of_help_flow(name: str) -> None:
+    """No help carries the line ends of its source."""
+    command = load_command(name)
+    for shown in (command, *getattr(command, "commands", {}).values()):
+        assert not [part for part in (shown.help or "").split("\n\n") if "\n" in part]
 
 
 @pytest.mark.parametrize(
