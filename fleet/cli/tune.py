@@ -52,7 +52,8 @@ def tune(
         typer.Option(
             metavar="URL",
             envvar="FLEET_LIBRARY",
-            help="Where records go: a SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
+            help="Where records go: a SQLite file, or postgresql://host/database. Default: yours, in the data "
+            "directory.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed makes the same proposals.")] = 0,
@@ -162,7 +163,7 @@ def _display(console: Console, progress: JobProgress, started_at: float) -> Live
     def view() -> object:
         return render_progress(progress, spinner, elapsed_sec=time.monotonic() - started_at)
 
-    progress.notice = lambda text: console.print(text, style="yellow", highlight=False)
+    progress.notice = lambda text: console.print(text, style="yellow", highlight=False, markup=False)
     if not console.is_terminal:
         progress.listener = _line_printer(console, progress, started_at)
     return Live(
@@ -183,6 +184,6 @@ def _line_printer(console: Console, progress: JobProgress, started_at: float) ->
             return
         last = progress.activity
         done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""
-        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False)
+        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False, markup=False)
 
     return on_change
