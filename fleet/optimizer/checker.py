@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.artifacts import Artifact
-from fleet.errors import MeasurementError
+from fleet.errors import InvalidRequest, MeasurementError
 from fleet.measuring import ErrorKind, Measurement
 from fleet.optimizer.build_task import build_candidate
 from fleet.optimizer.candidates import Candidate, Conditions, Pool
@@ -28,6 +28,8 @@ class Reference:
     artifact: Artifact
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
+    fault: str = ""
+    """Why there are no outputs: nothing of the workload can be checked then."""
 
 
 class Checker:
@@ -54,7 +56,16 @@ class Checker:
             return True
         if candidate.measurement is None or candidate.measurement.error is not None:
             return False
-        fault = await self._find_fault(item, candidate)
+        reference = await self._reference(item)
+        if not await self._has_outputs(item, reference):
+            return False
+        try:
+            fault = await self._find_fault(item, candidate, reference)
+        except MeasurementError as error:  # the device went away: no verdict, and no second device for it
+            candidate.measurement = Measurement(
+                candidate_id=candidate.digest, error=ErrorKind.DEVICE_FAULTED, error_message=str(error)
+            )
+            return False
         if fault is None:
             await self._recorder.mark_checked(candidate)
             candidate.is_checked = True
@@ -67,16 +78,29 @@ class Checker:
         self._progress.notice(f"{item.workload.name}: a candidate is wrong and not used: {fault}")
         return False
 
-    async def _find_fault(self, item: WorkloadProgress, candidate: Candidate) -> str | None:
-        reference = await self._reference(item)
-        if not reference.outputs:
-            reference.inputs = list(make_inputs(item.workload.args, self._conditions.seed))
-            reference.outputs = await self._seat.call(
-                reference.artifact, reference.inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC
-            )
+    async def _has_outputs(self, item: WorkloadProgress, reference: Reference) -> bool:
+        """Tell whether there is something to compare with. Where there can be nothing, the workload is closed."""
+        if reference.outputs:
+            return True
+        if not reference.fault:
+            try:
+                reference.inputs = list(make_inputs(item.workload.args, self._conditions.seed))
+                reference.outputs = await self._seat.call(
+                    reference.artifact, reference.inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC
+                )
+                return True
+            except (MeasurementError, InvalidRequest) as error:
+                reference.fault = f"its numbers cannot be checked: {error}"
+                item.closed_because = item.closed_because or reference.fault
+                self._progress.notice(f"{item.workload.name} gets no more trials: {reference.fault}")
+        return False
+
+    async def _find_fault(self, item: WorkloadProgress, candidate: Candidate, reference: Reference) -> str | None:
         try:
-            outputs = await self._seat.call(candidate.artifact, reference.inputs)
+            outputs = await self._seat.call(candidate.artifact, reference.inputs, is_trusted=False)
         except MeasurementError as error:
+            if error.kind == ErrorKind.DEVICE_FAULTED:
+                raise
             return f"it failed on the numbers of the check: {error}"
         mismatch = compare(outputs, reference.outputs, reduction_size=_reduction_size(item))
         return mismatch.text if mismatch else None

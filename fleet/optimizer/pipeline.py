@@ -14,6 +14,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
@@ -102,8 +103,8 @@ class Pipeline:
             )
             for (shash, item), artifact in zip(missing.items(), artifacts, strict=True)
         ]
-        async with self._turns.measuring():
-            async for measurement in self._seat.measure(artifacts, trials):
+        async with self._turns.measuring(), aclosing(self._seat.measure(artifacts, trials)) as measurements:
+            async for measurement in measurements:
                 await self._book_untuned(missing[measurement.candidate_id], measurement)
 
     async def run(self, total: int) -> None:
@@ -132,7 +133,7 @@ class Pipeline:
             item = self._progress.workloads[index]
             batch = await self._make_batch(item, min(self._conditions.batch_size, total - planned))
             if not batch:
-                item.closed_because = "nothing new to try"
+                item.closed_because = item.closed_because or "nothing new to try"
                 continue
             planned += len(batch)
             await queue.put((item, batch))
@@ -173,7 +174,13 @@ class Pipeline:
                 threads=self._conditions.search_threads,
             )
             self._rounds += 1
-            proposals = await self._search(propose, task)
+            try:
+                proposals = await self._search(propose, task)
+            except BuildError as error:
+                # A search that crashes or never ends costs its own workload, not the others.
+                item.closed_because = f"its search failed: {error}"
+                self._progress.notice(f"{item.workload.name} gets no more trials: {item.closed_because}")
+                return []
             batch = [Candidate(trace_json=proposal.trace_json, digest=proposal.digest) for proposal in proposals]
             item.under_way.update(candidate.digest for candidate in batch)
             self._progress.say(f"building {len(batch)} candidates of {item.workload.name}")
@@ -184,7 +191,10 @@ class Pipeline:
         lessons = [lesson for item in self._progress.workloads for lesson in item.lessons]
         if len(lessons) > self._lessons_learnt:
             self._lessons_learnt = len(lessons)
-            self._snapshot = await self._search(learn, lessons[-_LESSONS:])
+            try:
+                self._snapshot = await self._search(learn, lessons[-_LESSONS:])
+            except BuildError as error:
+                self._progress.notice(f"the cost model could not learn from the last batch: {error}")
 
     async def _search(self, fn: Callable[..., T], argument: object) -> T:
         return await asyncio.wrap_future(self._pool.submit_within(_SEARCH_TIMEOUT_SEC, fn, argument))
@@ -218,8 +228,10 @@ class Pipeline:
             for digest, candidate in built.items()
         ]
         started = time.monotonic()
-        async for measurement in self._seat.measure([candidate.artifact for candidate in built.values()], trials):
-            await self._book(item, built[measurement.candidate_id], measurement)
+        artifacts = [candidate.artifact for candidate in built.values()]
+        async with aclosing(self._seat.measure(artifacts, trials)) as measurements:
+            async for measurement in measurements:
+                await self._book(item, built[measurement.candidate_id], measurement)
         item.device_sec += time.monotonic() - started
 
     async def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement) -> None:

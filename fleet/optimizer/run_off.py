@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from fleet.measuring import Evaluator, Trial
 from fleet.optimizer.candidates import Candidate, Conditions
@@ -56,8 +57,10 @@ class RunOff:
             for digest, candidate in runners.items()
         ]
         times: dict[str, float] = {}
-        async for measurement in self._seat.measure([c.artifact for c in runners.values()], trials):
-            candidate = runners[measurement.candidate_id]
-            await self._recorder.store(item, measurement, candidate=candidate, checked=True)
-            times[candidate.trace_json] = measurement.median_sec
+        async with aclosing(self._seat.measure([c.artifact for c in runners.values()], trials)) as measurements:
+            async for measurement in measurements:
+                candidate = runners[measurement.candidate_id]
+                await self._recorder.store(item, measurement, candidate=candidate, checked=True)
+                if measurement.error is None:
+                    times[candidate.trace_json] = measurement.median_sec
         item.settle(times)

@@ -8,13 +8,23 @@ gets DEVICE_FAULTED and is not sent to a device again; the ones behind it are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fleet.artifacts import Artifact
-from fleet.errors import DeviceUnreachable, LeaseExpired, LeaseRevoked, TrackerUnavailable
+from fleet.errors import (
+    DeviceUnreachable,
+    FleetError,
+    LeaseExpired,
+    LeaseRevoked,
+    MeasurementError,
+    TrackerUnavailable,
+)
 from fleet.measuring import ErrorKind, Measurement, Trial
 
 if TYPE_CHECKING:
@@ -24,6 +34,13 @@ if TYPE_CHECKING:
 
 _PAUSES_SEC = (0.2, 0.5, 1, 2, 4, 8, 15, 30)
 """Between tries when a granted device does not answer: its agent is just starting, or really away."""
+
+_CALLS = 3
+_LOST = (LeaseExpired, LeaseRevoked, DeviceUnreachable, TrackerUnavailable)
+"""The last is what an agent says that was started anew and has not met its tracker yet."""
+
+_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
+_SUSPECTED = "the device went away while this candidate ran; it is not tried again"
 
 
 class Seat:
@@ -59,71 +76,109 @@ class Seat:
         await self._stand_up()
 
     async def device(self) -> Device:
-        """Return the device, waiting for one when there is none.
+        """Return the device, waiting for one when there is none. It answered a moment ago: what breaks the connection
+        next is what is sent next.
 
         Raises:
-            NoMatchingDevice, WaitTimeout, TrackerUnavailable: see `Fleet.acquire`.
+            NoMatchingDevice, WaitTimeout: see `Fleet.acquire`.
+            DeviceFaulted: it cannot run anything.
             DeviceUnreachable: devices were granted again and again for a minute, and none answered.
         """
-        if self._device is not None and self._device.ended is None:
-            return self._device
         for pause_sec in _PAUSES_SEC:
             try:
                 return await self._sit_down()
-            except (DeviceUnreachable, TrackerUnavailable) as error:
+            except _LOST as error:
+                await self._stand_up()
                 self._notice(f"{error}; trying again in {pause_sec:g} s")
                 await asyncio.sleep(pause_sec)
         return await self._sit_down()
 
-    async def _sit_down(self) -> Device:
-        await self._stand_up()
-        self._device = await self._stack.enter_async_context(
-            self._client.acquire(
-                self._selector,
-                priority=self._priority,
-                wait_timeout_sec=self._wait_timeout_sec,
-                purpose=self._purpose,
-                on_queued=self._on_queued,
-            )
-        )
-        self._stay_alike(self._device)
-        return self._device
+    async def measure(
+        self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
+    ) -> AsyncGenerator[Measurement, None]:
+        """Measure all trials, in order, over as many leases as it takes. One measurement per trial.
 
-    async def measure(self, artifacts: Sequence[Artifact], trials: Sequence[Trial]) -> AsyncIterator[Measurement]:
-        """Measure all trials, in order, over as many leases as it takes. One measurement per trial."""
-        waiting = list(trials)
+        Raises:
+            DeviceUnreachable: the device answers, but comes to no result, whatever is tried.
+        """
+        waiting = deque(trials)
         by_digest = {artifact.digest: artifact for artifact in artifacts}
+        fruitless = 0
         while waiting:
             device = await self.device()
-            has_started = False
+            problem, left, has_started = "", len(waiting), False
             try:
                 await device.ensure([by_digest[digest] for digest in {trial.artifact_digest for trial in waiting}])
                 has_started = True
-                async for measurement in device.measure(list(waiting)):
-                    if measurement.error in (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING):
-                        break
-                    waiting.pop(0)
-                    yield measurement
+                async with aclosing(device.measure(list(waiting))) as measurements:
+                    async for measurement in measurements:
+                        if measurement.error in _NOT_RUN:
+                            problem = measurement.error_message or str(measurement.error)
+                        if not problem:  # after one that did not run the stream says why, and nothing else that counts
+                            waiting.popleft()
+                            yield _credible(measurement)
             except (LeaseExpired, LeaseRevoked) as error:
                 self._notice(f"lost {device.name} ({error}); waiting for a device to go on")
                 await self._stand_up()
-            except DeviceUnreachable as error:
+                continue
+            except (DeviceUnreachable, TrackerUnavailable) as error:
+                problem = str(error)
                 self._notice(f"{device.name} went away ({error}); waiting for it to come back")
                 await self._stand_up()
-                if has_started and waiting:
-                    yield _suspect(waiting.pop(0))
+                if has_started and waiting and isinstance(error, DeviceUnreachable):
+                    yield _suspect(waiting.popleft())
+            fruitless = fruitless + 1 if len(waiting) == left else 0
+            if fruitless == len(_PAUSES_SEC):
+                raise DeviceUnreachable(f"{device.name} gave no result in {fruitless} tries: {problem}")
+            if fruitless:
+                await asyncio.sleep(_PAUSES_SEC[fruitless - 1])
 
-    async def call(self, artifact: Artifact, args: Sequence[Any], *, timeout_sec: float = 60.0) -> list[Any]:
-        """Run an artifact on real arrays, once more when the lease was lost meanwhile."""
-        for _ in range(3):
+    async def call(
+        self, artifact: Artifact, args: Sequence[Any], *, timeout_sec: float = 60.0, is_trusted: bool = True
+    ) -> list[Any]:
+        """Run an artifact on real arrays, again when the device was lost meanwhile.
+
+        Args:
+            is_trusted: False: it may be what breaks the device, so it is not sent to one again.
+
+        Raises:
+            MeasurementError: it failed; DEVICE_FAULTED when the device went away while it ran, and it is not trusted.
+        """
+        problem: FleetError | None = None
+        for _ in range(_CALLS):
             device = await self.device()
+            has_started = False
             try:
                 await device.ensure([artifact])
+                has_started = True
                 return list(await device.call(artifact, args, timeout_sec=timeout_sec))
-            except (LeaseExpired, LeaseRevoked, DeviceUnreachable) as error:
+            except MeasurementError as error:
+                if error.kind != ErrorKind.ARTIFACT_MISSING:
+                    raise
+                problem = error
+            except _LOST as error:
                 self._notice(f"lost {device.name} ({error}); waiting for a device to go on")
                 await self._stand_up()
-        raise DeviceUnreachable(f"three devices in a row were lost while running {artifact.path.name}")
+                if has_started and not is_trusted and isinstance(error, DeviceUnreachable):
+                    raise MeasurementError(_SUSPECTED, ErrorKind.DEVICE_FAULTED) from error
+                problem = error
+        raise DeviceUnreachable(f"{artifact.path.name} could not be run in {_CALLS} tries: {problem}")
+
+    async def _sit_down(self) -> Device:
+        if self._device is None or self._device.ended is not None:
+            await self._stand_up()
+            self._device = await self._stack.enter_async_context(
+                self._client.acquire(
+                    self._selector,
+                    priority=self._priority,
+                    wait_timeout_sec=self._wait_timeout_sec,
+                    purpose=self._purpose,
+                    on_queued=self._on_queued,
+                )
+            )
+            self._stay_alike(self._device)
+        await self._device.open()
+        return self._device
 
     def _stay_alike(self, device: Device) -> None:
         """From now on only devices of the same model will do: times of different boards do not compare."""
@@ -142,5 +197,18 @@ def _suspect(trial: Trial) -> Measurement:
     return Measurement(
         candidate_id=trial.candidate_id,
         error=ErrorKind.DEVICE_FAULTED,
-        error_message="the device went away while this candidate ran; it is not tried again",
+        error_message=_SUSPECTED,
+    )
+
+
+def _credible(measurement: Measurement) -> Measurement:
+    """Return the measurement; an error instead of times that no clock can have shown."""
+    times = measurement.run_secs
+    if measurement.error is not None or (times and all(math.isfinite(sec) and sec > 0 for sec in times)):
+        return measurement
+    return replace(
+        measurement,
+        run_secs=(),
+        error=ErrorKind.RUN_FAILED,
+        error_message=f"the device reported times that are none: {list(times)[:10]}",
     )
