@@ -272,6 +272,9 @@ class _Slot:
             return self._worker
         self._drop_worker()
         fresh = self._worker = _Worker(log_path, self._target_json)
+        if self._is_killed:  # while it was made, so that `kill` did not see it
+            self._drop_worker()
+            raise BuildError("the build pool was shut down")
         try:
             fresh.wait_until_warm()
         except BuildError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from cross.intrinsics import load_intrinsics
 from cross.targets import make_target
+from fleet.errors import InvalidRequest
 from fleet.optimizer.boosting import train
 from fleet.optimizer.traces import replay
 from fleet.workloads.workload import module_of
 
+_NO_FEATURES: NDArray[np.float32] = np.empty((0, 0), np.float32)
 _MIN_RECORDS = 8
 """Below this the trees fit noise, and a random choice explores better."""
 
@@ -48,10 +51,15 @@ def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
 
 
 def features_of(mod_json: str, target_json: str, traces: Sequence[str]) -> list[NDArray[np.float32]]:
-    """Return the features of candidates that come from a library, which keeps none."""
+    """Return the features of candidates from a library, which keeps none; no rows for a trace that does not fit."""
     load_intrinsics(target_json)
     mod = module_of(mod_json)
-    return extract_features(mod_json, target_json, [replay(mod, trace) for trace in traces])
+    schedules: dict[str, Any] = {}
+    for trace in traces:
+        with contextlib.suppress(InvalidRequest):
+            schedules[trace] = replay(mod, trace)
+    features = dict(zip(schedules, extract_features(mod_json, target_json, list(schedules.values())), strict=True))
+    return [features.get(trace, _NO_FEATURES) for trace in traces]
 
 
 def extract_features(

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cross.intrinsics import load_intrinsics
 from cross.targets import make_target
+from fleet.errors import InvalidRequest
 from fleet.keys import trace_digest
 from fleet.optimizer.boosting import Trees
 from fleet.optimizer.learn import extract_features
@@ -81,6 +82,10 @@ class Proposal:
 def propose(task: ProposeTask) -> list[Proposal]:
     """Return new candidates, most promising first; fewer than wanted, or none, when the design space has no more."""
     load_intrinsics(task.target_json)
+    # A trace that does not replay, from another program's library perhaps, is no reason to search no more.
+    task = replace(
+        task, records=tuple(r for r in task.records if _program_hash(task.mod_json, r.trace_json) is not None)
+    )
     schedules = list(_new_ones(task, _search(task)))[: task.count]
     scores = _predictions(task, schedules)
     traces = [trace_json(schedule) for schedule in schedules]
@@ -134,10 +139,14 @@ def _new_ones(task: ProposeTask, schedules: Sequence[Any]) -> Iterator[Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _program_hash(mod_json: str, trace: str) -> int:
+def _program_hash(mod_json: str, trace: str) -> int | None:
+    """Tell programs apart; None when the trace does not fit the workload."""
     import tvm_ffi
 
-    return int(tvm_ffi.structural_hash(replay(module_of(mod_json), trace).mod))
+    try:
+        return int(tvm_ffi.structural_hash(replay(module_of(mod_json), trace).mod))
+    except InvalidRequest:
+        return None
 
 
 def _database(task: ProposeTask) -> Any:

@@ -70,11 +70,22 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
+        # Before the pool, so that it goes after the last build that writes into it.
+        artifact_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-artifacts-")))
         pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=options.target_json or "")
-        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        # What still runs at the end is not wanted any more, and a model may compile for minutes.
+        stack.callback(pool.shutdown, wait=False)
         pool.start()
         progress.title = options.model.name
-        run = _Run(options=options, progress=progress, library=library, pool=pool, stack=stack, started_at=started_at)
+        run = _Run(
+            options=options,
+            progress=progress,
+            library=library,
+            pool=pool,
+            artifact_dir=artifact_dir,
+            stack=stack,
+            started_at=started_at,
+        )
         return await run.run()
 
 
@@ -86,6 +97,7 @@ class _Run:
     progress: JobProgress
     library: Library
     pool: BuildPool
+    artifact_dir: Path
     stack: AsyncExitStack
     started_at: float
 
@@ -127,7 +139,6 @@ class _Run:
         publishing = asyncio.create_task(self._publish(client, job), name="publish job")
         state, message = JobState.FAILED, "ended by an error"
         try:
-            artifact_dir = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-artifacts-")))
             pipeline = Pipeline(
                 progress=progress,
                 conditions=Conditions(
@@ -139,7 +150,7 @@ class _Run:
                     enough=options.enough,
                     evaluator=options.evaluator,
                     trial_timeout_sec=options.trial_timeout_sec,
-                    artifact_dir=artifact_dir,
+                    artifact_dir=self.artifact_dir,
                     started_at=self.started_at,
                     **where,
                 ),
@@ -160,7 +171,7 @@ class _Run:
                     model,
                     await asyncio.to_thread(self._schedules, workloads, where),
                     target_json=target_json,
-                    out_dir=artifact_dir,
+                    out_dir=self.artifact_dir,
                     seat=seat,
                     pool=self.pool,
                     turns=turns,
@@ -180,9 +191,18 @@ class _Run:
             raise
         finally:
             publishing.cancel()
-            # No await here: this must be written even while the task is being cancelled.
-            self.library.finish_job(job.name, state, message=message)
             client.publish(self._job_message(job, state))
+            self._finish_job(job, state, message)
+
+    def _finish_job(self, job: Job, state: JobState, message: str) -> None:
+        """Write how the job ended. Nothing is awaited: it must be written even while the task is being cancelled."""
+        try:
+            self.library.finish_job(job.name, state, message=message)
+        except FleetError as error:
+            if state is JobState.FINISHED:
+                raise
+            # What ended the job is what its user has to hear. Readers find out that the process is gone.
+            logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
 
     async def _connect(self) -> Fleet:
         address = self.options.tracker
@@ -218,6 +238,8 @@ class _Run:
     def _named(self, workloads: Sequence[Workload]) -> list[Workload]:
         """Return the workloads that `tasks` names, costliest first."""
         patterns = self.options.tasks
+        if not workloads:
+            raise InvalidRequest(f"{self.options.model.name} has no operator that can be tuned")
         chosen = [w for w in workloads if not patterns or any(fnmatch.fnmatchcase(w.name, p) for p in patterns)]
         if not chosen:
             known = [workload.name for workload in workloads]

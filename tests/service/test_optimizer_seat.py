@@ -204,8 +204,8 @@ def checking(seat: Seat, built: Artifact, library: Library) -> tuple[Checker, Wo
     notices: list[str] = []
     progress = JobProgress(workloads=[item], notice=notices.append)
     conditions = Conditions(
-        **dict.fromkeys(("job_name", "target_json", "device_model", "device_fingerprint", "tvm_version"), ""),
-        **dict.fromkeys(("seed", "batch_size", "search_threads", "enough"), 1),
+        **dict.fromkeys(("job_name", "target_json", "device_model", "device_fingerprint", "tvm_version"), ""),  # type: ignore[arg-type]
+        **dict.fromkeys(("seed", "batch_size", "search_threads", "enough"), 1),  # type: ignore[arg-type]
         evaluator=Evaluator(),
         trial_timeout_sec=1.0,
         artifact_dir=built.path.parent,

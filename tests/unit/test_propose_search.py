@@ -242,3 +242,18 @@ def test_candidate_without_stores_scores_zero() -> None:
     assert Trees(snapshot).score([empty, empty]).tolist() == [0.0, 0.0]
     mixed = Trees(snapshot).score([empty, synthetic_records(1)[0].features])
     assert 0.0 == mixed[0] != mixed[1]
+
+
+@pytest.mark.slow
+def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, proposals: list[Proposal]) -> None:
+    """A damaged or foreign trace in the library is passed over by the search and by the cost model's memory."""
+    strange = json.loads(proposals[0].trace_json)
+    strange[0][0][2] = ["no such block", "main"]
+    traces = ["[[], []]", json.dumps(strange), "nonsense", proposals[0].trace_json]
+    records = tuple(SearchRecord(trace_json=trace, run_sec=1e-3) for trace in traces[1:])
+
+    found = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, seed=3, records=records))
+    features = features_of(workload.mod_json, TARGET, traces)
+
+    assert len(found) == 2
+    assert [bool(len(rows)) for rows in features] == [True, False, False, True]
