@@ -39,15 +39,33 @@ def is_far(address: str) -> bool:
         return host != "localhost"
 
 
+def pick_first(artifacts: Iterable[Artifact], size_bytes: int) -> list[Artifact]:
+    """Return the first artifacts, as many as have this size together.
+
+    Raises:
+        ArtifactRefused: a file is gone.
+    """
+    picked = []
+    for artifact in artifacts:
+        try:
+            size_bytes -= artifact.path.stat().st_size
+        except OSError as error:
+            raise _unreadable(artifact, error) from error
+        if size_bytes < 0:
+            break
+        picked.append(artifact)
+    return picked
+
+
 async def messages(
-    artifacts: Iterable[Artifact], *, deflate: bool
+    artifacts: Iterable[Artifact], deflater: Deflater | None = None
 ) -> AsyncIterator[session_service_pb2.PutArtifactRequest]:
-    """Yield the messages that upload artifacts, one after the other.
+    """Yield the messages that upload artifacts, one after the other; compressed by a deflater. One for a whole call.
 
     Raises:
         ArtifactRefused: a file is gone or cannot be read.
     """
-    source = _pieces(artifacts, Deflater() if deflate else None)
+    source = _pieces(artifacts, deflater)
     while taken := await asyncio.to_thread(_take, source):
         for message in taken:
             yield message

@@ -14,6 +14,7 @@ from agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_benc
 from fleet.artifacts import Artifact
 from fleet.client import upload
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+from fleet.pieces import Deflater
 from fleet.v1.session_service_pb2 import PutArtifactRequest
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}], "cache_max_bytes": 300_000}
@@ -66,7 +67,7 @@ async def test_one_call_uploads_many_artifacts(bench: Bench, tmp_path: Path, *, 
         path.write_bytes(content)
         artifacts.append(Artifact.of_file(path))
 
-    messages = [message async for message in upload.messages(artifacts, deflate=deflate)]
+    messages = [message async for message in upload.messages(artifacts, Deflater() if deflate else None)]
     digests = await bench.holding(epoch=1).upload(messages)
 
     assert [artifact.digest for artifact in artifacts] == digests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import fleet.aio
 from device_agents.agent import Agent, Place
 from device_agents.config import make_drivers, parse_config
 from fleet.artifacts import Artifact
-from fleet.errors import LeaseRevoked
+from fleet.client import upload
+from fleet.errors import ArtifactRefused, LeaseRevoked
 from fleet.measuring import ErrorKind, Measurement, Trial
 from fleet.testing import ServedTracker, eventually, serve_tracker
 
@@ -56,6 +58,47 @@ async def test_a_client_measures_through_tracker_and_agent(served: tuple[ServedT
     assert [result.error for result in results] == [None, ErrorKind.CRASHED, None]
     assert [result.candidate_id for result in results] == [item.path.name for item in built]
     assert results[0].median_sec < results[2].median_sec
+
+
+async def test_uploads_over_a_network_bring_everything(
+    served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed, and begun before it is known what is missing: new, known, and large artifacts all can be measured."""
+    monkeypatch.setattr(upload, "is_far", lambda _: True)
+    padding = os.urandom(100_000)
+    built = [artifact(tmp_path, b"latency_us:%d\n" % number + padding) for number in range(1, 7)]
+    large = artifact(tmp_path, b"latency_us:9\n" + bytes(3_000_000))
+
+    async with fleet.aio.connect(served[0].address) as client:
+        for order in (built[3:5], [*built, large], [large], built):
+            async with client.acquire("simulated") as device:
+                await device.ensure(order)
+                results = await collect(device.measure(map(trial, order)))
+            assert [result.error for result in results] == [None] * len(order), results
+
+
+async def test_an_upload_over_a_network_says_what_went_wrong(
+    served: tuple[ServedTracker, Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that changed, among those sent ahead or behind them, and one that is gone; the next upload works."""
+    monkeypatch.setattr(upload, "is_far", lambda _: True)
+    built = [artifact(tmp_path, b"latency_us:%d\n" % number + os.urandom(100_000)) for number in range(1, 7)]
+
+    async with fleet.aio.connect(served[0].address) as client, client.acquire("simulated") as device:
+        for changed in (built[0], built[5]):
+            content = changed.path.read_bytes()
+            changed.path.write_bytes(content[::-1])
+            with pytest.raises(ArtifactRefused, match="announced as"):
+                await device.ensure(built)
+            changed.path.write_bytes(content)
+        built[5].path.rename(tmp_path / "away")
+        with pytest.raises(ArtifactRefused, match="cannot read"):
+            await device.ensure(built)
+
+        await device.ensure(built[:5])
+        results = await collect(device.measure(map(trial, built[:5])))
+
+    assert [result.error for result in results] == [None] * 5
 
 
 async def test_a_revoked_lease_stops_its_measurement(served: tuple[ServedTracker, Agent], tmp_path: Path) -> None:
