@@ -32,6 +32,8 @@ ERROR_KEY = "fleet-error"
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Bound on one message: the largest tensor of a Call."""
 
+_MAX_ERROR_BYTES = 2_000
+
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream by hand returns at its end."""
 
@@ -173,9 +175,14 @@ async def _abort(context: Context, error: Exception, full_name: str) -> None:
             f"no space left for {error.filename or 'a file'} on {socket.gethostname()}; free some and try again"
         )
     if isinstance(error, FleetError):
-        await context.abort(error.status, str(error), ((ERROR_KEY, type(error).__name__),))
+        await context.abort(error.status, _cut(str(error)), ((ERROR_KEY, type(error).__name__),))
     logger.error("rpc failed", extra={"rpc": full_name}, exc_info=error)
-    await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+    await context.abort(grpc.StatusCode.INTERNAL, _cut(f"{type(error).__name__}: {error}"))
+
+
+def _cut(text: str) -> str:
+    """Return what fits a header: one byte becomes up to three there, and gRPC refuses headers beyond 8 KiB."""
+    return text.encode(errors="replace")[:_MAX_ERROR_BYTES].decode(errors="ignore")
 
 
 def _reason_not_to_bind(host: str, port: int) -> str | None:

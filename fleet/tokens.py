@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fleet.errors import Unauthenticated
+from fleet.errors import ConfigError, Unauthenticated
 from fleet.v1 import lease_pb2
 
 _DOMAIN = b"fleet.v1.LeaseClaims\0"
@@ -56,15 +56,23 @@ class TokenVerifier:
 
 
 def load_or_make_key(path: Path) -> Ed25519PrivateKey:
-    """Read the private key at `path`, making one (mode 0600, written atomically) when there is none."""
+    """Read the private key at `path`, making one (mode 0600, written atomically) when there is none.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
     if path.exists():
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            key = None
         if not isinstance(key, Ed25519PrivateKey):
-            raise Unauthenticated(f"{path} holds no Ed25519 key; move it away and start again to get a new one")
+            raise ConfigError(f"{path} holds no Ed25519 key; move it away and start again to get a new one")
         return key
     key = Ed25519PrivateKey.generate()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # left by an earlier process of this number, as in a container, where all are 1
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(
@@ -72,5 +80,7 @@ def load_or_make_key(path: Path) -> Ed25519PrivateKey:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
+        file.flush()
+        os.fsync(file.fileno())
     fresh.rename(path)
     return key

@@ -9,6 +9,10 @@ from fleet.selectors import parse_selector
 from fleet.tracker.events import Acquire
 from fleet.tracker.records import Device, Limits, Request
 
+MAX_SHOWN_CHARS = 500
+"""Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
+_MAX_SELECTOR_CHARS = 1_000
+_MAX_REQUEST_ID_CHARS = 128
 _LISTED_DEVICES = 10
 """A refusal lists this many of the devices there are."""
 
@@ -17,10 +21,13 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
 
     Raises:
-        InvalidRequest: no id, a malformed selector, or a priority out of bounds.
+        InvalidRequest: no id, a malformed selector, a priority out of bounds, or texts that are too long.
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
+    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
+        bounds = f"{_MAX_REQUEST_ID_CHARS} characters of request_id and {_MAX_SELECTOR_CHARS} of selector"
+        raise InvalidRequest(f"the request says too much; at most {bounds} are taken")
     if abs(event.priority) > limits.max_priority:
         allowed = f"-{limits.max_priority} to {limits.max_priority}"
         raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
@@ -36,7 +43,7 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         max_duration_sec=min(duration_sec, limits.max_duration_sec),
         deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
         asked_at_sec=now,
-        purpose=event.purpose,
+        purpose=event.purpose[:MAX_SHOWN_CHARS],
         order=(now - event.priority * limits.aging_sec, arrival),
     )
 

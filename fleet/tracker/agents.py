@@ -28,6 +28,11 @@ _SILENCE_SEC = 30.0
 _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_MAX_AGENT_ID_CHARS = 128
+_MAX_INVENTORY_BYTES = 64 * 1024
+_MAX_TELEMETRY_BYTES = 16 * 1024
+_MAX_REASON_CHARS = 1_000
+"""What an agent says is kept and shown to all: one that says too much must not make snapshots too large to send."""
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 FenceOutbox = Outbox[agent_service_pb2.Fence]
@@ -87,11 +92,11 @@ class AgentServicer:
             outbox.close()
 
     async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest) -> None:
-        for report in first.reports:
-            self._view.set_telemetry(report.device_name, report.telemetry)
         for effect in await self._engine.ask(event):
             if isinstance(effect, ev.AttachRefused):
                 raise AlreadyExists(effect.message)
+        for report in first.reports:
+            self._report(event.agent_id, report)
         names = [device.name for device in event.devices]
         logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
 
@@ -121,10 +126,11 @@ class AgentServicer:
         device = self._engine.state.devices.get(report.device_name)
         if device is None or device.agent_id != agent_id:
             return
-        if report.HasField("telemetry"):
+        if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
             self._view.set_telemetry(report.device_name, report.telemetry)
-        if (device.is_healthy, device.reason) != (report.is_healthy, report.reason):
-            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, report.reason))
+        reason = report.reason[:_MAX_REASON_CHARS]
+        if (device.is_healthy, device.reason) != (report.is_healthy, reason):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, reason))
 
     def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
         outbox.close()
@@ -139,8 +145,10 @@ def _attached(first: agent_service_pb2.AttachRequest, peer: str) -> ev.AgentAtta
     """Check what an agent says about itself.
 
     Raises:
-        InvalidRequest: a name, kind, label or address is malformed, or a device is offered twice.
+        InvalidRequest: a name, kind, label or address is malformed, too much is said, or a device is offered twice.
     """
+    if len(first.hello.agent_id) > _MAX_AGENT_ID_CHARS:
+        raise InvalidRequest(f"the agent_id has more than {_MAX_AGENT_ID_CHARS} characters")
     reports = {report.device_name: report for report in first.reports}
     devices = tuple(_offered(device, reports.get(device.name)) for device in first.hello.devices)
     if len({device.name for device in devices}) < len(devices):
@@ -156,13 +164,16 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
     if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
         raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
+    description = inventory.SerializeToString(deterministic=True)
+    if len(description) > _MAX_INVENTORY_BYTES:
+        raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
     return ev.OfferedDevice(
         name=device.name,
         kind=inventory.kind,
         labels=device_labels(device.name, inventory.kind, inventory.labels),
-        description=inventory.SerializeToString(deterministic=True),
+        description=description,
         is_healthy=report.is_healthy if report else True,
-        reason=report.reason if report else "",
+        reason=report.reason[:_MAX_REASON_CHARS] if report else "",
     )
 
 

@@ -94,7 +94,11 @@ class Engine:
         if not pending:
             effects += self.state.apply(ev.Tick(), now)
         for effect in self._commit(effects, now):
-            self.deliver(effect)
+            try:
+                self.deliver(effect)
+            except Exception:
+                # What cannot be told to one must not cost all others of the turn their answers.
+                logger.exception("effect not delivered", extra={"kind": type(effect).__name__})
         for answer, caused in answers:
             if not answer.done():
                 answer.set_result(caused)

@@ -7,6 +7,7 @@ epochs count from boot << 32.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
@@ -91,8 +92,8 @@ class Journal:
             _write_requests(self._connection, changes)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.rollback()
             raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
         self._fold_log(len(changes.devices) + len(changes.leases) + len(changes.requests))
 
@@ -140,11 +141,16 @@ class Journal:
             return
         self._pages_unfolded = 0
         log = self.path.with_name(f"{self.path.name}-wal")
-        if self._connection and log.stat().st_size > _MAX_LOG_BYTES:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            return
-        self._folding = threading.Thread(target=_fold, args=(self.path,), name="journal-checkpoint", daemon=True)
-        self._folding.start()
+        try:
+            if self._connection and log.stat().st_size > _MAX_LOG_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                return
+            self._folding = threading.Thread(target=_fold, args=(self.path,), name="journal-checkpoint", daemon=True)
+            self._folding.start()
+        except (OSError, RuntimeError, sqlite3.Error):
+            # What was written is written: a full disk or a lack of threads only lets the log grow until the next try.
+            self._folding = None
+            logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
 
 
 def _fold(path: Path) -> None:

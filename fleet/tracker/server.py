@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -166,7 +167,7 @@ def _lock_directory(directory: Path) -> IO[str]:
         raise ConfigError(
             f"another tracker (process {owner}) uses {directory}; stop it or name another --state-dir"
         ) from error
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    with contextlib.suppress(OSError):  # who owns it is for people: a full disk keeps no tracker from starting
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), str(os.getpid()).encode())
     return lock

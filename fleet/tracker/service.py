@@ -11,6 +11,7 @@ from itertools import islice
 from fleet.errors import InvalidRequest, NotFound
 from fleet.tokens import TokenSigner
 from fleet.tracker import events as ev
+from fleet.tracker.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.outbox import Outbox, StreamContext
@@ -26,6 +27,9 @@ _MESSAGE_EVENTS = 500
 """Events in one message at most."""
 _TURN_EVENTS = 32
 """Events of one message that are taken before others have their turn: an event costs about 0.1 ms."""
+_MAX_CLIENT_ID_CHARS = 128
+_MAX_JOB_BYTES = 16 * 1024
+"""Jobs are shown to everyone; what is larger is no job."""
 _REFRESH_SEC = 1.0
 """How often positions in the queue are told again, where they changed."""
 _REFRESHED_REQUESTS = 64
@@ -74,12 +78,14 @@ class LeaseServicer:
         if first is None or not first.hello.client_id:
             raise InvalidRequest("the first message of OpenLeases has no hello with a client_id; send one")
         client_id = first.hello.client_id
+        if len(client_id) > _MAX_CLIENT_ID_CHARS:
+            raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
         outbox: ClientOutbox = Outbox(self._max_unsent)
         older = self._outboxes.get(client_id)
         if older is not None:
             older.close()
         self._outboxes[client_id] = outbox
-        self._engine.submit(ev.ClientConnected(client_id, first.hello.holder or "unknown"))
+        self._engine.submit(ev.ClientConnected(client_id, first.hello.holder[:MAX_SHOWN_CHARS] or "unknown"))
         context.add_done_callback(lambda _: self._drop(client_id, outbox))
         reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[:8]}")
         try:
@@ -93,10 +99,12 @@ class LeaseServicer:
     async def revoke_lease(
         self, request: lease_service_pb2.RevokeLeaseRequest, _: object
     ) -> lease_service_pb2.RevokeLeaseResponse:
-        effects = await self._engine.ask(ev.Revoke(request.lease_name, request.reason))
+        effects = await self._engine.ask(ev.Revoke(request.lease_name, request.reason[:MAX_SHOWN_CHARS]))
         revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
         if revoked is None:
-            raise NotFound(f"there is no live lease {request.lease_name!r}; 'fleet leases' lists those there are")
+            raise NotFound(
+                f"there is no live lease {request.lease_name[:MAX_SHOWN_CHARS]!r}; 'fleet leases' lists those there are"
+            )
         logger.info("lease revoked", extra={"lease": request.lease_name, "reason": request.reason})
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
 
@@ -105,7 +113,7 @@ class LeaseServicer:
         while True:
             await asyncio.sleep(_REFRESH_SEC)
             for client_id, outbox in list(self._outboxes.items()):
-                if not len(outbox):
+                if not len(outbox) and not outbox.is_closed:
                     self._refresh(client_id, outbox)
                 await asyncio.sleep(0)
 
@@ -149,7 +157,8 @@ class LeaseServicer:
                 await asyncio.sleep(0)
                 await outbox.wait_drained()
             if wish.HasField("job"):
-                self._view.set_job(client_id, wish.job)
+                if wish.job.ByteSize() <= _MAX_JOB_BYTES:
+                    self._view.set_job(client_id, wish.job)
             elif event := client_event(client_id, wish):
                 self._engine.submit(event)
 

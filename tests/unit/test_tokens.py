@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import Unauthenticated
+from fleet.errors import ConfigError, Unauthenticated
 from fleet.tokens import TokenSigner, TokenVerifier, load_or_make_key
 from fleet.v1 import lease_pb2
 
@@ -68,3 +69,17 @@ def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert first.private_bytes_raw() == second.private_bytes_raw()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [path] == list(path.parent.iterdir())
+
+
+def test_what_an_interrupted_start_left_is_no_obstacle(tmp_path: Path) -> None:
+    """In a container every tracker is process 1, so a half-written key of the same number may lie about."""
+    (tmp_path / f".key.pem.{os.getpid()}").write_text("half")
+    assert load_or_make_key(tmp_path / "key.pem")
+
+
+@pytest.mark.parametrize("content", ["", "no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_a_key_file_that_holds_none_is_named(tmp_path: Path, content: str) -> None:
+    """The error says which file, and what to do."""
+    (tmp_path / "key.pem").write_text(content)
+    with pytest.raises(ConfigError, match=r"key\.pem holds no Ed25519 key; move it away"):
+        load_or_make_key(tmp_path / "key.pem")

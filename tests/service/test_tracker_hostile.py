@@ -1,0 +1,131 @@
+"""A tracker among peers that say too much, or what is not theirs to say."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+import fleet.aio
+from fleet import rpc
+from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, TrackerUnavailable
+from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
+from fleet.tracker.journal import Journal
+from fleet.tracker.records import Changes, Device
+from fleet.v1 import agent_service_pb2, device_pb2, job_pb2, lease_pb2, lease_service_pb2
+
+LONG = "x" * 2_000_000
+_ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+
+
+async def attach(address: str, request: agent_service_pb2.AttachRequest) -> agent_service_pb2.AttachResponse:
+    """Say hello as an agent and return the answer; the stream ends then."""
+    async with rpc.make_channel(address) as channel:
+        call = rpc.Stub(channel, _ATTACH).attach()
+        try:
+            await call.write(request)
+            response: Any = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise rpc.from_rpc_error(error, TrackerUnavailable) from error
+        finally:
+            call.cancel()
+        answer: agent_service_pb2.AttachResponse = response
+        return answer
+
+
+def hello(*names: str, **labels: str) -> agent_service_pb2.AgentHello:
+    inventory = device_pb2.Inventory(kind="cpu", labels=labels)
+    devices = [device_pb2.Device(name=name, inventory=inventory) for name in names]
+    return agent_service_pb2.AgentHello(agent_id="a", address=":9", devices=devices)
+
+
+async def test_an_agent_speaks_only_of_its_own_devices() -> None:
+    """Readings of another agent's device, or of none, are not shown, whether the agent is let in or not."""
+    readings = device_pb2.Telemetry(last_error="forged")
+    reports = [
+        agent_service_pb2.DeviceReport(device_name=name, telemetry=readings, is_healthy=True)
+        for name in ("devices/honest", "devices/none", "devices/own")
+    ]
+    async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/honest"]):
+        await attach(served.address, agent_service_pb2.AttachRequest(hello=hello("devices/own"), reports=reports))
+        with pytest.raises(AlreadyExists):
+            await attach(
+                served.address, agent_service_pb2.AttachRequest(hello=hello("devices/honest"), reports=reports)
+            )
+        snapshot = await served.tracker.view.snapshot()
+    shown = {device.name: device.telemetry.last_error for device in snapshot.devices}
+    assert shown == {"devices/honest": "", "devices/own": "forged"}
+
+
+@pytest.mark.parametrize(
+    "greeting", [hello("devices/a", text=LONG), hello("devices/a", **{f"l{n}": "" for n in range(100_000)})]
+)
+async def test_an_inventory_that_says_too_much_is_refused(greeting: agent_service_pb2.AgentHello) -> None:
+    """Long values and very many labels alike: every snapshot would carry them."""
+    async with serve_tracker() as served:
+        with pytest.raises(InvalidRequest, match="more than 65536 bytes"):
+            await attach(served.address, agent_service_pb2.AttachRequest(hello=greeting))
+
+
+async def test_long_words_of_one_client_do_not_spoil_the_view_of_all() -> None:
+    """Names and purposes are cut, jobs of that size are not shown, requests of that size are refused."""
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "c", holder=LONG) as stream,
+    ):
+        acquire = lease_pb2.Acquire(request_id="r", selector="simulated", purpose=LONG)
+        job = job_pb2.Job(name="jobs/1", title=LONG)
+        stream.say(lease_service_pb2.ClientEvent(job=job), lease_service_pb2.ClientEvent(acquire=acquire))
+        stream.acquire("too long", f"name={LONG}")
+        await eventually(lambda: stream.granted.get("r") and stream.refused.get("too long"))
+        async with fleet.aio.connect(served.address) as client:
+            snapshot = await client.snapshot()
+    assert stream.refused["too long"].error_class == "InvalidRequest"
+    assert len(stream.refused["too long"].message) < 1_000
+    assert snapshot.ByteSize() < 10_000
+    assert not snapshot.jobs
+    assert snapshot.leases[0].purpose
+
+
+async def test_an_error_too_long_for_a_header_still_arrives() -> None:
+    """The refusal keeps its class and the beginning of its words."""
+    async with serve_tracker() as served:
+        with pytest.raises(InvalidRequest, match="devices/xxx"):
+            await attach(served.address, agent_service_pb2.AttachRequest(hello=hello("devices/" + "x" * 100_000)))
+
+
+async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    """Two grants of one turn: the one whose device cannot be described fails alone."""
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        SimulatedAgent(served.address, ["devices/b"]),
+        LeaseStream(served.address, "c") as stream,
+    ):
+        served.tracker.state.devices["devices/a"].description = b"\xff\xff\xff"
+        asked = [
+            lease_service_pb2.ClientEvent(acquire=lease_pb2.Acquire(request_id=name, selector=f"name={name}"))
+            for name in ("a", "b")
+        ]
+        with caplog.at_level(logging.CRITICAL, logger="fleet.tracker"):
+            stream.say(*asked)
+            await eventually(lambda: stream.granted.get("b"))
+        assert "a" not in stream.granted
+        with pytest.raises(NoMatchingDevice):
+            async with fleet.aio.connect(served.address) as client:
+                await client.acquire_device("name=c")
+
+
+def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed counts, though the log cannot be folded now."""
+    monkeypatch.setattr("fleet.tracker.journal._CHECKPOINT_PAGES", 1)
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.open(1e6)
+    (tmp_path / "journal.sqlite-wal").unlink()
+    device = Device(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="a")
+    journal.write(Changes(devices={device.name: device}))
+    journal.close()
