@@ -352,7 +352,13 @@ def main() -> None:
         peer = max(peers, key=lambda load: load.cycles_per_sec)
         ratio = ours.cycles_per_sec / peer.cycles_per_sec
         figures_by_name = {name: asdict(load) for name, load in loads.items()}
-        summary = {"peer": peer.cycles_per_sec, "ours": ours.cycles_per_sec, "ratio": ratio, "loads": figures_by_name}
+        summary = {
+            "unit": "cycles/s",
+            "peer": peer.cycles_per_sec,
+            "ours": ours.cycles_per_sec,
+            "ratio": ratio,
+            "loads": figures_by_name,
+        }
         sys.stdout.write(json.dumps(summary) + "\n")
 
 
