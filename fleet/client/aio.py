@@ -124,8 +124,7 @@ class Fleet:
         channel, self._channel = self._channel, None
         try:
             await asyncio.gather(*(device.release() for device in list(self._devices)))
-            for request_id in list(self._stream.book.waiting):
-                self._stream.book.leave(request_id)
+            self._stream.book.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_SEC):
                     await self._stream.flush()

@@ -149,7 +149,7 @@ async def keep_running(child: Child, on_change: Callable[[str], object]) -> None
         pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
         try:
             await child.start()
-        except FleetError as error:
+        except (FleetError, OSError) as error:  # no process or no log file to be had now: tried again
             on_change(str(error))
         else:
             on_change(f"the {child.spec.name} is back")

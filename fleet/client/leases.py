@@ -16,7 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from fleet import wire
 from fleet.clock import Clock
-from fleet.errors import DeviceClosed, FleetError, LeaseError, LeaseExpired, LeaseRevoked, error_classes
+from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseError, LeaseExpired, LeaseRevoked, error_classes
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 
 logger = logging.getLogger(__name__)
@@ -122,6 +122,15 @@ class LeaseBook:
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None:
             self.send(ClientEvent(cancel=lease_service_pb2.Cancel(request_id=request_id)))
+
+    def close(self) -> None:
+        """Leave the queue for good: whoever waits hears that the client was closed."""
+        for request_id, waiting in list(self.waiting.items()):
+            self.leave(request_id)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(
+                    Cancelled(f"the client was closed while it waited for {waiting.acquire.selector!r}")
+                )
 
     def release(self, name: str) -> asyncio.Future[None]:
         """Give a lease back; the future is done when the tracker has confirmed it. Idempotent."""
@@ -243,5 +252,7 @@ def _end_error(ended: lease_service_pb2.LeaseEnded, held: HeldLease) -> FleetErr
         lease_service_pb2.LEASE_END_REVOKED: LeaseRevoked,
         lease_service_pb2.LEASE_END_RELEASED: LeaseRevoked,
     }.get(ended.end, LeaseExpired)
-    how = lease_service_pb2.LeaseEnd.Name(ended.end).removeprefix("LEASE_END_").lower().replace("_", " ")
+    is_known = ended.end in lease_service_pb2.LeaseEnd.values()  # a newer tracker may know more ways
+    how = lease_service_pb2.LeaseEnd.Name(ended.end) if is_known else "ended"
+    how = how.removeprefix("LEASE_END_").lower().replace("_", " ")
     return cls(f"{held.name} on {held.device.name} is over ({how}): {ended.message or 'no reason given'}")

@@ -86,6 +86,9 @@ class TrackerStream:
                     self.fatal = from_rpc_error(error, TrackerUnavailable)
                     self.was_up.set()
                     return
+            except Exception as error:  # the outermost loop of a task: without it no lease would be renewed any more
+                self.last_error = str(error)
+                logger.exception("tracker stream failed")
             if self.is_up:
                 self._went_down()
                 pause_sec = _FIRST_PAUSE_SEC
@@ -103,12 +106,18 @@ class TrackerStream:
                         self._welcome(event.welcome)
                         writer = writer or asyncio.create_task(self._write(call), name="fleet tracker writer")
                     else:
-                        self.book.handle(event)
+                        self._handle(event)
         finally:
             call.cancel()
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
+
+    def _handle(self, event: lease_service_pb2.TrackerEvent) -> None:
+        try:
+            self.book.handle(event)
+        except Exception:  # a caller's callback, or what a newer tracker invented: no reason to miss what follows
+            logger.exception("event of the tracker failed", extra={"kind": event.WhichOneof("kind")})
 
     async def _write(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
         while True:

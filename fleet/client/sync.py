@@ -32,6 +32,9 @@ T = TypeVar("T")
 _CANCEL_TIMEOUT_SEC = 10.0
 """After an interrupt: how long the interrupted call may take to give back what it holds."""
 
+_LOOK_SEC = 1.0
+_CLOSED = "the client is closed; connect again"
+
 
 def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, holder: str | None = None) -> Fleet:
     """Return an open client; use it in a `with` block, or close it.
@@ -90,7 +93,7 @@ class EventThread:
             raise FleetError("a callback of the client cannot call the client; hand the work to another thread")
         if self._loop.is_closed():
             work.close()
-            raise FleetError("the client is closed; connect again")
+            raise FleetError(_CLOSED)
         finished = threading.Event()
         tasks: list[asyncio.Task[T]] = []
 
@@ -100,11 +103,16 @@ class EventThread:
 
         self._loop.call_soon_threadsafe(start)
         try:
-            finished.wait()
+            while not finished.wait(_LOOK_SEC):
+                if self._loop.is_closed():
+                    raise FleetError(_CLOSED)
         except BaseException:
-            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-            finished.wait(_CANCEL_TIMEOUT_SEC)
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                finished.wait(_CANCEL_TIMEOUT_SEC)
             raise
+        if tasks[0].cancelled():
+            raise FleetError(_CLOSED)
         return tasks[0].result()
 
     def call(self, function: Callable[[], object]) -> None:
@@ -115,6 +123,9 @@ class EventThread:
         """End the thread. Idempotent."""
         if self._loop.is_closed():
             return
+        # Other threads may wait for what still runs there.
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_CANCEL_TIMEOUT_SEC)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -326,6 +337,13 @@ class RemoteModule:
     ) -> Measurement:
         """Time a function on the device."""
         return self._thread.run(self._module.time(function, args, timeout_sec=timeout_sec, **evaluator))
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _awaited(client: aio.Fleet) -> aio.Fleet:

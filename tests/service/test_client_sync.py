@@ -16,7 +16,8 @@ from client_fakes import SmallAgent, SmallTracker, small_fleet
 
 import fleet
 from fleet.artifacts import Artifact
-from fleet.errors import TrackerUnavailable
+from fleet.errors import FleetError, TrackerUnavailable
+from fleet.testing import eventually_sync
 
 
 @contextlib.contextmanager
@@ -119,3 +120,25 @@ def test_a_callback_cannot_deadlock_the_client() -> None:
             client.acquire_device("simulated", wait_timeout_sec=0.05, on_queued=ask)
 
     assert len(errors) == 1
+
+
+def test_closing_the_client_wakes_the_threads_that_wait_for_it() -> None:
+    """A thread that waits for a device hears that the client was closed, instead of waiting for ever."""
+    heard: list[BaseException] = []
+
+    def wait_for_a_device(client: fleet.Fleet) -> None:
+        try:
+            client.acquire_device("simulated")
+        except FleetError as error:
+            heard.append(error)
+
+    with served() as (address, tracker, _):
+        tracker.grants = False
+        client = fleet.connect(address)
+        thread = threading.Thread(target=wait_for_a_device, args=(client,), daemon=True)
+        thread.start()
+        eventually_sync(lambda: "acquire" in tracker.kinds())
+        client.close()
+        thread.join(10)
+    assert not thread.is_alive()
+    assert "closed" in str(heard[0])

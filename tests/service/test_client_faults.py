@@ -1,0 +1,39 @@
+"""The client beside callers, and a tracker, that do what nobody expects."""
+
+from __future__ import annotations
+
+import asyncio
+
+from client_fakes import small_fleet
+
+from fleet import aio
+from fleet.testing import eventually
+from fleet.v1 import lease_service_pb2
+
+
+async def test_a_callback_that_fails_costs_no_device() -> None:
+    """The client lives on when the caller's on_queued raises: the grant that follows arrives."""
+
+    def on_queued(_: object) -> None:
+        raise RuntimeError("the caller's own")
+
+    async with small_fleet() as (address, tracker, _), aio.connect(address) as client:
+        tracker.grants = False
+        waiting = asyncio.create_task(client.acquire_device("simulated", on_queued=on_queued))
+        await eventually(lambda: "acquire" in tracker.kinds())
+        acquire = next(event.acquire for event in tracker.seen if event.WhichOneof("kind") == "acquire")
+        tracker.streams[0].put_nowait(lease_service_pb2.TrackerEvent(granted=tracker.grant(acquire)))
+        async with asyncio.timeout(5):
+            device = await waiting
+        await device.release()
+
+
+async def test_an_answer_of_a_newer_tracker_ends_no_stream() -> None:
+    """A way for leases to end that this client has no word for ends the lease, and the next one is granted."""
+    async with small_fleet() as (address, tracker, _), aio.connect(address) as client:
+        device = await client.acquire_device("simulated")
+        tracker.end(device.lease.name, 99)
+        await eventually(lambda: device.ended)
+        await device.release()
+        async with asyncio.timeout(5), client.acquire("simulated") as other:
+            assert other.ended is None
