@@ -20,10 +20,10 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -312,7 +312,23 @@ def _start_fork_server(target_json: str) -> None:
         multiprocessing.get_context("forkserver").set_forkserver_preload(names)
         os.environ.update(told)
         try:
-            forkserver.ensure_running()
+            with _interrupts_blocked():
+                forkserver.ensure_running()
         finally:
             for name in told:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have processes started here never see the Ctrl-C of the terminal, which the kernel sends to all of its group.
+
+    Multiprocessing's fork server ignores it too, but only once it has imported all it should: until then an interrupt
+    ended it with a traceback, and with it every task.
+    """
+    resource_tracker.ensure_running()  # starting it would unblock signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -177,3 +177,40 @@ def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
 
     assert rest == ""
     wait_for(lambda: not any(is_running(worker) for worker in workers))
+
+
+INTERRUPTED_SCRIPT = """
+import signal
+import sys
+sys.path.insert(0, sys.argv[1])
+signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+import cross_pool_tasks as tasks
+from cross.pool import BuildPool
+with BuildPool(1) as pool:
+    pool.start()
+    print("started", flush=True)
+    sys.stdin.readline()
+    print(pool.submit(tasks.add, 1, 1).result(), flush=True)
+"""
+
+
+def test_an_interrupt_of_the_terminal_is_the_parents_alone(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole process group; a pool that is only starting neither dies of it nor complains."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED_SCRIPT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(Path(tasks.__file__).parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline().strip() == "started"
+
+    os.killpg(parent.pid, signal.SIGINT)
+    out, err = parent.communicate("\n", timeout=60)
+
+    assert out.split() == ["interrupted", "2"]
+    assert "Traceback" not in err
