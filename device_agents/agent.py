@@ -144,7 +144,10 @@ class Agent:
         self._store.open()
         await self._pool.open()
         turns: dict[str, asyncio.Lock] = {}
-        devices = [ServedDevice(driver, turns.setdefault(driver.resource, asyncio.Lock())) for driver in self._drivers]
+        devices = [
+            ServedDevice(driver, turns.setdefault(driver.resource, asyncio.Lock()), lambda: self._pool.fault)
+            for driver in self._drivers
+        ]
         admission = Admission(self.device_names, self._clock, self._place.state_dir / "epochs.json")
         self._sessions = SessionTable(devices, admission, self._pool, self._store)
         add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))

@@ -36,7 +36,9 @@ itself is gone."""
 
 _START_SEC = 30.0
 _RESTARTS = 5
-"""Attempts in a row before the devices count as faulted."""
+"""Attempts in a row before the devices count as faulted. It is tried on, less and less often."""
+
+_LONGEST_PAUSE_SEC = 30.0
 
 
 class WorkerPool:
@@ -56,7 +58,13 @@ class WorkerPool:
         self._swept: dict[int, asyncio.Future[None]] = {}
         self._ready: asyncio.Future[None] | None = None
         self._revival: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        """Not set while the warm process is being started anew, and may soon be there."""
+
+        self._settled.set()
         self._is_closed = False
+        self.fault = ""
+        """Why no worker can be started, or empty."""
 
     @property
     def warm_pid(self) -> int | None:
@@ -138,6 +146,7 @@ class WorkerPool:
     async def close(self) -> None:
         """End the warm process and with it all workers. Idempotent."""
         self._is_closed = True
+        self._settled.set()
         if self._revival is not None:
             self._revival.cancel()
             await asyncio.gather(self._revival, return_exceptions=True)
@@ -169,12 +178,11 @@ class WorkerPool:
             raise ConfigError(f"the runtime did not load within {_START_SEC:g} s") from None
 
     async def _wait_until_ready(self) -> None:
+        await self._settled.wait()
         if self._is_closed:
             raise DeviceClosed("the agent is closing")
-        if self._revival is not None:
-            await asyncio.shield(self._revival)
-        if self._socket is None:
-            raise DeviceFaulted("the process that workers are forked from cannot be started; see the agent's log")
+        if self.fault or self._socket is None:
+            raise DeviceFaulted(self.fault or "the process that workers are forked from is not there")
 
     async def _send(self, packet: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         content = [json.dumps(packet).encode()]
@@ -230,23 +238,29 @@ class WorkerPool:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(ConfigError("the process that loads the runtime ended while it started"))
             return
+        if self._revival is not None and not self._revival.done():
+            return  # it sees for itself that there is none again
         logger.warning("warm process lost, starting another")
+        self._settled.clear()
         self._revival = asyncio.create_task(self._revive(), name="revive-warm-process")
 
     async def _revive(self) -> None:
-        await self._bury()
-        for attempt in range(_RESTARTS):
+        failures = 0
+        while self._socket is None:
+            await self._bury()
             try:
                 await self._start()
             except (ConfigError, OSError) as error:
-                logger.warning("warm process did not start", extra={"attempt": attempt + 1, "error": str(error)})
+                failures += 1
+                logger.warning("warm process did not start", extra={"attempt": failures, "error": str(error)})
                 await self._bury()
-                await asyncio.sleep(0.2 * 2**attempt)
-            else:
-                break
-        else:
-            logger.error("giving up on the warm process: no worker can be started")
-        self._revival = None
+                if failures == _RESTARTS:
+                    self.fault = f"the process that workers are forked from cannot be started: {error}"
+                    self._settled.set()
+                    logger.error("devices count as faulted: no worker can be started")
+                await asyncio.sleep(min(0.1 * 2**failures, _LONGEST_PAUSE_SEC))
+        self.fault = ""
+        self._settled.set()
 
     async def _bury(self) -> None:
         """End the warm process, and whatever of it and its workers is left."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import cached_property
 
 from device_agents.driver import Driver, Health
@@ -19,8 +20,12 @@ _RATE_WINDOW_SEC = 60.0
 class ServedDevice:
     """A device of this agent."""
 
-    def __init__(self, driver: Driver, turn: asyncio.Lock) -> None:
+    def __init__(self, driver: Driver, turn: asyncio.Lock, fault: Callable[[], str] = lambda: "") -> None:
+        """Args:
+        fault: tells why no worker can be started, or nothing.
+        """
         self.driver = driver
+        self._fault = fault
         self.turn = turn
         """Held while a candidate runs; shared by the devices that share a resource."""
 
@@ -62,7 +67,8 @@ class ServedDevice:
 
     async def health(self) -> Health:
         """Tell whether the device can take a lease."""
-        return await self.driver.probe()
+        fault = self._fault()
+        return Health(is_healthy=False, reason=fault) if fault else await self.driver.probe()
 
     async def report(self) -> agent_service_pb2.DeviceReport:
         """Return what the tracker wants to know."""

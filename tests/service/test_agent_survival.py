@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from agent_bench import Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
+from agent_bench import DEVICE, Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
 
 from device_agents import linux
+from fleet.errors import DeviceFaulted
 from fleet.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -183,3 +184,21 @@ async def test_the_warm_process_stays_small_and_without_threads(bench: Bench) ->
     assert "Threads:\t1\n" in status
     assert "grpc" not in maps
     assert "numpy" not in maps
+
+
+async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracker hears of it, holders are told, and nobody has to restart the agent."""
+    monkeypatch.setattr("device_agents.pool._RESTARTS", 1)
+    with monkeypatch.context() as broken:
+        broken.setattr("sys.executable", "/no/such/python")
+        assert bench.agent is not None
+        assert bench.agent.warm_pid is not None
+        os.kill(bench.agent.warm_pid, signal.SIGKILL)
+        await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy, timeout_sec=15)
+        assert "cannot be started" in bench.tracker.reports[DEVICE].reason
+        with pytest.raises(DeviceFaulted, match="cannot be started"):
+            await bench.holding(1).open()
+    await eventually(lambda: bench.tracker.reports[DEVICE].is_healthy, timeout_sec=60)
+    assert await bench.holding(2).open()
