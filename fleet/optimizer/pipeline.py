@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 
+from fleet.artifacts import Artifact
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
+from fleet.library.records import NO_VERDICT
 from fleet.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.optimizer.build_task import build_candidate
 from fleet.optimizer.candidates import Candidate, Conditions, Pool
@@ -103,9 +105,24 @@ class Pipeline:
             )
             for (shash, item), artifact in zip(missing.items(), artifacts, strict=True)
         ]
-        async with self._turns.measuring(), aclosing(self._seat.measure(artifacts, trials)) as measurements:
+        async with self._turns.measuring():
+            undecided = await self._time_untuned(missing, artifacts, trials)
+            # The device went away under these, which is hardly the fault of a program that nobody has scheduled.
+            for trial in await self._time_untuned(missing, artifacts, undecided):
+                missing[trial.candidate_id].closed_because = "its unscheduled program could not be timed"
+
+    async def _time_untuned(
+        self, items: Mapping[str, WorkloadProgress], artifacts: Sequence[Artifact], trials: Sequence[Trial]
+    ) -> list[Trial]:
+        """Time unscheduled programs and return the trials that say nothing about theirs."""
+        undecided = []
+        by_id = {trial.candidate_id: trial for trial in trials}
+        async with aclosing(self._seat.measure(artifacts, trials)) as measurements:
             async for measurement in measurements:
-                await self._book_untuned(missing[measurement.candidate_id], measurement)
+                await self._book_untuned(items[measurement.candidate_id], measurement)
+                if measurement.error in NO_VERDICT:
+                    undecided.append(by_id[measurement.candidate_id])
+        return undecided
 
     async def run(self, total: int) -> None:
         """Spend up to `total` trials, then compare the best few of each workload once more."""
@@ -254,7 +271,7 @@ class Pipeline:
     async def _book_untuned(self, item: WorkloadProgress, measurement: Measurement) -> None:
         await self._recorder.store(item, measurement)
         item.untuned_sec = measurement.median_sec
-        if measurement.error is not None:
+        if measurement.error is not None and measurement.error not in NO_VERDICT:
             item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
         self._progress.listener()
 

@@ -18,14 +18,17 @@ import fleet.aio
 from fleet.artifacts import Artifact
 from fleet.errors import DeviceFaulted, DeviceUnreachable, MeasurementError, TrackerUnavailable
 from fleet.library import Library
+from fleet.library import Workload as StoredWorkload
 from fleet.measuring import ErrorKind, Evaluator, Measurement, TensorSpec, Trial
 from fleet.optimizer import seat as seats
 from fleet.optimizer.build_task import BuiltCandidate
 from fleet.optimizer.candidates import Candidate, Conditions
 from fleet.optimizer.checker import Checker
+from fleet.optimizer.pipeline import Pipeline
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.seat import Seat
+from fleet.optimizer.turns import Turns
 from fleet.testing import SimulatedAgent, serve_tracker
 from fleet.v1 import measurement_pb2, session_service_pb2
 from fleet.workloads.workload import Workload
@@ -45,6 +48,7 @@ class OddAgent(SmallAgent):
         self.answer: Answer | None = None
         self.last_word: Exception | None = None
         self.refuses_calls: list[Any] = []
+        self.refuses_measure: list[Exception] = []
 
     async def open_session(self, request: Any, context: Any) -> session_service_pb2.OpenSessionResponse:
         self.opens += 1
@@ -53,6 +57,8 @@ class OddAgent(SmallAgent):
         return await super().open_session(request, context)
 
     async def measure(self, requests: Any, context: Any) -> AsyncIterator[measurement_pb2.MeasureResponse]:
+        if self.refuses_measure:
+            raise self.refuses_measure.pop(0)
         async for request in requests:
             self.measured.append(request.candidate_id)
             answer = self.answer or (lambda _, asked: good(asked))
@@ -197,20 +203,26 @@ class BuiltAlready:
         return self.submit(fn, *args, **kwargs)
 
 
+def conditions_in(folder: Path, *, job_name: str = "") -> Conditions:
+    return Conditions(
+        job_name=job_name,
+        target_json='{"kind": "llvm"}',
+        **dict.fromkeys(("device_model", "device_fingerprint", "tvm_version"), ""),  # type: ignore[arg-type]
+        **dict.fromkeys(("seed", "batch_size", "search_threads", "enough"), 1),  # type: ignore[arg-type]
+        evaluator=Evaluator(),
+        trial_timeout_sec=1.0,
+        artifact_dir=folder,
+        started_at=0.0,
+    )
+
+
 def checking(seat: Seat, built: Artifact, library: Library) -> tuple[Checker, WorkloadProgress, Candidate, list[str]]:
     """Return a checker, a workload and a measured candidate of it, and where notices go."""
     args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
     item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
     notices: list[str] = []
     progress = JobProgress(workloads=[item], notice=notices.append)
-    conditions = Conditions(
-        **dict.fromkeys(("job_name", "target_json", "device_model", "device_fingerprint", "tvm_version"), ""),  # type: ignore[arg-type]
-        **dict.fromkeys(("seed", "batch_size", "search_threads", "enough"), 1),  # type: ignore[arg-type]
-        evaluator=Evaluator(),
-        trial_timeout_sec=1.0,
-        artifact_dir=built.path.parent,
-        started_at=0.0,
-    )
+    conditions = conditions_in(built.path.parent)
     recorder = Recorder(library, conditions, progress)
     checker = Checker(progress=progress, conditions=conditions, seat=seat, pool=BuiltAlready(built), recorder=recorder)
     candidate = Candidate(trace_json="[]", digest="c", measurement=Measurement(candidate_id="c", run_secs=(1e-6,)))
@@ -244,3 +256,26 @@ async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor
     assert candidate.measurement.error is ErrorKind.DEVICE_FAULTED
     assert not item.errors
     assert agent.calls == 3
+
+
+@pytest.mark.parametrize(("losses", "is_timed"), [(1, True), (2, False)])
+async def test_an_unscheduled_program_is_timed_again_when_the_device_went_away(
+    tmp_path: Path, losses: int, is_timed: bool
+) -> None:
+    """One loss of the agent does not close a workload for the whole job; a second one under the same program does."""
+    item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=()))
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        async with seated() as (agent, seat, _):
+            agent.refuses_measure = [DeviceUnreachable("gone")] * losses
+            pipeline = Pipeline(
+                progress=JobProgress(workloads=[item]),
+                conditions=conditions_in(tmp_path, job_name=library.start_job(title="t").name),
+                seat=seat,
+                pool=BuiltAlready(artifact(tmp_path)),
+                library=library,
+                turns=Turns(shares_cores=True),
+            )
+            await pipeline.measure_untuned([item])
+    assert math.isfinite(item.untuned_sec) is is_timed
+    assert bool(item.closed_because) is not is_timed
