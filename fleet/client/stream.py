@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -44,9 +43,6 @@ class TrackerStream:
 
         self.fatal: FleetError | None = None
         self.last_error = ""
-        self.on_change: Callable[[bool], None] | None = None
-        """Called with True after each welcome and with False when the stream broke."""
-
         self._stub = stub
         self._hello = hello
         self._outgoing: list[ClientEvent] = []
@@ -143,8 +139,6 @@ class TrackerStream:
         strays = [lease.name for lease in welcome.leases if lease.name not in known]
         if strays:
             asyncio.get_running_loop().call_later(_STRAY_GRACE_SEC, self.book.release_strays, strays)
-        if self.on_change is not None:
-            self.on_change(True)
 
     def _went_down(self) -> None:
         self.is_up = False
@@ -152,8 +146,6 @@ class TrackerStream:
         self._unsent_jobs.clear()
         self._flushed.set()
         logger.warning("lost the tracker, trying again for ever", extra={"cause": self.last_error})
-        if self.on_change is not None:
-            self.on_change(False)
 
     def _wake(self) -> None:
         self._flushed.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,11 +66,10 @@ def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int 
     return [rows.job_of(dict(row)) for row in connection.execute(query.limit(limit)).mappings()]
 
 
-def touch(connection: sa.Connection, name: str) -> None:
-    """Raises NotFound."""
-    changed = connection.execute(jobs.update().where(jobs.c.name == name).values(touched_at=datetime.now(UTC)))
-    if not changed.rowcount:
-        job_id(connection, name)
+def touch(connection: sa.Connection, owners: Iterable[int]) -> None:
+    """Note a sign of life of running jobs."""
+    is_it = jobs.c.id.in_(list(owners)) & (jobs.c.state == JobState.RUNNING.value)
+    connection.execute(jobs.update().where(is_it).values(touched_at=datetime.now(UTC)))
 
 
 def finish(connection: sa.Connection, name: str, state: JobState, message: str) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from fleet.errors import NotFound
 from fleet.keys import canonical_target
 from fleet.library import rows
-from fleet.library.jobs import job_id, workload_ids
+from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import jobs, records, workloads
 from fleet.library.values import NewRecord, Record, RecordKind, Workload
 from fleet.measuring import ErrorKind
@@ -80,17 +80,11 @@ def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Rec
     insert = _insert(connection, records).on_conflict_do_nothing(index_elements=["uid"])
     if values:
         connection.execute(insert, values)
+    if owners:
+        touch(connection, owners.values())
     uids = [row["uid"] for row in values]
     found = {record.uid: record for record in _fetch(connection, _joined().where(records.c.uid.in_(uids)))}
     return [found[uid] for uid in uids]
-
-
-def read_record(connection: sa.Connection, record_id: int) -> Record:
-    """Raises NotFound."""
-    found = _fetch(connection, _joined().where(records.c.id == record_id))
-    if not found:
-        raise NotFound(f"the library has no record {record_id}")
-    return found[0]
 
 
 def read_records(connection: sa.Connection, where: Where, *, with_errors: bool, limit: int | None) -> list[Record]:

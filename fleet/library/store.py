@@ -96,11 +96,6 @@ class Library:
             )
             return jobs.read_jobs(connection, name=name)[0]
 
-    def touch_job(self, name: str) -> None:
-        """Give a sign of life. Raises NotFound."""
-        with engines.writing(self._engine) as connection:
-            jobs.touch(connection, name)
-
     def finish_job(self, name: str, state: JobState, message: str = "") -> Job:
         """End a job. Raises NotFound, and InvalidRequest for RUNNING."""
         with engines.writing(self._engine) as connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +37,6 @@ class BuiltCandidate:
     features: NDArray[np.float32] | None
     """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program."""
 
-    build_sec: float
-
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
     """Replay the schedule, extract its features, compile and link.
@@ -48,7 +45,6 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         BuildError: it did not compile or link.
         InvalidRequest: the trace does not fit the workload.
     """
-    started = time.perf_counter()
     load_intrinsics(task.target_json)
     mod, features = module_of(task.mod_json), None
     args = argument_specs(mod)
@@ -57,4 +53,4 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         features = extract_features(task.mod_json, task.target_json, [schedule])[0]
         mod = schedule.mod
     artifact = build(mod, task.target_json, Path(task.out_dir), function=task.function, args=args)
-    return BuiltCandidate(artifact=artifact, features=features, build_sec=time.perf_counter() - started)
+    return BuiltCandidate(artifact=artifact, features=features)

@@ -265,7 +265,6 @@ def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
     job = library.start_job(title="m", holder="me@here")
     assert (job.state, job.pid, job.ended_at) == (JobState.RUNNING, os.getpid(), None)
 
-    library.touch_job(job.name)
     failed = library.finish_job(job.name, JobState.FAILED, "no device\x00")
 
     assert (failed.state, failed.message) == (JobState.FAILED, "no device")
@@ -274,7 +273,7 @@ def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
     assert failed.started_at.tzinfo is not None
     with pytest.raises(InvalidRequest):
         library.finish_job(job.name, JobState.RUNNING)
-    for call in (library.touch_job, library.job, lambda name: library.finish_job(name, JobState.FINISHED)):
+    for call in (library.job, lambda name: library.finish_job(name, JobState.FINISHED)):
         with pytest.raises(NotFound, match="jobs/none"):
             call("jobs/none")
 
@@ -322,6 +321,7 @@ for number in range(1_000_000):
 
     assert set(acknowledged) <= set(stored)
     assert (job.state, job.ended_at) == (JobState.INTERRUPTED, job.touched_at)
+    assert job.touched_at > job.started_at
 
 
 @pytest.mark.slow

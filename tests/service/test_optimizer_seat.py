@@ -196,7 +196,7 @@ class BuiltAlready:
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(BuiltCandidate(artifact=self._built, features=None, build_sec=0.0))
+        future.set_result(BuiltCandidate(artifact=self._built, features=None))
         return future
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -226,7 +226,7 @@ def checking(seat: Seat, built: Artifact, library: Library) -> tuple[Checker, Wo
     recorder = Recorder(library, conditions, progress)
     checker = Checker(progress=progress, conditions=conditions, seat=seat, pool=BuiltAlready(built), recorder=recorder)
     candidate = Candidate(trace_json="[]", digest="c", measurement=Measurement(candidate_id="c", run_secs=(1e-6,)))
-    candidate.built = BuiltCandidate(artifact=built, features=None, build_sec=0.0)
+    candidate.built = BuiltCandidate(artifact=built, features=None)
     return checker, item, candidate, notices
 
 
