@@ -17,6 +17,7 @@ import contextlib
 import getpass
 import importlib.metadata
 import logging
+import math
 import os
 import re
 import secrets
@@ -305,10 +306,11 @@ class Fleet:
         """Renew a lease at a third of its life until it ends."""
         book = self._open_stream().book
         while held.ended is None:
-            await asyncio.sleep(max(0.0, min(held.ttl_sec / 3, held.remaining_sec())))
+            renewal_sec = math.inf if held.is_at_its_longest else held.ttl_sec / 3
+            await asyncio.sleep(max(0.0, min(renewal_sec, held.remaining_sec())))
             if held.remaining_sec() <= 0:
                 book.expire(held)
-            elif held.ended is None:
+            elif held.ended is None and not held.is_at_its_longest:
                 book.send(lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=held.name)))
 
     async def _give_back(self, held: HeldLease, device: Device) -> None:

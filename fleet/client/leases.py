@@ -47,6 +47,11 @@ class HeldLease:
     def name(self) -> str:
         return self.lease.name
 
+    @property
+    def is_at_its_longest(self) -> bool:
+        """Whether no renewal can make it last longer."""
+        return self.lease.HasField("ends_at") and self.lease.expires_at == self.lease.ends_at
+
     def remaining_sec(self) -> float:
         """How long the token lives on if nothing comes from the tracker [s], on this process's clock."""
         return self._expires_sec - self._clock.monotonic_sec()

@@ -269,3 +269,15 @@ async def _waits(client: Fleet) -> bool:
 async def _is_idle(client: Fleet) -> bool:
     snapshot = await client.snapshot()
     return not snapshot.requests and not snapshot.leases
+
+
+async def test_a_lease_at_its_longest_is_not_renewed_any_more() -> None:
+    """Renewing at a third of an ever shorter rest would go on without end, and lengthen nothing."""
+    renewals: list[bool] = []
+    async with one_device() as (_, _, client):
+        device = await client.acquire_device("simulated", max_sec=0.5)
+        device.watch(on_end=lambda: None, on_renew=lambda: renewals.append(True))
+        await eventually(lambda: device.ended)
+        await device.release()
+    assert isinstance(device.ended, LeaseExpired)
+    assert not renewals
