@@ -155,10 +155,18 @@ def _best_per_device(
     """The fastest of each target and device model, since times of different hardware do not compare."""
     places = library.places(workload.shash, target_json=target, device_model=device_model)
     return [
-        record
-        for target_json, model in places
-        for record in library.best(workload.shash, target_json=target_json, device_model=model, k=top)
+        record for target_json, model in places for record in _best_there(library, workload, target_json, model, top)
     ]
+
+
+def _best_there(library: Library, workload: Workload, target_json: str, device_model: str, k: int) -> list[Record]:
+    """A fast candidate may be wrong: only where none was checked, as after an import, do unchecked ones count."""
+    found: list[Record] = []
+    for checked_only in (True, False):
+        found = found or library.best(
+            workload.shash, target_json=target_json, device_model=device_model, k=k, checked_only=checked_only
+        )
+    return found
 
 
 def _untuned_sec(library: Library, record: Record) -> float | None:

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
-from fleet.cli.tune_view import records_line, render_progress, render_report
+from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.progress import JobProgress
@@ -143,8 +143,7 @@ def _run(options: TuneOptions) -> TuneReport:
         with _display(console, progress, started_at):
             return asyncio.run(_until_stopped(options, progress, started_at))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        done = f"{progress.trials_done} of {progress.trials_total} trials are in the library"
-        console.print(f"stopped: {done}; the same command goes on from there", highlight=False)
+        console.print(stopped_line(progress), highlight=False, markup=False)
         raise KeyboardInterrupt from None
 
 

@@ -55,6 +55,14 @@ def records_line(report: TuneReport) -> str:
     return f"records: {report.library} ({report.job}); see them with: fleet library best"
 
 
+def stopped_line(progress: JobProgress) -> str:
+    """Say what an interrupted run leaves behind, and how to resume."""
+    if not progress.trials_done:
+        return "stopped before the first trial; the same command starts again"
+    done = f"{progress.trials_done} of {progress.trials_total} trials are in the library"
+    return f"stopped: {done}; the same command goes on from there"
+
+
 def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
     """One row per workload, costliest first."""
     # One blank between columns: names are whole on 80.

@@ -7,6 +7,7 @@ upgrading a read lock fails at once where another writer was quicker, whatever t
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ def _meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskF
 
 def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskFull:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(where)):
         return DiskFull(f"no space left for the library {where}; free some, or name another --library")
     advice_by_code = {
         sqlite3.SQLITE_NOTADB: "is no SQLite database; name another --library",
@@ -197,3 +198,14 @@ def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskF
         sqlite3.SQLITE_BUSY: f"has been locked by another program for {_BUSY_TIMEOUT_MS // 1000} s; end that first",
     }
     return LibraryError(f"{where} {advice_by_code.get(code, f'cannot be used: {error}')}")
+
+
+def _is_disk_full(where: str) -> bool:
+    """Tell whether no byte is left where the database is: SQLite calls it an I/O error when it cannot grow its files
+    beside the database, even to read.
+    """
+    database = sa.make_url(where).database
+    try:
+        return database is not None and shutil.disk_usage(Path(database).parent).free == 0
+    except OSError:
+        return False

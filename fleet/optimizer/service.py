@@ -217,7 +217,8 @@ class _Run:
         options, progress = self.options, self.progress
 
         def on_queued(pending: Any) -> None:
-            progress.say(f"waiting for a device, {pending.position} ahead: {pending.reason}")
+            place = f"{pending.position} before us" if pending.position else "next in the queue"
+            progress.say(f"waiting for a device, {place}: {pending.reason}")
 
         return Seat(
             client,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 
 from fleet.errors import DiskFull, LibraryError
 from fleet.library import Library, NewRecord, Workload
-from fleet.library.engine import database_url
+from fleet.library.engine import _meaning_of, database_url
 
 WORKLOAD = Workload(shash="1", name="w", mod_json="{}")
 
@@ -135,6 +136,23 @@ def test_a_full_disk_loses_nothing_stored(tmp_path: Path) -> None:
         limit["pages"] = 10_000
         library.add_record(record(stored))
         assert len(library.records()) == stored + 1
+
+
+def test_an_io_error_where_no_byte_is_left_is_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """SQLite reports an I/O error when it cannot make its files beside the database, even to read."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    where = f"sqlite:///{tmp_path / 'library.sqlite'}"
+    usage = shutil.disk_usage(tmp_path)
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    full = _meaning_of(error, where)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1))
+    other = _meaning_of(error, where)
+
+    assert isinstance(full, DiskFull)
+    assert isinstance(other, LibraryError)
+    assert "disk I/O error" in str(other)
 
 
 def test_a_damaged_library_is_refused(tmp_path: Path) -> None:

@@ -58,6 +58,17 @@ def test_best_shows_each_device_model_by_itself(path: str) -> None:
     assert "best [us]" in out
 
 
+def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str) -> None:
+    """Fast but never compared with the unscheduled program: it may be wrong. Where none was compared, it counts."""
+    with Library.open(path) as library:
+        slower = next(r for r in library.records("1", device_model="pi4") if r.trace_json == "[[2],[]]")
+        library.mark_checked(slower.id)
+
+    _, out, _ = fleet("best", "--library", path)
+
+    assert [line.split()[1:3] for line in out.splitlines()[1:]] == [["pi4", "2000.0"], ["pi5", "500.0"]]
+
+
 def test_records_without_a_target_stand_by_themselves(path: str) -> None:
     """What an import left without target is listed beside the others, once."""
     with Library.open(path) as library:

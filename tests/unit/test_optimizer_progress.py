@@ -119,3 +119,13 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     golden = request.path.parents[1] / "golden/tune_report.txt"
     assert golden.read_text().splitlines() == lines
+
+
+def test_an_interrupted_run_says_what_is_kept() -> None:
+    """How many trials are in the library, when there are any, and that the same command goes on."""
+    from fleet.cli.tune_view import stopped_line
+
+    some = JobProgress(trials_total=9, workloads=[progress(trials=2), progress(trials=3)])
+
+    assert "5 of 9 trials" in stopped_line(some)
+    assert "before the first trial" in stopped_line(JobProgress())
