@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.artifacts import Artifact
 from fleet.errors import (
+    DeviceClosed,
+    DeviceFaulted,
     DeviceUnreachable,
     FleetError,
     LeaseExpired,
@@ -36,10 +38,11 @@ _PAUSES_SEC = (0.2, 0.5, 1, 2, 4, 8, 15, 30)
 """Between tries when a granted device does not answer: its agent is just starting, or really away."""
 
 _CALLS = 3
-_LOST = (LeaseExpired, LeaseRevoked, DeviceUnreachable, TrackerUnavailable)
-"""The last is what an agent says that was started anew and has not met its tracker yet."""
+_LOST = (LeaseExpired, LeaseRevoked, DeviceUnreachable, DeviceClosed, DeviceFaulted, TrackerUnavailable)
+"""DeviceClosed is what an agent says that shuts down, TrackerUnavailable one that has not met its tracker since it was
+started. For a faulted device its tracker waits, until it is repaired or another one like it is free."""
 
-_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
+_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING, ErrorKind.DEVICE_FAULTED)
 _SUSPECTED = "the device went away while this candidate ran; it is not tried again"
 
 
@@ -81,8 +84,7 @@ class Seat:
 
         Raises:
             NoMatchingDevice, WaitTimeout: see `Fleet.acquire`.
-            DeviceFaulted: it cannot run anything.
-            DeviceUnreachable: devices were granted again and again for a minute, and none answered.
+            DeviceUnreachable, DeviceFaulted: devices were granted again and again for a minute, and none could be used.
         """
         for pause_sec in _PAUSES_SEC:
             try:
@@ -121,12 +123,15 @@ class Seat:
                 self._notice(f"lost {device.name} ({error}); waiting for a device to go on")
                 await self._stand_up()
                 continue
-            except (DeviceUnreachable, TrackerUnavailable) as error:
-                problem = str(error)
+            except _LOST as error:
                 self._notice(f"{device.name} went away ({error}); waiting for it to come back")
                 await self._stand_up()
-                if has_started and waiting and isinstance(error, DeviceUnreachable):
+                if has_started and not problem and waiting and isinstance(error, DeviceUnreachable):
                     yield _suspect(waiting.popleft())
+                problem = str(error)
+            if problem and self._device is not None:
+                self._notice(f"{device.name} did not run what it was sent ({problem}); waiting for a device to go on")
+                await self._stand_up()
             fruitless = fruitless + 1 if len(waiting) == left else 0
             if fruitless == len(_PAUSES_SEC):
                 raise DeviceUnreachable(f"{device.name} gave no result in {fruitless} tries: {problem}")

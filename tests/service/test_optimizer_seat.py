@@ -16,7 +16,7 @@ from client_fakes import SmallAgent, serving
 
 import fleet.aio
 from fleet.artifacts import Artifact
-from fleet.errors import DeviceFaulted, DeviceUnreachable, MeasurementError, TrackerUnavailable
+from fleet.errors import DeviceClosed, DeviceFaulted, DeviceUnreachable, MeasurementError, TrackerUnavailable
 from fleet.library import Library
 from fleet.library import Workload as StoredWorkload
 from fleet.measuring import ErrorKind, Evaluator, Measurement, TensorSpec, Trial
@@ -150,11 +150,11 @@ async def test_an_artifact_that_is_missing_once_is_put_again(tmp_path: Path) -> 
 
 
 async def test_the_reason_behind_an_ended_session_is_heard(tmp_path: Path) -> None:
-    """A device that cannot run anything says so after its results: that ends the job, nothing is tried for ever."""
+    """A device that cannot run anything says so after its results: the job ends with that, and tries not for ever."""
     async with seated() as (agent, seat, _):
         agent.answer = lambda _, asked: bad(asked, measurement_pb2.ERROR_KIND_LEASE_ENDED)
         agent.last_word = DeviceFaulted("no worker can be started")
-        with pytest.raises(DeviceFaulted, match="no worker"):
+        with pytest.raises(DeviceUnreachable, match="no result in 3 tries: no worker can be started"):
             await measured(seat, artifact(tmp_path))
 
 
@@ -279,3 +279,22 @@ async def test_an_unscheduled_program_is_timed_again_when_the_device_went_away(
             await pipeline.measure_untuned([item])
     assert math.isfinite(item.untuned_sec) is is_timed
     assert bool(item.closed_because) is not is_timed
+
+
+async def test_an_agent_that_shuts_down_is_waited_for(tmp_path: Path) -> None:
+    """Restarting an agent in an orderly way ends no job, and blames no candidate."""
+    async with seated() as (agent, seat, _):
+        agent.refuses_measure = [DeviceClosed("the agent is shutting down")]
+        results = await measured(seat, artifact(tmp_path))
+    assert [result.error for result in results] == [None, None]
+
+
+async def test_a_faulted_device_burns_no_trials(tmp_path: Path) -> None:
+    """What it refuses to run is measured once it is well again, and counts as no trial until then."""
+    async with seated() as (agent, seat, notices):
+        agent.answer = lambda count, asked: (
+            bad(asked, measurement_pb2.ERROR_KIND_DEVICE_FAULTED) if count in (2, 3) else good(asked)
+        )
+        results = await measured(seat, artifact(tmp_path), 3)
+    assert [(result.candidate_id, result.error) for result in results] == [("0", None), ("1", None), ("2", None)]
+    assert any("did not run" in notice for notice in notices)
