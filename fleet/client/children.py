@@ -53,6 +53,8 @@ class Child:
         self.spec = spec
         self._process: asyncio.subprocess.Process | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._log_start = 0
+        """Where the log of this start begins; before it are those of others."""
 
     @property
     def pid(self) -> int | None:
@@ -68,6 +70,7 @@ class Child:
         """
         self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.spec.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *bound_to_me(self.spec.command),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -129,9 +132,12 @@ class Child:
 
     def _tail(self) -> str:
         try:
-            lines = self.spec.log_path.read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+            said = self.spec.log_path.read_bytes()[self._log_start :].decode(errors="replace")
+            lines = said.strip().splitlines()[-_TAIL_LINES:]
         except OSError:
             lines = []
+        if lines and lines[-1].startswith("error: "):  # what it says to a person; the rest is its log
+            lines = lines[-1:]
         return "".join(f"\n  {self.spec.name}: {line}" for line in lines)
 
 

@@ -151,12 +151,11 @@ class LeaseBook:
     def expire(self, held: HeldLease) -> None:
         """End a lease whose token ran out while the tracker was away."""
         self.held.pop(held.name, None)
-        held.end(
-            LeaseExpired(
-                f"{held.name} on {held.device.name} expired: no renewal came through for {held.ttl_sec:.0f} s; "
-                "acquire again, with a longer ttl if the tracker is away for long"
-            )
-        )
+        why = f"no renewal came through for {held.ttl_sec:.0f} s"
+        advice = "acquire again, with a longer ttl if the tracker is away for long"
+        if held.is_at_its_longest:
+            why, advice = "it reached its maximum length", "acquire again, for longer if that is allowed"
+        held.end(LeaseExpired(f"{held.name} on {held.device.name} expired: {why}; {advice}"))
 
     def reopen(self) -> list[ClientEvent]:
         """Return what a new stream has to start with: waiting requests, renewals, and releases not yet confirmed."""

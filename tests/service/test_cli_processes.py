@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ import pytest_asyncio
 import fleet.aio
 from fleet.aio import LocalFleet
 from fleet.client.aio import Fleet
+from fleet.client.children import Child, ChildSpec
 from fleet.errors import FleetError
 from fleet.measuring import Trial
 from fleet.testing import eventually
@@ -212,3 +214,18 @@ def _library(directory: Path) -> Path:
 
 def _runs(pid: int, name: str) -> bool:
     return [child.name() for child in psutil.Process(pid).children()] == [name]
+
+
+async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> None:
+    """Its message carries what it said, not what an earlier child left in the same log."""
+    log_path = tmp_path / "child.log"
+    log_path.write_text("an earlier start\n")
+    program = "import sys; sys.exit('a line of its log\\nerror: the port is taken')"
+    spec = ChildSpec(
+        name="child", command=(sys.executable, "-c", program), ready=re.compile("ready"), log_path=log_path
+    )
+
+    with pytest.raises(FleetError) as caught:
+        await Child(spec).start()
+
+    assert str(caught.value) == "the child did not start (exit code 1)\n  child: error: the port is taken"

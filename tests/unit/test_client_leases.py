@@ -141,3 +141,18 @@ async def test_a_refusal_is_its_own_error() -> None:
     book.book.handle(TrackerEvent(refused=refused))
     with pytest.raises(NoMatchingDevice, match="there is none"):
         await waiting.answer
+
+
+@pytest.mark.parametrize(("ends_at_sec", "why"), [(50, "maximum length"), (90, "no renewal")])
+async def test_an_expired_lease_says_why(ends_at_sec: int, why: str) -> None:
+    """At its maximum length nobody was late, and the advice is another one."""
+    book = Book()
+    waiting = book.ask()
+    book.grant(waiting.acquire.request_id)
+    held = await waiting.answer
+    held.lease.expires_at.CopyFrom(wire.timestamp(50))
+    held.lease.ends_at.CopyFrom(wire.timestamp(ends_at_sec))
+
+    book.book.expire(held)
+
+    assert why in str(held.ended)
