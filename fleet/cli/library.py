@@ -20,6 +20,10 @@ from fleet.library.exchange import export_json, import_json
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+_WIDE = 110
+"""Columns of a terminal from which on lists have room for all that is known; --json always has it."""
+
+
 @app.callback()
 def library_group() -> None:
     """Look into the records of all tuning runs.
@@ -194,19 +198,21 @@ def _best_data(workload: Workload, record: Record, untuned_sec: float | None) ->
 
 
 def _print_best(rows: list[tuple[Workload, Record, float | None]]) -> None:
-    table = _table("workload", "device model", "best [us]", "untuned [us]", "speed-up", "GFLOP/s", "output", "measured")
+    console = Console(highlight=False)
+    is_wide = console.width >= _WIDE
+    more = ("untuned [us]", "measured") if is_wide else ()
+    table = _table("workload", "device model", "best [us]", "speed-up", "GFLOP/s", "output", *more)
     for workload, record, untuned_sec in rows:
         table.add_row(
             Text(workload.name),
             Text(record.device_model),
             _us(record.median_sec),
-            _us(untuned_sec),
             "" if untuned_sec is None or not record.median_sec else f"{untuned_sec / record.median_sec:.1f}x",
             f"{workload.flop / record.median_sec / 1e9:.1f}" if workload.flop and record.median_sec else "",
             "checked" if record.checked else "",
-            _time(record.created_at),
+            *((_us(untuned_sec), _time(record.created_at)) if is_wide else ()),
         )
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def _job_data(job: Job) -> dict[str, Any]:
@@ -229,7 +235,9 @@ def _job_data(job: Job) -> dict[str, Any]:
 
 
 def _print_jobs(found: list[Job]) -> None:
-    table = _table("job", "model", "state", "trials", "failed", "holder", "started", "lasted")
+    console = Console(highlight=False)
+    is_wide = console.width >= _WIDE
+    table = _table("job", "model", "state", "trials", "failed", *(("holder", "started") if is_wide else ()), "lasted")
     for job in found:
         total = f"/{job.trials_total}" if job.trials_total else ""
         lasted = str((job.ended_at or job.touched_at) - job.started_at).split(".")[0]
@@ -239,11 +247,10 @@ def _print_jobs(found: list[Job]) -> None:
             job.state.value,
             f"{job.trials_done}{total}",
             str(job.trials_failed),
-            Text(job.holder),
-            _time(job.started_at),
+            *((Text(job.holder), _time(job.started_at)) if is_wide else ()),
             lasted,
         )
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def _summary_data(summary: JobSummary) -> dict[str, Any]:

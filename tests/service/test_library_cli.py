@@ -106,6 +106,14 @@ def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
     assert job["name"] in result.stdout
 
 
+@pytest.mark.parametrize("what", ["jobs", "best"])
+def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
+    """At 80 columns a row with a common name stays on one line."""
+    result = CliRunner().invoke(app, ["library", what, "--library", path], env={"COLUMNS": "80"})
+    rows = len(json.loads(fleet(what, "--library", path, "--json")[1]))
+    assert len(result.stdout.splitlines()) == 1 + rows
+
+
 def test_jobs_are_listed_and_shown(path: str) -> None:
     """The list names the job; by its name it is shown with its workloads and the model's latency."""
     code, out, _ = fleet("jobs", "--library", path, "--json")
