@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 HEADER = struct.Struct("<I")
-MAX_FRAME_BYTES = 1024 * 1024 * 1024
-"""More than any Call; a larger length means that a candidate wrote to the socket."""
+MAX_FRAME_BYTES = 257 * 1024 * 1024
+"""What gRPC carries (fleet.rpc.MAX_MESSAGE_BYTES) and a path; more means that a candidate wrote to the socket."""
 
 
 class BrokenFrame(Exception):

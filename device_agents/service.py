@@ -27,6 +27,9 @@ TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a metadata key
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 _READ_AHEAD = 256
+_LARGE_BYTES = 256 * 1024
+"""Requests with real arrays in them are read ahead one at a time, or a holder could fill the memory of the agent."""
+
 """Requests taken from the network before they run; more wait at their sender."""
 
 _ELF_HEADER_BYTES = 20
@@ -113,11 +116,13 @@ class _ReadAhead:
         """Taken last, until its answer is sent."""
 
         self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
+        self._taken = asyncio.Event()
         self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
 
     async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
         """Return the next request and when it came; None at the end of the stream."""
         self.under_way = await self._queue.get()
+        self._taken.set()
         return self.under_way
 
     def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
@@ -134,6 +139,9 @@ class _ReadAhead:
     async def _read(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
         try:
             async for request in requests:
+                while request.ByteSize() > _LARGE_BYTES and not self._queue.empty():
+                    self._taken.clear()
+                    await self._taken.wait()
                 await self._queue.put((request, time.monotonic()))
         except Exception:  # the outermost loop of a task: the rpc ends with what came before the stream broke
             logger.exception("request stream broke")

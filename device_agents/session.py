@@ -176,19 +176,19 @@ class Session:
         async with self.device.turn:
             worker = await self._usable_worker()
             try:
-                content = await worker.exchange(order, timeout_sec)
+                response = await worker.exchange(order, timeout_sec)
             except WorkerLost as lost:
                 return session_service_pb2.CallResponse(
                     error=lost.kind, error_message=str(lost), signal=lost.signal_number
                 )
-        return worker_pb2.WorkerResponse.FromString(content).call
+        return response.call
 
     async def _measure_in(
         self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
     ) -> measurement_pb2.Measurement:
         started = time.monotonic()
         try:
-            content = await worker.exchange(order.SerializeToString(), timeout_sec)
+            response = await worker.exchange(order.SerializeToString(), timeout_sec)
         except WorkerLost as lost:
             measurement = _failed(order.measure.candidate_id, lost.kind, str(lost))
             measurement.signal = lost.signal_number
@@ -197,7 +197,7 @@ class Session:
         if worker.is_bloated:
             # What one candidate left in memory must not count against the next.
             await worker.kill()
-        return worker_pb2.WorkerResponse.FromString(content).measurement
+        return response.measurement
 
     async def _usable_worker(self) -> WorkerHandle:
         async with self._worker_lock:

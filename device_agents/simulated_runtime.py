@@ -13,6 +13,7 @@ What a candidate does follows from its content, so that it does the same everywh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device_agents.evaluating import run_schedule
+from device_agents.frames import format_frame
 from device_agents.runtimes import CandidateFailed
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire import duration
@@ -165,6 +167,14 @@ def _fill_file(_: str) -> None:
             file.write(bytes(_MIB))
 
 
+def _scribble(_: str) -> None:
+    """Write a frame that is no message into whatever socket is open: the one to the agent."""
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if path.is_socket():
+                os.write(int(path.name), format_frame(b"\xff\xff\xff"))
+
+
 def _close_descriptors(_: str) -> None:
     os.closerange(0, 256)
 
@@ -218,6 +228,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
     "disk": _fill_disk,
     "bigfile": _fill_file,
     "close_fds": _close_descriptors,
+    "scribble": _scribble,
     "fork": _leave_child,
     "killparent": _kill_parent,
     "chatter": _chatter,

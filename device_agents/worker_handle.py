@@ -9,12 +9,14 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from device_agents.frames import BrokenFrame
 from device_agents.linux import resident_bytes
 from device_agents.output import OutputPipe
 from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
 from device_agents.worker_link import WorkerLink
-from fleet.v1 import measurement_pb2
+from fleet.v1 import measurement_pb2, worker_pb2
 
 _EXIT_GRACE_SEC = 0.5
 """How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
@@ -75,7 +77,7 @@ class WorkerHandle:
         """True when it holds so much between candidates that the next one would not get its share."""
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
-    async def exchange(self, request: bytes, timeout_sec: float) -> bytes:
+    async def exchange(self, request: bytes, timeout_sec: float) -> worker_pb2.WorkerResponse:
         """Send a request and return the response.
 
         The worker is dead and gone whenever this raises, also when it is cancelled.
@@ -97,7 +99,7 @@ class WorkerHandle:
             self._end = asyncio.create_task(self._kill(), name=f"kill-worker-{self.pid}")
         await asyncio.shield(self._end)
 
-    async def _supervise(self, answer: asyncio.Future[bytes], timeout_sec: float) -> bytes:
+    async def _supervise(self, answer: asyncio.Future[bytes], timeout_sec: float) -> worker_pb2.WorkerResponse:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_sec
         while True:
@@ -109,9 +111,12 @@ class WorkerHandle:
             await asyncio.wait((answer,), timeout=min(left, SAMPLE_SEC))
             if answer.done():
                 try:
-                    return answer.result()
-                except (ConnectionError, BrokenFrame):
+                    return worker_pb2.WorkerResponse.FromString(answer.result())
+                except ConnectionError:
                     raise await self._explain() from None
+                except (BrokenFrame, DecodeError):
+                    message = self._with_tail("wrote what is no answer into its connection to the agent")
+                    raise WorkerLost(measurement_pb2.ERROR_KIND_CRASHED, message) from None
             excess = find_excess(self.pid, self._directory, self._limits)
             if excess is not None:
                 raise WorkerLost(excess.kind, self._with_tail(excess.message))

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 MODEL = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
-TUNE = ("tune", str(MODEL), "--random-weights", "--top", "18", "--trials", "320")
+TUNE = ("tune", str(MODEL), "--random-weights", "--top", "18", "--trials", "288")
 
 
 def main() -> int:

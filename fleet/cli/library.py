@@ -61,7 +61,7 @@ def best(
 
     Example: fleet library best 'fused_conv2d*' --top 3
     """
-    with Library.open(library) as opened:
+    with _existing(library) as opened:
         rows = [
             (workload, record, _untuned_sec(opened, record))
             for workload in opened.find_workloads(pattern)
@@ -89,7 +89,7 @@ def jobs(
     Example: fleet library jobs
     """
     as_json = options.wants_json(ctx, json_output)
-    with Library.open(library) as opened:
+    with _existing(library) as opened:
         if name is not None:
             summary = opened.job(name if name.startswith("jobs/") else f"jobs/{name}")
             options.print_json(_summary_data(summary)) if as_json else _print_summary(summary)
@@ -118,7 +118,7 @@ def export_(
 
     Example: fleet library export tuned/ --device-model 'Cortex-A72 x4'
     """
-    with Library.open(library) as opened:
+    with _existing(library) as opened:
         done = export_json(
             opened, directory, pattern=pattern, target_json=target, device_model=device_model, overwrite=overwrite
         )
@@ -318,3 +318,10 @@ def _installed_tvm() -> str:
         return importlib.metadata.version("apache-tvm")
     except importlib.metadata.PackageNotFoundError as error:
         raise LibraryError("TVM is not installed here; name what the records were built with, --tvm-version") from error
+
+
+def _existing(url_or_path: str | None) -> Library:
+    """Open a library to read in it; a file that is not there is a slip of the fingers, not a library to make."""
+    if url_or_path is not None and "://" not in url_or_path and not Path(url_or_path).expanduser().exists():
+        raise LibraryError(f"there is no library {url_or_path}; name the one that a tune wrote with --library")
+    return Library.open(url_or_path)

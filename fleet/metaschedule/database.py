@@ -122,20 +122,24 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return len(self._records())
 
     def query_tuning_record(self, mod: Any, target: Any, workload_name: str | None = None) -> Any:
-        """The fastest candidate of a program for a target, or None. A FleetDatabase for another target has none."""
+        """The fastest candidate of a program for a target, or None. A FleetDatabase for another target has none.
+
+        One whose numbers were checked comes before a faster one that nobody compared with anything.
+        """
         if self._target is not None and not _is_same(self._target, target):
             return None
-        found = self._best(Workload(mod), target, 1)
+        workload = Workload(mod)
+        found = self._best(workload, target, 1, checked_only=True) or self._best(workload, target, 1)
         return found[0] if found else None
 
-    def _best(self, workload: Any, target: Any, k: int) -> list[Any]:
+    def _best(self, workload: Any, target: Any, k: int, *, checked_only: bool = False) -> list[Any]:
         found = self._library.best(
             _shash(workload),
             target_json=str(target) if target else None,
             device_model=self._device_model,
             tvm_version=self._wanted_version,
             k=k,
-            checked_only=self._checked_only,
+            checked_only=checked_only or self._checked_only,
         )
         return _tuning_records(found, workload)
 

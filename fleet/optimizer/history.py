@@ -43,11 +43,10 @@ def recall(library: Library, workloads: Sequence[Workload], where: Where) -> lis
 
 
 def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:
-    """Return the newest job with these conditions if it was interrupted before its trials were done."""
+    """Return the newest job with these conditions if it was interrupted."""
     for job in library.jobs(limit=1000):
         own = {key: value for key, value in job.conditions.items() if key != "resumes"}
         if job.model_digest != model_digest or own != dict(conditions):
             continue
-        is_open = job.state is JobState.INTERRUPTED and job.trials_done < job.trials_total
-        return job if is_open else None
+        return job if job.state is JobState.INTERRUPTED else None
     return None

@@ -129,6 +129,8 @@ class Pipeline:
         queue: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
         for item in self._progress.workloads:
             item.best_after_batch.insert(0, item.untuned_sec)
+            if len(item.best_after_batch) == 1 and math.isfinite(item.best_sec):  # found by an earlier job
+                item.best_after_batch.append(item.current_sec)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._produce(queue, total), name="produce")

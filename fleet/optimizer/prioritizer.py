@@ -23,6 +23,9 @@ class Standing:
     best_after_batch: tuple[float, ...]
     """Best time at the start and after each batch [s]; the first is the unscheduled program's. Infinite = unknown."""
 
+    batches_spent: float
+    """Batches that it has had, in this job and earlier ones; the last may not have been a whole one."""
+
     batch_device_sec: float
     """Expected device time of one more batch [s], > 0."""
 
@@ -60,10 +63,10 @@ class GradientPrioritizer:
         current = best[-1]
         if not math.isfinite(current):
             return math.inf
-        batches = len(best) - 1
-        reach = min(self.window, batches)
-        before = best[-1 - reach] if reach else current
-        slope = (before - current) / reach if reach and math.isfinite(before) else 0.0
-        optimistic = current / (batches + 1)
+        # From the unscheduled program to the first candidates every time falls a lot, which says nothing of the next.
+        found = best[1:]
+        reach = min(self.window, len(found) - 1)
+        slope = (found[-1 - reach] - current) / reach if reach > 0 else 0.0
+        optimistic = current / (standing.batches_spent + 1)
         gain = self.alpha * slope + (1 - self.alpha) * optimistic
         return standing.weight * gain / standing.batch_device_sec

@@ -79,6 +79,7 @@ class WorkloadProgress:
         return Standing(
             weight=self.workload.weight,
             best_after_batch=tuple(history),
+            batches_spent=(self.trials_before + self.trials) / batch_size,
             batch_device_sec=trial_sec * batch_size,
             is_open=not self.closed_because,
         )

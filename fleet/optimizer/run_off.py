@@ -32,14 +32,10 @@ class RunOff:
         self._finalists: dict[str, list[Candidate]] = {}
 
     def enter(self, item: WorkloadProgress, batch: Sequence[Candidate]) -> None:
-        """Add a measured batch; the artifacts of those that are no finalists are removed."""
+        """Add a measured batch."""
         known = self._finalists.get(item.workload.shash, [])
         ranked = sorted((c for c in [*known, *batch] if c.built is not None), key=lambda c: c.median_sec)
         self._finalists[item.workload.shash] = ranked[:FINALISTS]
-        kept = {candidate.artifact.path for candidate in ranked[:FINALISTS]}
-        for path in {candidate.artifact.path for candidate in ranked[FINALISTS:]} - kept:
-            path.unlink(missing_ok=True)
-            path.with_name(f"{path.name}.json").unlink(missing_ok=True)
 
     async def hold(self, item: WorkloadProgress) -> None:
         """Time the finalists of one workload and let the fastest be its best."""

@@ -265,7 +265,7 @@ class _Run:
         total = self.options.trials if self.options.trials is not None else self.options.trials_per_workload * count
         older = interrupted_job(self.library, model.digest, conditions)
         if older is not None:
-            total = older.trials_total - older.trials_done
+            total = max(0, older.trials_total - older.trials_done)
             self.progress.notice(
                 f"going on with {older.name}, interrupted after {older.trials_done} of {older.trials_total} trials"
             )

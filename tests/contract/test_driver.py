@@ -152,7 +152,7 @@ async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Pa
             artifact_path=str(artifact),
         )
 
-        response = worker_pb2.WorkerResponse.FromString(await worker.exchange(request.SerializeToString(), 10.0))
+        response = await worker.exchange(request.SerializeToString(), 10.0)
 
         assert response.measurement.candidate_id == "c"
         assert response.measurement.error == measurement_pb2.ERROR_KIND_LOAD_FAILED

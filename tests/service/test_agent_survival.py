@@ -52,6 +52,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         (b"disk", "OUT_OF_DISK", "the limit is 32 MiB"),
         (b"bigfile", "OUT_OF_DISK", "limit"),
         (b"close_fds", "CRASHED", ""),
+        (b"scribble", "CRASHED", "no answer"),
         (b"killparent", "CRASHED", "forked from"),
         (b"raise:no such luck", "RUN_FAILED", "no such luck"),
         (b"load_failed", "LOAD_FAILED", "cannot be loaded"),

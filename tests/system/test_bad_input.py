@@ -164,6 +164,14 @@ def test_a_library_of_somebody_else(tmp_path: Path) -> None:
     assert str(path) in refused("library", "jobs", "--library", str(path))
 
 
+def test_a_library_to_read_that_is_not_there(tmp_path: Path) -> None:
+    """A mistyped name makes no empty library."""
+    path = tmp_path / "typo.sqlite"
+
+    assert str(path) in refused("library", "best", "--library", str(path))
+    assert not path.exists()
+
+
 def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
     """The nearest known key is named, exit code 2."""
     path = tmp_path / "agent.yaml"

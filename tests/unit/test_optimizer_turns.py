@@ -50,12 +50,11 @@ async def test_builds_share_the_cores() -> None:
 async def test_a_waiting_measurement_is_not_overtaken_by_new_builds() -> None:
     """Who asked first goes first, so a stream of builds cannot starve the device."""
     turns, log = Turns(shares_cores=True), []
-    async with asyncio.TaskGroup() as group:
-        async with turns.building():
-            group.create_task(_use(turns, "measuring", log, 0))
-            await asyncio.sleep(0)
-            group.create_task(_use(turns, "building", log, 0))
-            await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as group, turns.building():
+        group.create_task(_use(turns, "measuring", log, 0))
+        await asyncio.sleep(0)
+        group.create_task(_use(turns, "building", log, 0))
+        await asyncio.sleep(0)
 
     assert log == ["+measuring", "-measuring", "+building", "-building"]
 
