@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import fleet
+
+if not __package__:  # run as a file: python benchmarks/agent_footprint.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks import common
 from benchmarks.processes import Process, python
 from cross.build import build

@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+if not __package__:  # run as a file: python benchmarks/trial_overhead.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks import common
 from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file: python benchmarks/tune_matmul.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks import common
 from benchmarks.processes import Process, ProcessFailed, python
 

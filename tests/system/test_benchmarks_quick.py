@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import NAMES
 from benchmarks.common import REPOSITORY, alternate
 from benchmarks.delay_link import DelayLink, LinkUnavailable, measure_round_trips_ms
 from benchmarks.processes import Process, ProcessFailed
@@ -138,3 +139,14 @@ def test_alternate_turns_the_order_around() -> None:
 
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_each_runs_as_a_file_too(name: str, tmp_path: Path) -> None:
+    """`python benchmarks/NAME.py` works from any directory, as people type it."""
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), "--help"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert "--quick" in done.stdout
