@@ -46,13 +46,19 @@ class Server:
     def kill(self) -> None:
         """kill -9, and reap."""
         self.process.kill()
-        self.process.wait()
+        self._reap()
 
     def stop(self) -> int:
         """Ask it to stop and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=20)
+        return self._reap()
+
+    def _reap(self) -> int:
+        code = self.process.wait(timeout=20)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
 
 
 @dataclass
