@@ -4,17 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Without a compiler on the machine, zig from PyPI links what TVM compiles.
-COMMA := ,
-LINKER := $(if $(shell command -v gcc || command -v cc || command -v ld.lld),,$(COMMA)cross)
-
 .PHONY: venv demo test test-quick check format bench bench-quick protos clean
 
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,compare,postgres,dev$(LINKER)]'
+	$(PIP_INSTALL) --editable '.[tune,compare,cross,cuda,postgres,dev]'
 	touch $@
 
 demo: venv  ## tune the costliest operators of SqueezeNet on this machine and show what was gained

@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m device_agents", description="Serve this machine's devices.")
     parser.add_argument("--tracker", metavar="HOST:PORT", help=f"where to attach (127.0.0.1:{TRACKER_PORT})")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="agent.yaml; without it, this machine's CPU")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="agent.yaml; without it, what is found here")
+    parser.add_argument(
+        "--driver", action="append", metavar="NAME", help="without --config: serve what this driver finds; repeatable"
+    )
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="artifacts and epochs; one agent each")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (a free one)")
@@ -57,7 +60,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     where = str(arguments.config or "agent.yaml")
-    config = parse_config(read_yaml(arguments.config), where=where) if arguments.config else AgentConfig()
+    config = _config(arguments, where)
     place = Place(
         tracker=arguments.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
         state_dir=arguments.state_dir or data_dir() / "agent",
@@ -71,6 +74,14 @@ async def _serve(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         await stopped.wait()
     return 0
+
+
+def _config(arguments: argparse.Namespace, where: str) -> AgentConfig:
+    if arguments.config and arguments.driver:
+        raise ConfigError("--driver is for agents without --config; name the driver in the file")
+    if arguments.config:
+        return parse_config(read_yaml(arguments.config), where=where)
+    return AgentConfig(devices=[{"driver": name} for name in arguments.driver] if arguments.driver else None)
 
 
 async def _either(waiting: Coroutine[Any, Any, bool], stopped: asyncio.Event) -> None:

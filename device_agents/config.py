@@ -1,6 +1,6 @@
-"""What an agent is told: agent.yaml. Every key may be left out; without a file the agent serves this machine's CPU.
+"""What an agent is told: agent.yaml. Every key may be left out; without a file the agent serves what it finds here.
 
-devices:                          # default: one cpu device named <host>-cpu
+devices:                          # default: all that the drivers find; at least one cpu device named <host>-cpu
   - driver: cpu
     name: bench-01                # devices/bench-01; default <host>-<driver>
   - driver: simulated
@@ -18,11 +18,11 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from device_agents.driver import Driver
-from device_agents.registry import load_driver
+from device_agents.registry import find_devices, load_driver
 from fleet.config import parse
 from fleet.errors import ConfigError
 
@@ -34,7 +34,8 @@ _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 class AgentConfig:
     """agent.yaml; see the module's docstring."""
 
-    devices: list[dict[str, Any]] = field(default_factory=lambda: [{"driver": "cpu"}])
+    devices: list[dict[str, Any]] | None = None
+    """None: what is found."""
     tracker: str | None = None
     advertise_address: str | None = None
     cache_max_bytes: int = 2 * _GIB
@@ -53,8 +54,8 @@ def parse_config(values: Mapping[str, Any], *, where: str = "agent.yaml") -> Age
         value = getattr(config, key)
         if value is not None and value <= 0:
             raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
-    if not config.devices:
-        raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve this machine's CPU")
+    if config.devices is not None and not config.devices:
+        raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve what is found here")
     return config
 
 
@@ -66,7 +67,7 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     """
     host_name = host_name or short_host_name()
     drivers: list[Driver] = []
-    for index, entry in enumerate(config.devices):
+    for index, entry in enumerate(find_devices() if config.devices is None else config.devices):
         drivers.extend(_drivers_of_entry(entry, f"{where}: devices[{index}]", host_name))
     seen: set[str] = set()
     for driver in drivers:

@@ -54,6 +54,10 @@ class CpuDriver(Driver):
             raise ConfigError(f"{where}: threads: expected a number above zero, found {config.threads}")
         return [cls(config.name or f"{host_name}-cpu", config, host_name)]
 
+    @classmethod
+    def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
+        return [{}]
+
     @property
     def resource(self) -> str:
         return "host-cores"

@@ -7,6 +7,9 @@ tests/contract/test_driver.py holds every driver:
 - `probe` never raises for a sick device, it says so in the Health that it returns;
 - `reset` makes the device ready for the next session and leaves no process of an earlier one behind;
 - `close` is idempotent; every other call after it (or before `open`) raises DeviceClosed.
+
+`find` tells which devices of a kind this machine has, for agents without a configuration. It is cheap, needs no
+optional package where there is no such hardware, and leaves no library loaded in the agent.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, Self
 
-from fleet.errors import DeviceClosed, DeviceError
-from fleet.v1 import device_pb2
+from fleet.errors import DeviceClosed, DeviceError, NotProgrammable
+from fleet.v1 import device_pb2, session_service_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,12 @@ class WorkerSpec:
     environment: dict[str, str] = field(default_factory=dict)
     """Set in the worker before the runtime is made."""
 
+    cpus: tuple[int, ...] = ()
+    """Logical CPUs that the worker is kept on; empty: any."""
+
+    limits_address_space: bool = True
+    """False where the runtime reserves address space by the terabyte, as CUDA does; the watchdog remains."""
+
 
 class StraySweeper(Protocol):
     """Kills processes that ended workers left behind."""
@@ -63,6 +73,9 @@ class Driver(ABC):
     checks_architecture: bool = True
     """False where artifacts are no native libraries."""
 
+    replaces: tuple[str, ...] = ()
+    """Kinds that this one makes superfluous on a machine where both are found: a Raspberry Pi is no mere "cpu"."""
+
     def __init__(self, device_id: str) -> None:
         self.device_id = device_id
         self._sweeper: StraySweeper | None = None
@@ -76,6 +89,15 @@ class Driver(ABC):
         Raises:
             ConfigError: an unknown key or a bad value; `where` names the entry.
         """
+
+    @classmethod
+    def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
+        """Return the settings, as in agent.yaml without "driver", of the devices of this kind that are here.
+
+        Args:
+            root: where /proc, /sys and /dev are found.
+        """
+        return []
 
     @property
     def name(self) -> str:
@@ -132,6 +154,24 @@ class Driver(ABC):
         self._check_open()
         if self._sweeper is not None:
             await self._sweeper.sweep()
+
+    @property
+    def bitstream_digest(self) -> str:
+        """What the fabric was programmed with last, "sha256:<hex>"; empty: no fabric, or not known."""
+        return ""
+
+    async def program(self, bitstream: Path, request: session_service_pb2.ProgramRequest) -> bool:
+        """Program the fabric; False when it holds this bitstream already. The worker was ended before.
+
+        Args:
+            bitstream: the file as it was put.
+
+        Raises:
+            InvalidRequest: no bitstream, or one for another part.
+            DeviceError: this device has no fabric, or it did not come up.
+        """
+        self._check_open()
+        raise NotProgrammable(f"{self.name} ({self.kind}) has no fabric to program")
 
     async def close(self) -> None:
         """Let go of the hardware. Idempotent."""

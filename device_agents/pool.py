@@ -105,6 +105,8 @@ class WorkerPool:
             directory=str(directory),
             memory_limit_bytes=self._limits.memory_bytes,
             disk_limit_bytes=self._limits.disk_bytes,
+            cpus=spec.cpus,
+            limits_address_space=spec.limits_address_space,
         )
         loop = asyncio.get_running_loop()
         forked = self._forked[worker_id] = loop.create_future()

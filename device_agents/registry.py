@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 from device_agents.driver import Driver
 from fleet.config import nearest
 from fleet.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 GROUP = "fleet.drivers"
-_BUILT_IN = {"cpu": "device_agents.cpu:CpuDriver", "simulated": "device_agents.simulated:SimulatedDriver"}
+_BUILT_IN = {
+    "cpu": "device_agents.cpu:CpuDriver",
+    "simulated": "device_agents.simulated:SimulatedDriver",
+}
 """Known even where the package's metadata is missing, as in a plain copy on a board."""
 
 
 def known_drivers() -> list[str]:
     """Return the names of all drivers that are installed."""
     return sorted({entry.name for entry in entry_points(group=GROUP)} | set(_BUILT_IN))
+
+
+def find_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Return one entry of agent.yaml for each device that the installed drivers find on this machine.
+
+    A driver that fails to look is skipped with a warning: a broken vendor library must not keep the CPU from serving.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    superfluous: set[str] = set()
+    for name in known_drivers():
+        try:
+            driver = load_driver(name, where="devices")
+            entries = driver.find(root)
+        except Exception as error:  # noqa: BLE001 - optional libraries fail in any way they like
+            logger.warning("driver skipped", extra={"driver": name, "error": str(error)})
+            continue
+        if entries:
+            found[name] = [{"driver": name, **entry} for entry in entries]
+            superfluous.update(driver.replaces)
+    return [entry for name, entries in found.items() if name not in superfluous for entry in entries]
 
 
 def load_driver(name: str, *, where: str) -> type[Driver]:

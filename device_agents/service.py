@@ -85,6 +85,10 @@ class SessionService:
         session = await self._enter(context)
         return await session.until_ended(session.call(request))
 
+    async def program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramResponse:
+        session = await self._enter(context)
+        return await session.until_ended(session.program(request))
+
     async def watch_logs(self, request: pb.WatchLogsRequest, context: Context) -> AsyncIterator[pb.WatchLogsResponse]:
         session = await self._enter(context)
         async with contextlib.aclosing(session.output.watch()) as texts:

@@ -14,7 +14,7 @@ from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
 from device_agents.store import ArtifactStore, Incoming
 from device_agents.worker_handle import WorkerHandle, WorkerLost
-from fleet.errors import FleetError, LeaseRevoked
+from fleet.errors import FleetError, InvalidRequest, LeaseRevoked
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire import duration, duration_sec
 
@@ -182,6 +182,28 @@ class Session:
                     error=lost.kind, error_message=str(lost), signal=lost.signal_number
                 )
         return response.call
+
+    async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
+        """Program the fabric.
+
+        Raises:
+            InvalidRequest: the bitstream was not put, or is none for this device.
+            DeviceError: there is no fabric, or it did not come up.
+        """
+        path = await self._store.find(request.bitstream_digest, self)
+        if path is None:
+            raise InvalidRequest(f"{request.bitstream_digest} is not on this agent; put it first")
+        started = time.monotonic()
+        async with self.device.turn:
+            async with self._worker_lock:
+                if self._worker is not None:
+                    await self._worker.kill()
+            was_loaded = await self.device.driver.program(path, request)
+        return session_service_pb2.ProgramResponse(
+            bitstream_digest=request.bitstream_digest,
+            was_loaded=was_loaded,
+            took=duration(time.monotonic() - started),
+        )
 
     async def _measure_in(
         self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float

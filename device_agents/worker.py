@@ -43,6 +43,10 @@ class WorkerOrder:
 
     memory_limit_bytes: int
     disk_limit_bytes: int
+    cpus: tuple[int, ...] = ()
+    """Logical CPUs that it is kept on; empty: any."""
+
+    limits_address_space: bool = True
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
@@ -135,7 +139,10 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     _limit(resource.RLIMIT_FSIZE, order.disk_limit_bytes)
-    _limit(resource.RLIMIT_AS, order.memory_limit_bytes + _ADDRESS_SPACE_HEADROOM_BYTES)
+    if order.limits_address_space:
+        _limit(resource.RLIMIT_AS, order.memory_limit_bytes + _ADDRESS_SPACE_HEADROOM_BYTES)
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
 
 
 def _arrange_descriptors(socket_fd: int, log_fd: int) -> None:

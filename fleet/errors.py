@@ -18,6 +18,8 @@
         DeviceUnreachable          try again or elsewhere (retryable)
         DeviceFaulted              needs repair
         DeviceClosed               used after close
+        NotProgrammable            the device has no fabric
+        ProgrammingFailed          the fabric did not come up with a bitstream
       BuildError                   a program did not compile or link
       ImportFailed                 a model file that cannot be read or imported
       MeasurementError             a candidate failed; `kind` says how
@@ -132,6 +134,18 @@ class DeviceFaulted(DeviceError):
 
 class DeviceClosed(DeviceError):
     """Used after close."""
+
+
+class NotProgrammable(DeviceError):
+    """The device has no fabric."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ProgrammingFailed(DeviceError):
+    """The fabric did not come up with a bitstream."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class BuildError(FleetError):

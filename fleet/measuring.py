@@ -72,6 +72,12 @@ class Evaluator:
     give_up_above_sec: float = 0.0
     """Adaptive: stop after the first repeat slower than this [s]; 0 = never."""
 
+    cool_below_c: float = 0.0
+    """Wait until the device is at most this warm before the first run [degC]; 0 = do not wait."""
+
+    cool_timeout_ms: int = 30_000
+    """Longest such wait."""
+
 
 class ModuleKind(enum.StrEnum):
     """How an artifact's functions are called."""
@@ -107,7 +113,13 @@ class Measurement:
 
     clocks: Clocks = field(default_factory=Clocks)
     provenance: dict[str, object] = field(default_factory=dict)
-    """State of the device around the measurement, JSON-ready: before, after, worker_pid, epoch."""
+    """State of the device around the measurement, JSON-ready: before, after, worker_pid, epoch, disturbances, ..."""
+
+    time_source: str = "wall"
+    """ "wall", "event" (the device's own timestamps) or "cycles" (counted by the device)."""
+
+    run_cycles: tuple[int, ...] = ()
+    """With "cycles": cycles per run, one entry per repeat."""
 
     @property
     def median_sec(self) -> float:

@@ -50,6 +50,12 @@ class Selector:
         """Tell whether a device with these labels will do. `labels` includes "name" and "kind", see `device_labels`."""
         return all(condition.holds(labels) for condition in self.conditions)
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of device that it names, if it names one without wildcards."""
+        kinds = (c.pattern for c in self.conditions if c.key == "kind" and not c.is_negated and "*" not in c.pattern)
+        return next(kinds, None)
+
     def __str__(self) -> str:
         return ",".join(map(str, self.conditions)) or "*"
 

@@ -120,6 +120,8 @@ def measurement_from_proto(message: measurement_pb2.Measurement) -> Measurement:
             wait_sec=duration_sec(clocks.wait), load_sec=duration_sec(clocks.load), run_sec=duration_sec(clocks.run)
         ),
         provenance=json_format.MessageToDict(message.provenance, preserving_proto_field_name=True),
+        time_source=message.time_source or "wall",
+        run_cycles=tuple(message.run_cycles),
     )
 
 
@@ -135,6 +137,8 @@ def measurement_to_proto(measurement: Measurement) -> measurement_pb2.Measuremen
             load=duration(measurement.clocks.load_sec),
             run=duration(measurement.clocks.run_sec),
         ),
+        time_source=measurement.time_source,
+        run_cycles=measurement.run_cycles,
     )
     json_format.ParseDict(measurement.provenance, message.provenance)
     return message

@@ -25,7 +25,11 @@ def serve(
     ctx: typer.Context,
     tracker: options.TrackerOption = None,
     config: Annotated[
-        Path | None, typer.Option(help="What to serve, a YAML file. Default: this machine's CPU.")
+        Path | None, typer.Option(help="What to serve, a YAML file. Default: what is found here.")
+    ] = None,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Without --config: serve what this driver finds. May be repeated."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = None,
@@ -56,7 +60,8 @@ def serve(
         "--state-dir": state_dir,
         "--log-level": (options.settings(ctx).log_level or "info").upper(),
     }
-    argv = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    argv = [word for name in driver or [] for word in ("--driver", name)]
+    argv += [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv))
 
 

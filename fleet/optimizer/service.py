@@ -36,6 +36,7 @@ from fleet.optimizer.pipeline import Pipeline
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
+from fleet.selectors import parse_selector
 from fleet.tvm_versions import check_versions
 from fleet.v1 import job_pb2
 from fleet.wire import timestamp
@@ -208,7 +209,10 @@ class _Run:
         address = self.options.tracker
         if address is None:
             self.progress.say("starting a tracker and an agent for this machine")
-            local = await self.stack.enter_async_context(LocalFleet(restarts=True, on_change=self.progress.notice))
+            kind = parse_selector(self.options.selector).kind
+            local = await self.stack.enter_async_context(
+                LocalFleet(agent_args=("--driver", kind) if kind else (), restarts=True, on_change=self.progress.notice)
+            )
             address = local.address
         client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
         return await self.stack.enter_async_context(client)

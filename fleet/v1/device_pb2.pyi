@@ -5,7 +5,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -24,7 +24,7 @@ DEVICE_STATE_OFFLINE: DeviceState
 DEVICE_STATE_FAULTED: DeviceState
 
 class Device(_message.Message):
-    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at")
+    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Device(_message.Message):
     ATTACHED_AT_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
+    BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     inventory: Inventory
     state: DeviceState
@@ -47,7 +48,8 @@ class Device(_message.Message):
     attached_at: _timestamp_pb2.Timestamp
     holder: str
     granted_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    bitstream_digest: str
+    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated")
@@ -88,7 +90,7 @@ class Inventory(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ..., device_model: _Optional[str] = ..., host_fingerprint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., core_count: _Optional[int] = ..., tvm_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., is_simulated: _Optional[bool] = ...) -> None: ...
 
 class Telemetry(_message.Message):
-    __slots__ = ("read_at", "temp_c", "freq_hz", "governor", "load_1min", "cpu_busy", "trials", "trials_per_min", "last_error", "memory_available_bytes")
+    __slots__ = ("read_at", "temp_c", "freq_hz", "governor", "load_1min", "cpu_busy", "trials", "trials_per_min", "last_error", "memory_available_bytes", "power_w", "throttle_reasons", "battery_percent", "foreign_processes", "reference_sec")
     READ_AT_FIELD_NUMBER: _ClassVar[int]
     TEMP_C_FIELD_NUMBER: _ClassVar[int]
     FREQ_HZ_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +101,11 @@ class Telemetry(_message.Message):
     TRIALS_PER_MIN_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_W_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_REASONS_FIELD_NUMBER: _ClassVar[int]
+    BATTERY_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_SEC_FIELD_NUMBER: _ClassVar[int]
     read_at: _timestamp_pb2.Timestamp
     temp_c: float
     freq_hz: float
@@ -109,4 +116,9 @@ class Telemetry(_message.Message):
     trials_per_min: float
     last_error: str
     memory_available_bytes: int
-    def __init__(self, read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., temp_c: _Optional[float] = ..., freq_hz: _Optional[float] = ..., governor: _Optional[str] = ..., load_1min: _Optional[float] = ..., cpu_busy: _Optional[float] = ..., trials: _Optional[int] = ..., trials_per_min: _Optional[float] = ..., last_error: _Optional[str] = ..., memory_available_bytes: _Optional[int] = ...) -> None: ...
+    power_w: float
+    throttle_reasons: _containers.RepeatedScalarFieldContainer[str]
+    battery_percent: float
+    foreign_processes: int
+    reference_sec: float
+    def __init__(self, read_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., temp_c: _Optional[float] = ..., freq_hz: _Optional[float] = ..., governor: _Optional[str] = ..., load_1min: _Optional[float] = ..., cpu_busy: _Optional[float] = ..., trials: _Optional[int] = ..., trials_per_min: _Optional[float] = ..., last_error: _Optional[str] = ..., memory_available_bytes: _Optional[int] = ..., power_w: _Optional[float] = ..., throttle_reasons: _Optional[_Iterable[str]] = ..., battery_percent: _Optional[float] = ..., foreign_processes: _Optional[int] = ..., reference_sec: _Optional[float] = ...) -> None: ...

@@ -53,7 +53,7 @@ ERROR_KIND_DEVICE_FAULTED: ErrorKind
 ERROR_KIND_ARTIFACT_MISSING: ErrorKind
 
 class Evaluator(_message.Message):
-    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec")
+    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPEAT_FIELD_NUMBER: _ClassVar[int]
     MIN_REPEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,8 @@ class Evaluator(_message.Message):
     MAX_REPEAT_FIELD_NUMBER: _ClassVar[int]
     SPREAD_TARGET_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_ABOVE_SEC_FIELD_NUMBER: _ClassVar[int]
+    COOL_BELOW_C_FIELD_NUMBER: _ClassVar[int]
+    COOL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     number: int
     repeat: int
     min_repeat_ms: int
@@ -76,7 +78,9 @@ class Evaluator(_message.Message):
     max_repeat: int
     spread_target: float
     give_up_above_sec: float
-    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ...) -> None: ...
+    cool_below_c: float
+    cool_timeout_ms: int
+    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
     __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind")
@@ -103,7 +107,7 @@ class MeasureResponse(_message.Message):
     def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance")
+    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance", "time_source", "run_cycles")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_SECS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +115,8 @@ class Measurement(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     CLOCKS_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RUN_CYCLES_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     run_secs: _containers.RepeatedScalarFieldContainer[float]
     error: ErrorKind
@@ -118,7 +124,9 @@ class Measurement(_message.Message):
     signal: int
     clocks: Clocks
     provenance: Provenance
-    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ...) -> None: ...
+    time_source: str
+    run_cycles: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., time_source: _Optional[str] = ..., run_cycles: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Clocks(_message.Message):
     __slots__ = ("wait", "load", "run")
@@ -131,13 +139,23 @@ class Clocks(_message.Message):
     def __init__(self, wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Provenance(_message.Message):
-    __slots__ = ("before", "after", "worker_pid", "epoch")
+    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "disturbances", "flushed", "bitstream_digest")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     WORKER_PID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PINNED_CPUS_FIELD_NUMBER: _ClassVar[int]
+    COOLDOWN_FIELD_NUMBER: _ClassVar[int]
+    DISTURBANCES_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_FIELD_NUMBER: _ClassVar[int]
+    BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     before: _device_pb2.Telemetry
     after: _device_pb2.Telemetry
     worker_pid: int
     epoch: int
-    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    pinned_cpus: _containers.RepeatedScalarFieldContainer[int]
+    cooldown: _duration_pb2.Duration
+    disturbances: _containers.RepeatedScalarFieldContainer[str]
+    flushed: str
+    bitstream_digest: str
+    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., disturbances: _Optional[_Iterable[str]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ...) -> None: ...

@@ -15,7 +15,7 @@ import numpy as np
 from fleet import aio, wire
 from fleet.client import arrays
 from fleet.client.device import Device
-from fleet.errors import ArtifactRefused, LeaseExpired
+from fleet.errors import ArtifactRefused, LeaseExpired, NotProgrammable
 from fleet.rpc import add_service, bind, make_server
 from fleet.v1 import (
     device_pb2,
@@ -85,6 +85,9 @@ class SmallAgent:
             total = sum(np.asarray(arrays.tensor_from_proto(tensor)) for tensor in doubled)
             doubled = [arrays.tensor_to_proto(np.asarray(total, dtype=outputs[0].dtype))]
         return session_service_pb2.CallResponse(outputs=doubled)
+
+    async def program(self, request: Any, context: Any) -> session_service_pb2.ProgramResponse:
+        raise NotProgrammable("devices/small has no fabric to program")
 
     async def watch_logs(self, request: Any, context: Any) -> AsyncIterator[session_service_pb2.WatchLogsResponse]:
         yield session_service_pb2.WatchLogsResponse(text="hello\n")
