@@ -108,12 +108,17 @@ class TrackerLink:
             logger.info("attached", extra={"tracker": self._address})
 
     async def _report(self, call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]) -> None:
-        known = {device.name: (await device.health()).is_healthy for device in self._devices}
+        known = {device.name: await _urgent(device) for device in self._devices}
         waited_sec = 0.0
         while True:
             await asyncio.sleep(_HEALTH_SEC)
             waited_sec += _HEALTH_SEC
-            now = {device.name: (await device.health()).is_healthy for device in self._devices}
+            now = {device.name: await _urgent(device) for device in self._devices}
             if now != known or waited_sec >= _HEARTBEAT_SEC:
                 known, waited_sec = now, 0.0
                 await call.write(pb.AttachRequest(reports=[await device.report() for device in self._devices]))
+
+
+async def _urgent(device: ServedDevice) -> tuple[bool, str]:
+    """Return what the tracker should know within a second: it decides who gets which device."""
+    return (await device.health()).is_healthy, device.driver.bitstream_digest

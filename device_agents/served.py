@@ -74,5 +74,9 @@ class ServedDevice:
         """Return what the tracker wants to know."""
         health = await self.health()
         return agent_service_pb2.DeviceReport(
-            device_name=self.name, telemetry=self.readings(), is_healthy=health.is_healthy, reason=health.reason
+            device_name=self.name,
+            telemetry=self.readings(),
+            is_healthy=health.is_healthy,
+            reason=health.reason,
+            bitstream_digest=self.driver.bitstream_digest,
         )
