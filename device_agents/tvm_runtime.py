@@ -2,6 +2,9 @@
 
 That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global
 functions of the runtime, the same that TVM's RPC server uses.
+
+For other hardware than the CPU: more libraries of TVM's runtime by `libraries`, or a subclass that overrides what
+differs, of `_prepare`, `_open_device`, `_load_library`, `_host_device`, `_make_time_repeats` and `time_source`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from device_agents.evaluating import run_schedule
+from device_agents.evaluating import TimeRepeats, run_schedule
 from device_agents.filling import make_tile, random_content
 from device_agents.runtimes import CandidateFailed, classify
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
@@ -60,12 +63,21 @@ def preload() -> None:
 class TvmRuntime:
     """Runs candidates on one device of this process."""
 
-    def __init__(self, device_type: str = "cpu", device_index: int = 0) -> None:
+    time_source = ""
+    """Of Measurement: how `_make_time_repeats` takes the times; empty: by the host's clock."""
+
+    def __init__(self, device_type: str = "cpu", device_index: int = 0, libraries: Sequence[str] = ()) -> None:
+        """Open the device.
+
+        Args:
+            libraries: paths of runtime libraries to load before, as libtvm_runtime_cuda.so.
+        """
         preload()
         import tvm_ffi
 
         self._ffi = tvm_ffi
-        self._device = tvm_ffi.device(device_type, device_index)
+        self._prepare(libraries)
+        self._device = self._open_device(device_type, device_index)
         self._alloc = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
         self._copy_from = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
         self._copy_to = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
@@ -88,6 +100,7 @@ class TvmRuntime:
         return measurement_pb2.Measurement(
             candidate_id=request.candidate_id,
             run_secs=run_secs,
+            time_source=self.time_source,
             clocks=measurement_pb2.Clocks(load=duration(loaded - started), run=duration(ended - loaded)),
         )
 
@@ -106,6 +119,24 @@ class TvmRuntime:
             tensors = _written(request.args, arguments)
         return session_service_pb2.CallResponse(outputs=[self._tensor_to_proto(tensor) for tensor in tensors])
 
+    def _prepare(self, libraries: Sequence[str]) -> None:
+        """Load what the device needs besides TVM's runtime."""
+        for library in libraries:
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+
+    def _open_device(self, device_type: str, device_index: int) -> Any:
+        """Return the device that arguments are allocated on."""
+        return self._ffi.device(device_type, device_index)
+
+    def _host_device(self) -> Any | None:
+        """Return the device for shapes and host parts that the Relax VM needs beside the other, if that is no CPU."""
+        cpu = self._ffi.device("cpu", 0)
+        return None if self._device.dlpack_device_type() == cpu.dlpack_device_type() else cpu
+
+    def _load_library(self, path: str) -> Any:
+        """Load an artifact. `path` is a link by the name of a library: the loader goes by the suffix."""
+        return self._ffi.load_module(path, keep_module_alive=False)
+
     def _time(
         self, module: Any, function: str, arguments: list[Any], request: measurement_pb2.MeasureRequest
     ) -> list[float]:
@@ -114,6 +145,12 @@ class TvmRuntime:
             # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
             module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
             function, arguments = _TIMED_NAME, []
+        return run_schedule(evaluator, self._make_time_repeats(module, function, arguments, evaluator))
+
+    def _make_time_repeats(
+        self, module: Any, function: str, arguments: list[Any], evaluator: measurement_pb2.Evaluator
+    ) -> TimeRepeats:
+        """Return what times repeats of one function of a loaded module."""
         preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache and arguments else ""
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
@@ -133,7 +170,7 @@ class TvmRuntime:
             )
             return list(struct.unpack(f"@{repeat}d", timed(*arguments)))
 
-        return run_schedule(evaluator, time_repeats)
+        return time_repeats
 
     def _module(self, digest: str, path: str, kind: int, function: str) -> Any:
         kind = kind or measurement_pb2.MODULE_KIND_FUNCTIONS
@@ -154,13 +191,13 @@ class TvmRuntime:
 
     def _load(self, path: str, kind: int) -> Any:
         try:
-            # A link by the name of a library: the loader goes by the suffix.
-            module = self._ffi.load_module(path, keep_module_alive=False)
+            module = self._load_library(path)
             if kind != measurement_pb2.MODULE_KIND_RELAX_VM:
                 return module
             machine = module.get_function("vm_load_executable")()
+            devices = [device for device in (self._device, self._host_device()) if device is not None]
             machine.get_function("vm_initialization")(
-                self._device.dlpack_device_type(), self._device.index, _POOLED_ALLOCATOR
+                *(part for d in devices for part in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR))
             )
         except Exception as error:
             raise CandidateFailed(measurement_pb2.ERROR_KIND_LOAD_FAILED, f"cannot load: {error}") from error
