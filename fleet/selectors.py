@@ -56,6 +56,10 @@ class Selector:
         kinds = (c.pattern for c in self.conditions if c.key == "kind" and not c.is_negated and "*" not in c.pattern)
         return next(kinds, None)
 
+    def __and__(self, other: Selector) -> Selector:
+        """Return what matches both."""
+        return Selector(tuple(sorted({*self.conditions, *other.conditions})))
+
     def __str__(self) -> str:
         return ",".join(map(str, self.conditions)) or "*"
 

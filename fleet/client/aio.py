@@ -143,6 +143,7 @@ class Fleet:
         max_sec: float | None = None,
         wait_timeout_sec: float | None = None,
         purpose: str = "",
+        prefer: str = "",
         on_queued: OnQueued | None = None,
     ) -> contextlib.AbstractAsyncContextManager[Device]:
         """Wait for a device and hold it for the time of the `async with` block.
@@ -154,6 +155,8 @@ class Fleet:
             max_sec: the lease ends after this, renewed or not; None: the tracker's maximum.
             wait_timeout_sec: give up after this wait; None: wait for ever.
             purpose: why, for people.
+            prefer: of the free devices that will do, rather one that this selector matches, too:
+                "bitstream=sha256:..."; it never makes anybody wait.
             on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves.
 
         Raises:
@@ -168,6 +171,7 @@ class Fleet:
             max_sec=max_sec,
             wait_timeout_sec=wait_timeout_sec,
             purpose=purpose,
+            prefer=prefer,
             on_queued=on_queued,
         )
 
@@ -180,11 +184,14 @@ class Fleet:
         max_sec: float | None = None,
         wait_timeout_sec: float | None = None,
         purpose: str = "",
+        prefer: str = "",
         on_queued: OnQueued | None = None,
     ) -> Device:
         """Like `acquire`, for those who cannot use `async with`: give the device back with `await device.release()`."""
         stream = self._open_stream()
         parse_selector(selector)
+        if prefer:
+            parse_selector(prefer)
         if ttl_sec <= 0 or (max_sec is not None and max_sec <= 0):
             raise InvalidRequest("the lengths of a lease, ttl_sec and max_sec, must be above zero")
         acquire = make_acquire(
@@ -194,6 +201,7 @@ class Fleet:
             max_sec=max_sec,
             wait_timeout_sec=wait_timeout_sec,
             purpose=purpose,
+            prefer=prefer,
         )
         waiting = stream.book.ask(acquire, on_queued)
         held = await self._answer(waiting, wait_timeout_sec)

@@ -230,6 +230,7 @@ def make_acquire(
     max_sec: float | None,
     wait_timeout_sec: float | None,
     purpose: str,
+    prefer: str = "",
 ) -> lease_pb2.Acquire:
     """Return the message that asks for a device, with a fresh request id."""
     return lease_pb2.Acquire(
@@ -240,6 +241,7 @@ def make_acquire(
         max_duration=_optional_duration(max_sec),
         wait_timeout=_optional_duration(wait_timeout_sec),
         purpose=purpose,
+        prefer=prefer,
     )
 
 

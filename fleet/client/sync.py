@@ -174,6 +174,7 @@ class Fleet:
         max_sec: float | None = None,
         wait_timeout_sec: float | None = None,
         purpose: str = "",
+        prefer: str = "",
         on_queued: OnQueued | None = None,
     ) -> Iterator[Device]:
         """Wait for a device and hold it for the time of the `with` block; see `fleet.client.aio.Fleet.acquire`.
@@ -187,6 +188,7 @@ class Fleet:
             max_sec=max_sec,
             wait_timeout_sec=wait_timeout_sec,
             purpose=purpose,
+            prefer=prefer,
             on_queued=on_queued,
         )
         try:
@@ -203,6 +205,7 @@ class Fleet:
         max_sec: float | None = None,
         wait_timeout_sec: float | None = None,
         purpose: str = "",
+        prefer: str = "",
         on_queued: OnQueued | None = None,
     ) -> Device:
         """Like `acquire`, for those who cannot use `with`: give the device back with `device.release()`."""
@@ -213,6 +216,7 @@ class Fleet:
             max_sec=max_sec,
             wait_timeout_sec=wait_timeout_sec,
             purpose=purpose,
+            prefer=prefer,
             on_queued=on_queued,
         )
         return Device(self._thread.run(request), self._thread)

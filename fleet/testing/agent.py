@@ -66,11 +66,17 @@ class SimulatedAgent:
             await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
 
-    def report(self, device_name: str, *, is_healthy: bool, reason: str = "", **telemetry: Any) -> None:
+    def report(
+        self, device_name: str, *, is_healthy: bool, reason: str = "", bitstream_digest: str = "", **telemetry: Any
+    ) -> None:
         """Say how a device is."""
         readings = device_pb2.Telemetry(**telemetry)
         report = agent_service_pb2.DeviceReport(
-            device_name=device_name, is_healthy=is_healthy, reason=reason, telemetry=readings
+            device_name=device_name,
+            is_healthy=is_healthy,
+            reason=reason,
+            telemetry=readings,
+            bitstream_digest=bitstream_digest,
         )
         self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=[report]))
 

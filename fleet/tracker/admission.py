@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fleet.errors import InvalidRequest
 from fleet.selectors import parse_selector
 from fleet.tracker.events import Acquire
-from fleet.tracker.records import Device, Limits, Request
+from fleet.tracker.records import BITSTREAM_LABEL, Device, Limits, Request
 
 MAX_SHOWN_CHARS = 500
 """Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
@@ -25,7 +25,8 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
-    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
+    longest_selector = max(len(event.selector), len(event.prefer))
+    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or longest_selector > _MAX_SELECTOR_CHARS:
         bounds = f"{_MAX_REQUEST_ID_CHARS} characters of request_id and {_MAX_SELECTOR_CHARS} of selector"
         raise InvalidRequest(f"the request says too much; at most {bounds} are taken")
     if abs(event.priority) > limits.max_priority:
@@ -45,7 +46,17 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         asked_at_sec=now,
         purpose=event.purpose[:MAX_SHOWN_CHARS],
         order=(now - event.priority * limits.aging_sec, arrival),
+        preferred=preferred_selector(event.selector, event.prefer),
     )
+
+
+def preferred_selector(selector: str, prefer: str) -> str:
+    """Return the selector of those devices that do and are preferred, canonical; empty without a preference.
+
+    Raises:
+        InvalidRequest: one of the two is malformed.
+    """
+    return str(parse_selector(selector) & parse_selector(prefer)) if prefer else ""
 
 
 def no_match_message(selector: str, devices: Mapping[str, Device]) -> str:
@@ -55,4 +66,7 @@ def no_match_message(selector: str, devices: Mapping[str, Device]) -> str:
     names = sorted(devices)
     listed = ", ".join(f"{name} ({devices[name].kind})" for name in names[:_LISTED_DEVICES])
     more = f" and {len(names) - _LISTED_DEVICES} more" if len(names) > _LISTED_DEVICES else ""
-    return f"no device matches {selector!r}; there are {listed}{more}; choose one or start an agent that has it"
+    advice = "choose one or start an agent that has it"
+    if any(condition.key == BITSTREAM_LABEL for condition in parse_selector(selector).conditions):
+        advice = "none holds that bitstream now: ask for the board, prefer the bitstream (--prefer), and program it"
+    return f"no device matches {selector!r}; there are {listed}{more}; {advice}"

@@ -13,6 +13,7 @@ from fleet.selectors import device_labels
 from fleet.tracker import events as ev
 from fleet.tracker.engine import Engine
 from fleet.tracker.outbox import Outbox, StreamContext
+from fleet.tracker.records import with_bitstream
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire import timestamp
@@ -28,6 +29,7 @@ _SILENCE_SEC = 30.0
 _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_AGENT_ID_CHARS = 128
 _MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_TELEMETRY_BYTES = 16 * 1024
@@ -129,8 +131,9 @@ class AgentServicer:
         if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
             self._view.set_telemetry(report.device_name, report.telemetry)
         reason = report.reason[:_MAX_REASON_CHARS]
-        if (device.is_healthy, device.reason) != (report.is_healthy, reason):
-            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, reason))
+        digest = _digest(report.bitstream_digest)
+        if (device.is_healthy, device.reason, device.bitstream_digest) != (report.is_healthy, reason, digest):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, reason, digest))
 
     def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
         outbox.close()
@@ -167,14 +170,21 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
     description = inventory.SerializeToString(deterministic=True)
     if len(description) > _MAX_INVENTORY_BYTES:
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
+    # The hello is as old as the agent, a report is fresh.
+    digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
     return ev.OfferedDevice(
         name=device.name,
         kind=inventory.kind,
-        labels=device_labels(device.name, inventory.kind, inventory.labels),
+        labels=with_bitstream(device_labels(device.name, inventory.kind, inventory.labels), digest),
         description=description,
         is_healthy=report.is_healthy if report else True,
         reason=report.reason[:_MAX_REASON_CHARS] if report else "",
     )
+
+
+def _digest(text: str) -> str:
+    """Return what a fabric holds; what is no digest is not known."""
+    return text if _DIGEST.fullmatch(text) else ""
 
 
 def _reachable(address: str, peer: str) -> str:

@@ -44,6 +44,7 @@ class DeviceReported:
     device_name: str
     is_healthy: bool
     reason: str
+    bitstream_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Acquire:
     max_duration_sec: float = 0.0
     wait_timeout_sec: float = 0.0
     purpose: str = ""
+    prefer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

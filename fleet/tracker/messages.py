@@ -62,6 +62,7 @@ def device_to_proto(device: Device, telemetry: device_pb2.Telemetry | None = Non
         epoch=device.epoch,
         telemetry=telemetry,
         reason=device.reason if device.is_attached else "its agent is not attached",
+        bitstream_digest=device.bitstream_digest,
     )
     message.inventory.MergeFromString(device.description)
     if device.attached_at_sec:
@@ -149,6 +150,7 @@ def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.E
                 duration_sec(acquire.max_duration),
                 duration_sec(acquire.wait_timeout),
                 acquire.purpose,
+                acquire.prefer,
             )
         case "cancel":
             return ev.Cancel(client_id, message.cancel.request_id)

@@ -120,8 +120,15 @@ class Queue:
         """How many devices will do."""
         return len(self._group(selector).devices)
 
-    def first_free(self, selector: str) -> str | None:
-        """Name of the free device that will do and was used least recently."""
+    def first_free(self, selector: str, preferred: str = "") -> str | None:
+        """Name of the free device that will do and was used least recently, a preferred one if there is any.
+
+        Args:
+            selector: canonical text.
+            preferred: canonical text that is stricter than `selector`; empty: no preference.
+        """
+        if preferred and (name := self.first_free(preferred)) is not None:
+            return name
         return next(iter(self._group(selector).free), None)
 
     # requests

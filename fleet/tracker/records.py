@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+BITSTREAM_LABEL = "bitstream"
+"""Label that follows what a device's fabric holds."""
 
 
 class LeaseEnd(StrEnum):
@@ -65,7 +69,7 @@ class Device:
     name: str
     kind: str
     labels: dict[str, str]
-    """What selectors match: the agent's labels, and "name" and "kind"."""
+    """What selectors match: the agent's labels, "name" and "kind", and "bitstream" where a fabric is programmed."""
     description: bytes
     """Serialised fleet.v1.Inventory, opaque here."""
     address: str
@@ -86,6 +90,17 @@ class Device:
         """Whether it could be granted now."""
         return self.is_attached and self.is_healthy and self.lease is None
 
+    @property
+    def bitstream_digest(self) -> str:
+        """What its fabric was programmed with last; empty: nothing, or unknown."""
+        return self.labels.get(BITSTREAM_LABEL, "")
+
+
+def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
+    """Return the labels of a device whose fabric holds this; empty: nothing, or unknown."""
+    others = {key: value for key, value in labels.items() if key != BITSTREAM_LABEL}
+    return {**others, BITSTREAM_LABEL: digest} if digest else others
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
@@ -104,6 +119,11 @@ class Request:
     purpose: str
     order: tuple[float, int]
     """Requests are served in this order: moment of asking moved by priority, then number of arrival."""
+    preferred: str = ""
+    """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
+
+    The journal does not keep it: the client says it again when it repeats the request after a restart.
+    """
 
     @property
     def key(self) -> tuple[str, str]:

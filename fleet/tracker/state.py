@@ -10,15 +10,16 @@ The rules that hold after every event (`fleet.tracker.invariants` checks them):
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from fleet.errors import InvalidRequest
 from fleet.tracker import events as ev
-from fleet.tracker.admission import make_request, no_match_message
+from fleet.tracker.admission import make_request, no_match_message, preferred_selector
 from fleet.tracker.queue import Queue
-from fleet.tracker.records import Changes, Client, Device, Durable, Lease, LeaseEnd, Limits, Request
+from fleet.tracker.records import Changes, Client, Device, Durable, Lease, LeaseEnd, Limits, Request, with_bitstream
 from fleet.tracker.timers import Timers
 
 
@@ -164,12 +165,20 @@ class TrackerState:
         if event.device_name not in self._devices_by_agent.get(event.agent_id, ()):
             return
         device = self.devices[event.device_name]
-        if (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
+        is_programmed = device.bitstream_digest != event.bitstream_digest
+        if not is_programmed and (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
             return
         self.version += 1
+        if is_programmed:
+            self._relabel(device, with_bitstream(device.labels, event.bitstream_digest))
         device.is_healthy, device.reason = event.is_healthy, event.reason
         self._changes.devices[device.name] = device
         self._serve(device)
+
+    def _relabel(self, device: Device, labels: dict[str, str]) -> None:
+        """Let selectors see other labels; the device is not free until it is served."""
+        device.labels = labels
+        self.queue.add_device(device.name, labels)
 
     # clients
 
@@ -222,6 +231,7 @@ class TrackerState:
             if parked.deadline_sec is not None and parked.deadline_sec <= self._now:
                 self._refuse_late(client, parked)
                 return
+            self._prefer_again(parked, event)
             self._serve_or_wait(client, parked)
             return
         self._arrivals += 1
@@ -235,11 +245,15 @@ class TrackerState:
             return
         self._serve_or_wait(client, request)
 
+    def _prefer_again(self, parked: Request, event: ev.Acquire) -> None:
+        with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
+            parked.preferred = preferred_selector(parked.selector, event.prefer)
+
     def _serve_or_wait(self, client: Client, request: Request) -> None:
         if self.journal_trouble:
             self._refuse(client, request.request_id, "DiskFull", self.journal_trouble)
             return
-        name = self.queue.first_free(request.selector)
+        name = self.queue.first_free(request.selector, request.preferred)
         if name is not None:
             self._grant(self.devices[name], request)
             return

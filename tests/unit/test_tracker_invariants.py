@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.selectors import device_labels
+from fleet.selectors import device_labels, parse_selector
 from fleet.testing import Ledger
 from fleet.tracker import events as ev
 from fleet.tracker.invariants import validate
@@ -19,7 +19,9 @@ from fleet.tracker.state import TrackerState
 AGENTS = ("agent-0", "agent-1")
 CLIENTS = ("client-0", "client-1", "client-2")
 NAMES = tuple(f"devices/d{i}" for i in range(4))
-SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*", "gpu", "=")
+SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*", "gpu", "=", "bitstream=one")
+PREFERENCES = ("", "", "bitstream=one", "bitstream!=two", "arch=arm,bitstream=o*", "=")
+BITSTREAMS = ("", "one", "two")
 LIMITS = Limits(max_waiting=6, remembered_ends=5)
 
 
@@ -43,7 +45,9 @@ def comparable(durable: Durable) -> object:
         )
         for device in durable.devices
     }
-    return devices, {request.key: dataclasses.astuple(request) for request in durable.requests}
+    return devices, {
+        request.key: dataclasses.astuple(dataclasses.replace(request, preferred="")) for request in durable.requests
+    }
 
 
 class TrackerMachine(RuleBasedStateMachine):
@@ -109,9 +113,14 @@ class TrackerMachine(RuleBasedStateMachine):
     def detach(self, agent: str) -> None:
         self.apply(ev.AgentDetached(agent))
 
-    @rule(agent=st.sampled_from(AGENTS), name=st.sampled_from(NAMES), is_healthy=st.booleans())
-    def report(self, agent: str, name: str, is_healthy: bool) -> None:
-        self.apply(ev.DeviceReported(agent, name, is_healthy, "" if is_healthy else "too hot"))
+    @rule(
+        agent=st.sampled_from(AGENTS),
+        name=st.sampled_from(NAMES),
+        is_healthy=st.booleans(),
+        bitstream=st.sampled_from(BITSTREAMS),
+    )
+    def report(self, agent: str, name: str, is_healthy: bool, bitstream: str) -> None:
+        self.apply(ev.DeviceReported(agent, name, is_healthy, "" if is_healthy else "too hot", bitstream))
 
     @rule(client=st.sampled_from(CLIENTS))
     def connect(self, client: str) -> None:
@@ -132,6 +141,7 @@ class TrackerMachine(RuleBasedStateMachine):
         max_duration_sec=st.sampled_from([0.0, 8.0]),
         wait_timeout_sec=st.sampled_from([0.0, 0.0, 2.0]),
         repeats=st.booleans(),
+        prefer=st.sampled_from(PREFERENCES),
     )
     def acquire(
         self,
@@ -142,12 +152,24 @@ class TrackerMachine(RuleBasedStateMachine):
         max_duration_sec: float,
         wait_timeout_sec: float,
         repeats: bool,
+        prefer: str,
     ) -> None:
         self.request_count += not repeats
         request_id = f"r{self.request_count}"
-        self.apply(
-            ev.Acquire(client, request_id, selector, priority, ttl_sec, max_duration_sec, wait_timeout_sec, "test")
+        labels_by_name = {name: self.state.devices[name].labels for name in self.state.queue.free_devices()}
+        effects = self.apply(
+            ev.Acquire(
+                client, request_id, selector, priority, ttl_sec, max_duration_sec, wait_timeout_sec, "test", prefer
+            )
         )
+        for effect in effects:
+            match effect:
+                case ev.Granted(_, lease, False) if prefer and labels_by_name:
+                    fitting = [n for n, labels in labels_by_name.items() if parse_selector(selector).matches(labels)]
+                    liked = {n for n in fitting if parse_selector(prefer).matches(labels_by_name[n])}
+                    assert not liked or lease.device_name in liked
+                case ev.Queued() if not repeats:
+                    assert not any(parse_selector(selector).matches(labels) for labels in labels_by_name.values())
 
     @rule(client=st.sampled_from(CLIENTS), back=st.integers(0, 5))
     def cancel(self, client: str, back: int) -> None:
