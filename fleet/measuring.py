@@ -78,6 +78,10 @@ class Evaluator:
     cool_timeout_ms: int = 30_000
     """Longest such wait."""
 
+    f_preproc: str = ""
+    """Global function of the runtime called with the arguments before each run, as TVM's of that name. Not together
+    with `flush_cpu_cache`, which is one of these."""
+
 
 class ModuleKind(enum.StrEnum):
     """How an artifact's functions are called."""
@@ -122,6 +126,12 @@ class Measurement:
     """With "cycles": cycles per run, one entry per repeat."""
 
     @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What speaks against the times, in words; empty: nothing that anybody knows of."""
+        found = self.provenance.get("disturbances", ())
+        return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+    @property
     def median_sec(self) -> float:
         """Median of the repeats [s]; infinite when there is none."""
         return statistics.median(self.run_secs) if self.run_secs else math.inf
@@ -146,3 +156,5 @@ class Trial:
     """The worker is killed when loading and running take longer."""
 
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
+    ends_batch: bool = False
+    """Nothing follows soon: the agent runs its reference kernel after this one, whether it is due or not."""

@@ -30,8 +30,8 @@ def duration(sec: float) -> Duration:
 
 
 def duration_sec(message: Duration) -> float:
-    """Duration to seconds."""
-    return message.seconds + message.nanos / 1e9
+    """Duration to seconds. In whole nanoseconds first: the sum of two floats would be off by one in its last digit."""
+    return (message.seconds * 10**9 + message.nanos) / 1e9
 
 
 def tensor_spec_to_proto(spec: TensorSpec) -> tensor_pb2.TensorSpec:
@@ -92,6 +92,7 @@ def trial_to_proto(trial: Trial) -> measurement_pb2.MeasureRequest:
         evaluator=evaluator_to_proto(trial.evaluator),
         timeout=duration(trial.timeout_sec),
         module_kind=module_kind_to_proto(trial.module_kind),
+        ends_batch=trial.ends_batch,
     )
 
 
@@ -105,6 +106,7 @@ def trial_from_proto(message: measurement_pb2.MeasureRequest) -> Trial:
         evaluator=evaluator_from_proto(message.evaluator),
         timeout_sec=duration_sec(message.timeout) if message.HasField("timeout") else 10.0,
         module_kind=ModuleKind(name.removeprefix("MODULE_KIND_")),
+        ends_batch=message.ends_batch,
     )
 
 

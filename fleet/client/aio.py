@@ -38,7 +38,7 @@ from fleet.config import TRACKER_PORT
 from fleet.errors import ConfigError, FleetError, InvalidRequest, TrackerUnavailable, WaitTimeout
 from fleet.rpc import Stub, from_rpc_error, make_channel
 from fleet.selectors import parse_selector
-from fleet.v1 import fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +219,16 @@ class Fleet:
         answer = await self._rpc("FleetService", "get_fleet", fleet_service_pb2.GetFleetRequest())
         snapshot: fleet_service_pb2.Snapshot = answer.snapshot
         return snapshot
+
+    async def history(self, device_name: str) -> list[device_pb2.Telemetry]:
+        """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
+
+        Raises:
+            NotFound: there is no such device.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
+        return list((await self._rpc("FleetService", "get_history", request)).samples)
 
     async def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[fleet_service_pb2.Snapshot, None]:
         """Yield the fleet now and whenever it has changed, for ever; over an outage it waits for the tracker."""

@@ -182,6 +182,11 @@ class FleetServicer:
     async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
         return fleet_service_pb2.GetFleetResponse(snapshot=await self._view.snapshot())
 
+    async def get_history(
+        self, request: fleet_service_pb2.GetHistoryRequest, _: object
+    ) -> fleet_service_pb2.GetHistoryResponse:
+        return fleet_service_pb2.GetHistoryResponse(samples=self._view.history(request.device_name))
+
     async def watch_fleet(
         self, request: fleet_service_pb2.WatchFleetRequest, _: object
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:

@@ -6,6 +6,8 @@ import asyncio
 from importlib.metadata import PackageNotFoundError, version
 
 from fleet.clock import Clock
+from fleet.errors import NotFound
+from fleet.tracker.history import History
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.records import Changes
 from fleet.tracker.state import TrackerState
@@ -27,6 +29,7 @@ class FleetView:
         self._clock = clock
         self._started_at_sec = clock.now_sec()
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
+        self._history = History()
         self._devices: dict[str, device_pb2.Device] = {}
         self._leases: dict[str, lease_pb2.Lease | None] = {}
         """By device."""
@@ -54,12 +57,24 @@ class FleetView:
         for name, device in changes.devices.items():
             if device is None:
                 self._telemetry.pop(name, None)
+                self._history.forget(name)
 
     def set_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry) -> None:
         """Show these readings."""
         self._telemetry[device_name] = telemetry
+        self._history.take(device_name, telemetry, self._clock.now_sec())
         self._devices.pop(device_name, None)
         self._own_version += 1
+
+    def history(self, device_name: str) -> list[device_pb2.Telemetry]:
+        """Return the last hour of a device's readings, oldest first.
+
+        Raises:
+            NotFound: there is no such device.
+        """
+        if device_name not in self._state.devices:
+            raise NotFound(f"there is no device {device_name[:200]!r}; 'fleet devices' lists those there are")
+        return self._history.samples(device_name, self._clock.now_sec())
 
     def set_job(self, client_id: str, job: job_pb2.Job) -> None:
         """Show a job of this client."""

@@ -35,6 +35,18 @@ class WatchFleetResponse(_message.Message):
     snapshot: Snapshot
     def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
+class GetHistoryRequest(_message.Message):
+    __slots__ = ("device_name",)
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    def __init__(self, device_name: _Optional[str] = ...) -> None: ...
+
+class GetHistoryResponse(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: _containers.RepeatedCompositeFieldContainer[_device_pb2.Telemetry]
+    def __init__(self, samples: _Optional[_Iterable[_Union[_device_pb2.Telemetry, _Mapping]]] = ...) -> None: ...
+
 class Snapshot(_message.Message):
     __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count")
     VERSION_FIELD_NUMBER: _ClassVar[int]

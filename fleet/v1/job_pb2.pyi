@@ -23,7 +23,7 @@ JOB_STATE_INTERRUPTED: JobState
 JOB_STATE_FAILED: JobState
 
 class Job(_message.Message):
-    __slots__ = ("name", "title", "holder", "state", "started_at", "trials_done", "trials_total", "trials_failed", "best_us", "untuned_us", "workload_count", "activity")
+    __slots__ = ("name", "title", "holder", "state", "started_at", "trials_done", "trials_total", "trials_failed", "best_us", "untuned_us", "workload_count", "activity", "trials_repeated")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Job(_message.Message):
     UNTUNED_US_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_COUNT_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     title: str
     holder: str
@@ -48,4 +49,5 @@ class Job(_message.Message):
     untuned_us: float
     workload_count: int
     activity: str
-    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., holder: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trials_done: _Optional[int] = ..., trials_total: _Optional[int] = ..., trials_failed: _Optional[int] = ..., best_us: _Optional[float] = ..., untuned_us: _Optional[float] = ..., workload_count: _Optional[int] = ..., activity: _Optional[str] = ...) -> None: ...
+    trials_repeated: int
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., holder: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trials_done: _Optional[int] = ..., trials_total: _Optional[int] = ..., trials_failed: _Optional[int] = ..., best_us: _Optional[float] = ..., untuned_us: _Optional[float] = ..., workload_count: _Optional[int] = ..., activity: _Optional[str] = ..., trials_repeated: _Optional[int] = ...) -> None: ...

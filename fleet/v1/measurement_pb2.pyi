@@ -53,7 +53,7 @@ ERROR_KIND_DEVICE_FAULTED: ErrorKind
 ERROR_KIND_ARTIFACT_MISSING: ErrorKind
 
 class Evaluator(_message.Message):
-    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms")
+    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms", "f_preproc")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPEAT_FIELD_NUMBER: _ClassVar[int]
     MIN_REPEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class Evaluator(_message.Message):
     GIVE_UP_ABOVE_SEC_FIELD_NUMBER: _ClassVar[int]
     COOL_BELOW_C_FIELD_NUMBER: _ClassVar[int]
     COOL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    F_PREPROC_FIELD_NUMBER: _ClassVar[int]
     number: int
     repeat: int
     min_repeat_ms: int
@@ -80,10 +81,11 @@ class Evaluator(_message.Message):
     give_up_above_sec: float
     cool_below_c: float
     cool_timeout_ms: int
-    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ...) -> None: ...
+    f_preproc: str
+    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
-    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind")
+    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +93,7 @@ class MeasureRequest(_message.Message):
     EVALUATOR_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
+    ENDS_BATCH_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     artifact_digest: str
     function: str
@@ -98,7 +101,8 @@ class MeasureRequest(_message.Message):
     evaluator: Evaluator
     timeout: _duration_pb2.Duration
     module_kind: ModuleKind
-    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ...) -> None: ...
+    ends_batch: bool
+    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
 
 class MeasureResponse(_message.Message):
     __slots__ = ("measurement",)

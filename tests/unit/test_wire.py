@@ -31,6 +31,9 @@ evaluators = st.builds(
     max_repeat=counts,
     spread_target=st.floats(0.001, 1),
     give_up_above_sec=st.floats(0, 100),
+    cool_below_c=st.floats(0, 100),
+    cool_timeout_ms=counts,
+    f_preproc=st.text(),
 )
 
 
@@ -55,6 +58,7 @@ def test_an_empty_evaluator_is_the_default() -> None:
         evaluator=evaluators,
         timeout_sec=seconds,
         module_kind=st.sampled_from(ModuleKind),
+        ends_batch=st.booleans(),
     )
 )
 def test_trials_survive(trial: Trial) -> None:

@@ -1,0 +1,79 @@
+"""The last hour of every device's readings, in memory only: nine kilobytes a device, whatever its agent says.
+
+Agents report every few seconds; one report in ten seconds is kept, of it the numbers that people plot. Each number has
+a ring of its own, made when the device first tells it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+from fleet.v1 import device_pb2
+from fleet.wire import timestamp
+
+SAMPLE_SEC = 10.0
+SAMPLES = 360
+KEPT = ("temp_c", "freq_hz", "reference_sec", "power_w", "cpu_busy", "load_1min")
+"""Fields of Telemetry."""
+
+
+class History:
+    """Rings of samples, by device."""
+
+    def __init__(self) -> None:
+        self._rings: dict[str, _Ring] = {}
+
+    def take(self, device_name: str, telemetry: device_pb2.Telemetry, now_sec: float) -> None:
+        """Keep these readings unless the last ones kept are younger than ten seconds."""
+        ring = self._rings.setdefault(device_name, _Ring())
+        if now_sec - ring.newest_sec >= SAMPLE_SEC:
+            ring.add(telemetry, now_sec)
+
+    def forget(self, device_name: str) -> None:
+        """Drop what is known of a device that is gone for good."""
+        self._rings.pop(device_name, None)
+
+    def samples(self, device_name: str, now_sec: float) -> list[device_pb2.Telemetry]:
+        """Return the readings of the last hour, oldest first; none of a device that never reported."""
+        ring = self._rings.get(device_name)
+        return ring.samples(now_sec - SAMPLES * SAMPLE_SEC) if ring else []
+
+
+class _Ring:
+    def __init__(self) -> None:
+        self._times = array("d")
+        self._values: dict[str, array[float]] = {}
+        self._next = 0
+        """Where the next sample goes once the ring is full."""
+        self.newest_sec = -math.inf
+
+    def add(self, telemetry: device_pb2.Telemetry, now_sec: float) -> None:
+        for name in KEPT:
+            if name not in self._values and telemetry.HasField(name):
+                self._values[name] = array("f", [math.nan] * len(self._times))
+        _put(self._times, self._next, now_sec)
+        for name, values in self._values.items():
+            known = telemetry.HasField(name)
+            _put(values, self._next, getattr(telemetry, name) if known else math.nan)
+        self._next = (self._next + 1) % SAMPLES
+        self.newest_sec = now_sec
+
+    def samples(self, since_sec: float) -> list[device_pb2.Telemetry]:
+        first = self._next if len(self._times) == SAMPLES else 0
+        indices = ((first + offset) % SAMPLES for offset in range(len(self._times)))
+        return [self._sample(index) for index in indices if self._times[index] > since_sec]
+
+    def _sample(self, index: int) -> device_pb2.Telemetry:
+        known = {name: values[index] for name, values in self._values.items() if not math.isnan(values[index])}
+        sample = device_pb2.Telemetry(read_at=timestamp(self._times[index]))
+        for name, value in known.items():
+            setattr(sample, name, value)
+        return sample
+
+
+def _put(ring: array[float], index: int, value: float) -> None:
+    if len(ring) < SAMPLES:
+        ring.append(value)
+    else:
+        ring[index] = value
