@@ -22,6 +22,8 @@ _INTERRUPTED_EXIT_CODE = 130
 _COMMANDS = {
     "tune": "Tune a model's operators on a device.",
     "up": "Run tracker and agent for this machine until Ctrl-C.",
+    "time": "Time an artifact on a device.",
+    "run": "Run an artifact once on a device, on real arrays.",
     "status": "Show the fleet, live.",
     "devices": "List devices, or show one.",
     "leases": "List leases, or revoke one.",

@@ -23,6 +23,7 @@ import grpc.aio
 from fleet.client.children import Child, ChildSpec, keep_running
 from fleet.errors import FleetError
 from fleet.rpc import Stub, make_channel
+from fleet.selectors import parse_selector
 from fleet.v1 import fleet_service_pb2
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,16 @@ class LocalFleet:
             ) from None
         finally:
             await channel.close(None)
+
+
+def agent_args_for(selector: str) -> tuple[str, ...]:
+    """Return the arguments of a local agent that serves what a selector is after.
+
+    Raises:
+        InvalidRequest: no selector.
+    """
+    kind = parse_selector(selector).kind
+    return ("--driver", kind) if kind else ()
 
 
 async def _has_devices(stub: Stub, agent_address: str) -> bool:
