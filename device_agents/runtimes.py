@@ -14,7 +14,11 @@ MAX_MESSAGE_CHARS = 4000
 
 
 class Runtime(Protocol):
-    """Runs candidates of one device. A failure that it understands is a CandidateFailed; `classify` reads others."""
+    """Runs candidates of one device. A failure that it understands is a CandidateFailed; `classify` reads others.
+
+    It may have a method `reference()`, which does the same small piece of work some times over and returns how long
+    each took [s]: a few milliseconds in all, on what candidates run on. See device_agents.reference.
+    """
 
     def measure(self, request: measurement_pb2.MeasureRequest, path: str) -> measurement_pb2.Measurement:
         """Time a candidate whose artifact lies at `path`."""
@@ -28,9 +32,29 @@ class Runtime(Protocol):
 class CandidateFailed(Exception):
     """A candidate that did not run to its end, and how."""
 
-    def __init__(self, kind: measurement_pb2.ErrorKind, message: str) -> None:
+    def __init__(self, kind: measurement_pb2.ErrorKind, message: str, *, is_fatal: bool = False) -> None:
+        """Args:
+        is_fatal: the worker cannot run anything after this and ends with its answer, as after a CUDA error that
+            stays with the process.
+        """
         super().__init__(message)
         self.kind = kind
+        self.is_fatal = is_fatal
+
+
+class WorkerEnd(BaseException):
+    """A candidate that took with it what its worker needs, as the connection to a board: the worker ends, too.
+
+    No Exception, so that no result is made of it here: the agent makes one once the worker is gone, by its exit code.
+    """
+
+    exit_code = 70
+
+
+class DeviceLost(WorkerEnd):
+    """The device itself is gone, whatever the candidate."""
+
+    exit_code = 69
 
 
 def classify(error: BaseException) -> CandidateFailed:

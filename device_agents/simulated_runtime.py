@@ -95,6 +95,8 @@ class SimulatedRuntime:
         return Path(path).read_bytes()
 
     def _perform_faults(self, content: bytes) -> None:
+        if _BROKEN:
+            raise CandidateFailed(measurement_pb2.ERROR_KIND_RUN_FAILED, f"still broken: {_BROKEN[0]}")
         word, _, rest = content[:200].decode(errors="replace").partition(":")
         name = word.split(" ")[0].strip()
         if name in FAULTS:
@@ -217,6 +219,15 @@ def _refuse_load(rest: str) -> None:
     raise CandidateFailed(measurement_pb2.ERROR_KIND_LOAD_FAILED, rest or "the artifact cannot be loaded")
 
 
+_BROKEN: list[str] = []
+"""What broke this process for good, as a CUDA error that stays with the context does."""
+
+
+def _break_for_good(message: str) -> None:
+    _BROKEN.append(message)
+    raise CandidateFailed(measurement_pb2.ERROR_KIND_RUN_FAILED, message, is_fatal=True)
+
+
 FAULTS: dict[str, Callable[[str], None]] = {
     "crash": _crash,
     "abort": lambda _: os.abort(),
@@ -236,5 +247,6 @@ FAULTS: dict[str, Callable[[str], None]] = {
     "raise": _raise,
     "bad_arguments": _refuse_arguments,
     "load_failed": _refuse_load,
+    "break": _break_for_good,
 }
 """What a pretend artifact can ask for by its first word."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from device_agents import linux
 from device_agents.frames import HEADER, format_frame, parse_header
-from device_agents.runtimes import MAX_MESSAGE_CHARS, Runtime, classify
+from device_agents.runtimes import MAX_MESSAGE_CHARS, Runtime, WorkerEnd, classify
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 
 _SOCKET_FD = 3
@@ -59,6 +59,11 @@ def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: i
     except (BrokenPipeError, ConnectionResetError):
         # The agent ended the session between a request and its response.
         code = 0
+    except WorkerEnd as end:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(str(end)[:MAX_MESSAGE_CHARS])
+            sys.stderr.flush()
+        code = end.exit_code
     except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run on in the copy of the warm process
         with contextlib.suppress(OSError):
             sys.stderr.write(f"worker failed: {type(error).__name__}: {error}\n")
@@ -85,10 +90,14 @@ def serve(connection: socket.socket, runtime: Runtime) -> None:
             return
         response = answer(worker_pb2.WorkerRequest.FromString(content), runtime)
         connection.sendall(format_frame(response.SerializeToString()))
+        if response.is_last:
+            return
 
 
 def answer(request: worker_pb2.WorkerRequest, runtime: Runtime) -> worker_pb2.WorkerResponse:
     """Run one request; a candidate's failure becomes part of the response."""
+    if request.WhichOneof("kind") == "reference":
+        return worker_pb2.WorkerResponse(reference=worker_pb2.ReferenceResponse(secs=_reference_secs(runtime)))
     is_call = request.WhichOneof("kind") == "call"
     try:
         if is_call:
@@ -99,12 +108,22 @@ def answer(request: worker_pb2.WorkerRequest, runtime: Runtime) -> worker_pb2.Wo
     message = str(failure)[:MAX_MESSAGE_CHARS]
     if is_call:
         return worker_pb2.WorkerResponse(
-            call=session_service_pb2.CallResponse(error=failure.kind, error_message=message)
+            call=session_service_pb2.CallResponse(error=failure.kind, error_message=message), is_last=failure.is_fatal
         )
     measurement = measurement_pb2.Measurement(
         candidate_id=request.measure.candidate_id, error=failure.kind, error_message=message
     )
-    return worker_pb2.WorkerResponse(measurement=measurement)
+    return worker_pb2.WorkerResponse(measurement=measurement, is_last=failure.is_fatal)
+
+
+def _reference_secs(runtime: Runtime) -> list[float]:
+    """Run the runtime's reference kernel, if it has one. What fails is as good as none: no candidate is to blame."""
+    run = getattr(runtime, "reference", None)
+    try:
+        return list(run()) if run is not None else []
+    except Exception as error:  # noqa: BLE001 - outermost edge of the reference kernel, which must cost no candidate
+        sys.stderr.write(f"the reference kernel failed: {error}\n")
+        return []
 
 
 def _receive(connection: socket.socket, size: int) -> bytes | None:

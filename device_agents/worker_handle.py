@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from device_agents.frames import BrokenFrame
 from device_agents.linux import resident_bytes
 from device_agents.output import OutputPipe
+from device_agents.runtimes import DeviceLost
 from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
 from device_agents.worker_link import WorkerLink
 from fleet.v1 import measurement_pb2, worker_pb2
@@ -78,7 +79,7 @@ class WorkerHandle:
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
     async def exchange(self, request: bytes, timeout_sec: float) -> worker_pb2.WorkerResponse:
-        """Send a request and return the response.
+        """Send a request and return the response. A worker that says that it was its last is gone by then.
 
         The worker is dead and gone whenever this raises, also when it is cancelled.
 
@@ -87,7 +88,10 @@ class WorkerHandle:
         """
         answer = self._link.ask(request)
         try:
-            return await self._supervise(answer, timeout_sec)
+            response = await self._supervise(answer, timeout_sec)
+            if response.is_last:
+                await self.kill()
+            return response
         except BaseException:
             answer.cancel()
             await asyncio.shield(self.kill())
@@ -138,6 +142,8 @@ class WorkerHandle:
             )
         if end.signal == signal.SIGXFSZ:
             return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_DISK, self._with_tail("wrote a file beyond the limit"))
+        if end.code == DeviceLost.exit_code:
+            return WorkerLost(measurement_pb2.ERROR_KIND_DEVICE_FAULTED, self._with_tail("lost its device"))
         if any(word in tail for word in _MEMORY_WORDS):
             return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_MEMORY, self._with_tail("could not get memory"))
         if end.signal:

@@ -26,7 +26,7 @@ from fleet.v1 import measurement_pb2 as fleet_dot_v1_dot_measurement__pb2
 from fleet.v1 import session_service_pb2 as fleet_dot_v1_dot_session__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66leet/v1/worker.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x1e\x66leet/v1/session_service.proto\"\xb3\x01\n\rWorkerRequest\x12+\n\x07measure\x18\x01 \x01(\x0b\x32\x18.fleet.v1.MeasureRequestH\x00\x12%\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x15.fleet.v1.CallRequestH\x00\x12/\n\treference\x18\x04 \x01(\x0b\x32\x1a.fleet.v1.ReferenceRequestH\x00\x12\x15\n\rartifact_path\x18\x03 \x01(\tB\x06\n\x04kind\"\xa0\x01\n\x0eWorkerResponse\x12,\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.MeasurementH\x00\x12&\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x16.fleet.v1.CallResponseH\x00\x12\x30\n\treference\x18\x03 \x01(\x0b\x32\x1b.fleet.v1.ReferenceResponseH\x00\x42\x06\n\x04kind\"\x12\n\x10ReferenceRequest\"!\n\x11ReferenceResponse\x12\x0c\n\x04secs\x18\x01 \x03(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66leet/v1/worker.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x1e\x66leet/v1/session_service.proto\"\xb3\x01\n\rWorkerRequest\x12+\n\x07measure\x18\x01 \x01(\x0b\x32\x18.fleet.v1.MeasureRequestH\x00\x12%\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x15.fleet.v1.CallRequestH\x00\x12/\n\treference\x18\x04 \x01(\x0b\x32\x1a.fleet.v1.ReferenceRequestH\x00\x12\x15\n\rartifact_path\x18\x03 \x01(\tB\x06\n\x04kind\"\xb1\x01\n\x0eWorkerResponse\x12,\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.MeasurementH\x00\x12&\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x16.fleet.v1.CallResponseH\x00\x12\x30\n\treference\x18\x03 \x01(\x0b\x32\x1b.fleet.v1.ReferenceResponseH\x00\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\x42\x06\n\x04kind\"\x12\n\x10ReferenceRequest\"!\n\x11ReferenceResponse\x12\x0c\n\x04secs\x18\x01 \x03(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERREQUEST']._serialized_start=96
   _globals['_WORKERREQUEST']._serialized_end=275
   _globals['_WORKERRESPONSE']._serialized_start=278
-  _globals['_WORKERRESPONSE']._serialized_end=438
-  _globals['_REFERENCEREQUEST']._serialized_start=440
-  _globals['_REFERENCEREQUEST']._serialized_end=458
-  _globals['_REFERENCERESPONSE']._serialized_start=460
-  _globals['_REFERENCERESPONSE']._serialized_end=493
+  _globals['_WORKERRESPONSE']._serialized_end=455
+  _globals['_REFERENCEREQUEST']._serialized_start=457
+  _globals['_REFERENCEREQUEST']._serialized_end=475
+  _globals['_REFERENCERESPONSE']._serialized_start=477
+  _globals['_REFERENCERESPONSE']._serialized_end=510
 # @@protoc_insertion_point(module_scope)

@@ -21,14 +21,16 @@ class WorkerRequest(_message.Message):
     def __init__(self, measure: _Optional[_Union[_measurement_pb2.MeasureRequest, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallRequest, _Mapping]] = ..., reference: _Optional[_Union[ReferenceRequest, _Mapping]] = ..., artifact_path: _Optional[str] = ...) -> None: ...
 
 class WorkerResponse(_message.Message):
-    __slots__ = ("measurement", "call", "reference")
+    __slots__ = ("measurement", "call", "reference", "is_last")
     MEASUREMENT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
     measurement: _measurement_pb2.Measurement
     call: _session_service_pb2.CallResponse
     reference: ReferenceResponse
-    def __init__(self, measurement: _Optional[_Union[_measurement_pb2.Measurement, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallResponse, _Mapping]] = ..., reference: _Optional[_Union[ReferenceResponse, _Mapping]] = ...) -> None: ...
+    is_last: bool
+    def __init__(self, measurement: _Optional[_Union[_measurement_pb2.Measurement, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallResponse, _Mapping]] = ..., reference: _Optional[_Union[ReferenceResponse, _Mapping]] = ..., is_last: _Optional[bool] = ...) -> None: ...
 
 class ReferenceRequest(_message.Message):
     __slots__ = ()

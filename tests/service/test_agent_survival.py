@@ -83,6 +83,19 @@ async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worke
     assert not is_alive(crashed.provenance.worker_pid)
 
 
+async def test_a_worker_that_is_broken_for_good_answers_and_ends(bench: Bench) -> None:
+    """As after a CUDA error that stays with its process: the failure is told as it was, the next candidate is clean."""
+    holder = bench.holding(epoch=1)
+    breaking, harmless = await holder.put(b"break:illegal memory access"), await holder.put(b"latency_us:50")
+
+    broken, fine = await holder.measure([request_for(breaking), request_for(harmless)])
+
+    assert [kind_of(broken), kind_of(fine)] == ["RUN_FAILED", "UNSPECIFIED"]
+    assert "illegal memory access" in broken.error_message
+    assert broken.provenance.worker_pid != fine.provenance.worker_pid
+    assert not is_alive(broken.provenance.worker_pid)
+
+
 async def test_daemons_left_by_a_candidate_die(bench: Bench) -> None:
     """A double fork into a session of its own does not get away from the agent."""
     holder = bench.holding(epoch=1)
