@@ -15,13 +15,14 @@ optional package where there is no such hardware, and leaves no library loaded i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from device_agents.reference import DEFAULT_LIMIT
 from fleet.errors import DeviceClosed, DeviceError, NotProgrammable
-from fleet.v1 import device_pb2, session_service_pb2
+from fleet.v1 import device_pb2, measurement_pb2, session_service_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,20 @@ class StraySweeper(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Looks for devices that come while the agent runs."""
+
+    @property
+    def preload(self) -> str | None:
+        """As of the drivers that it makes."""
+        ...
+
+    def appearances(self) -> AsyncIterator[Driver]:
+        """Yield a driver, not yet open, for each device that is new. One that goes stays, and says in its Health that
+        it is away."""
+        ...
+
+
 class Driver(ABC):
     """One device."""
 
@@ -73,11 +88,17 @@ class Driver(ABC):
     checks_architecture: bool = True
     """False where artifacts are no native libraries."""
 
+    reference_limit: float = DEFAULT_LIMIT
+    """Times its usual time that the runtime's reference kernel may take before measurements count as disturbed."""
+
     replaces: tuple[str, ...] = ()
     """Kinds that this one makes superfluous on a machine where both are found: a Raspberry Pi is no mere "cpu"."""
 
     def __init__(self, device_id: str) -> None:
         self.device_id = device_id
+        self.changed: Callable[[], None] = lambda: None
+        """Called by a driver whose inventory is another one now; the agent puts in what tells the tracker."""
+
         self._sweeper: StraySweeper | None = None
         self._state = "new"
 
@@ -98,6 +119,11 @@ class Driver(ABC):
             root: where /proc, /sys and /dev are found.
         """
         return []
+
+    @classmethod
+    def watcher(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> Watcher | None:
+        """Return what watches for more devices of one entry of agent.yaml; None where none can come."""
+        return None
 
     @property
     def name(self) -> str:
@@ -124,7 +150,7 @@ class Driver(ABC):
         self._state = "open"
 
     def inventory(self) -> device_pb2.Inventory:
-        """Return what the hardware is; the same while it is open."""
+        """Return what the hardware is; the same while it is open, unless the driver calls `changed`."""
         self._check_open()
         return self._inventory()
 
@@ -145,6 +171,17 @@ class Driver(ABC):
         """Return readings of this moment; well under a millisecond."""
         self._check_open()
         return self._telemetry()
+
+    async def prepare(self) -> None:
+        """Make the device ready for a worker. Called before each, also for one that follows a failed one.
+
+        Raises:
+            DeviceError: it cannot be made ready.
+        """
+        self._check_open()
+
+    def learn(self, measurement: measurement_pb2.Measurement) -> None:  # noqa: B027 - most drivers see for themselves
+        """Learn what came of a trial."""
 
     def count_trial(self) -> None:  # noqa: B027 - most drivers have nothing to count
         """Learn that a trial ran on the device."""

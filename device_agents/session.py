@@ -14,7 +14,7 @@ from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
 from device_agents.store import ArtifactStore, Incoming
 from device_agents.worker_handle import WorkerHandle, WorkerLost
-from fleet.errors import FleetError, InvalidRequest, LeaseRevoked
+from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire import duration, duration_sec
 
@@ -151,12 +151,16 @@ class Session:
             health = await self.device.health()
             if not health.is_healthy:
                 return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, health.reason)
-            worker = await self._usable_worker()
+            try:
+                worker = await self._usable_worker()
+            except DeviceError as error:
+                return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, str(error))
             provenance = measurement_pb2.Provenance(
                 before=self.device.readings(), worker_pid=worker.pid, epoch=self.claims.epoch
             )
             measurement = await self._measure_in(worker, order, timeout_sec)
             self.device.count_trial(measurement.error_message)
+            self.device.driver.learn(measurement)
             provenance.after.CopyFrom(self.device.readings())
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
@@ -229,9 +233,7 @@ class Session:
                 return self._worker
             if self._worker is not None:
                 await self._worker.kill()
-            starting = asyncio.create_task(
-                self._pool.start_worker(self.device.driver.worker_spec(), self.output.write), name="start-worker"
-            )
+            starting = asyncio.create_task(self._start_worker(), name="start-worker")
             try:
                 self._worker = await asyncio.shield(starting)
             except asyncio.CancelledError:
@@ -239,6 +241,11 @@ class Session:
                 self._worker = await starting
                 raise
             return self._worker
+
+    async def _start_worker(self) -> WorkerHandle:
+        driver = self.device.driver
+        await driver.prepare()
+        return await self._pool.start_worker(driver.worker_spec(), self.output.write)
 
     async def _warm_up(self) -> None:
         try:

@@ -144,6 +144,7 @@ async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Pa
     await driver.open(pool)
     await pool.open()
     try:
+        await driver.prepare()
         worker = await pool.start_worker(driver.worker_spec(), lambda _: None)
         artifact = tmp_path / "artifact.so"
         artifact.write_bytes(b"load_failed: no library")

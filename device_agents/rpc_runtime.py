@@ -1,0 +1,201 @@
+"""Runs candidates on a device behind a TVM RPC server: an Android phone, or a board that speaks nothing else.
+
+The worker process on the agent's machine is the client; tvm_ffi and TVM's runtime libraries have all that it takes.
+The artifact is uploaded, loaded and timed there: times are the server's, without the network.
+
+One session serves many candidates. The server ends it after `session_sec`, so that a kernel that hangs blocks the
+board no longer than that; the runtime opens another before a candidate could run into that end. When the connection
+breaks, the worker ends with it, for nothing behind it can be trusted any more: as a crash of the candidate when the
+server takes the next session, as a fault of the device when it does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from device_agents.filling import make_tile
+from device_agents.runtimes import CandidateFailed, DeviceLost, WorkerEnd
+from device_agents.tvm_rpc_handshake import NotServed, knock, name_with_options
+from device_agents.tvm_runtime import TvmRuntime
+from fleet.v1 import measurement_pb2, session_service_pb2
+from fleet.wire import duration_sec
+
+_SESSION_MASK = 128
+"""TVM numbers the devices of a session from here on: (session + 1) * 128 + type."""
+
+_CONNECT_SEC = 5.0
+_DEFAULT_TIMEOUT_SEC = 60.0
+_SPARE_SEC = 5.0
+"""Of the session's life, beyond the candidate that runs last in it."""
+
+_BROKEN = (
+    *("Channel closes", "SockChannel", "Expected connection to server", "RPCSessionTimeoutError"),
+    *("Connection reset", "Broken pipe", "Connection refused", "No route to host", "ICHECK(this->Read"),
+)
+"""Texts of TVM's errors about the connection, not about what was called over it."""
+
+_TRUNCATED = "file too short"
+_SMALLEST_LIBRARY_BYTES = 4096
+
+
+class RpcRuntime(TvmRuntime):
+    """Runs candidates behind one server."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str = "",
+        device_type: str = "cpu",
+        device_index: int = 0,
+        session_sec: int = 600,
+    ) -> None:
+        """Connect with the first candidate, so that a failure is its result.
+
+        Args:
+            session_sec: after this time the server ends a session.
+        """
+        self._host, self._port, self._key = host, port, key
+        self._wanted = (device_type, device_index)
+        self._session_sec = session_sec
+        self._session: Any = None
+        self._ends_at = 0.0
+        super().__init__(device_type, device_index)
+
+    def measure(self, request: measurement_pb2.MeasureRequest, path: str) -> measurement_pb2.Measurement:
+        """Time a function of the artifact."""
+        timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _DEFAULT_TIMEOUT_SEC
+        with self._connected(timeout_sec):
+            return super().measure(request, path)
+
+    def call(self, request: session_service_pb2.CallRequest, path: str) -> session_service_pb2.CallResponse:
+        """Run a function of the artifact once and return what it computed."""
+        timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _DEFAULT_TIMEOUT_SEC
+        with self._connected(timeout_sec):
+            if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
+                raise CandidateFailed(
+                    measurement_pb2.ERROR_KIND_RUN_FAILED,
+                    "results of a whole model do not come back over TVM RPC yet; call its functions one by one",
+                )
+            return super().call(request, path)
+
+    def _open_device(self, device_type: str, device_index: int) -> Any:
+        if self._session is None:
+            return None
+        # By number: what a session's devices are called is known to this session only.
+        local = self._ffi.device(device_type, device_index)
+        index = self._ffi.get_global_func("rpc.SessTableIndex")(self._session)
+        return self._ffi.device(local.dlpack_device_type() + (index + 1) * _SESSION_MASK, device_index)
+
+    def _host_device(self) -> Any | None:
+        device_type, _ = self._wanted
+        return None if device_type == "cpu" else self._ffi.device("cpu", 0)
+
+    def _load(self, path: str, kind: int) -> Any:
+        if kind != measurement_pb2.MODULE_KIND_RELAX_VM:
+            return super()._load(path, kind)
+        # The Relax VM runs over there: it is told the devices by the numbers that they have there.
+        theirs = self._ffi.device(*self._wanted)
+        ours, self._device = self._device, theirs
+        try:
+            return super()._load(path, kind)
+        finally:
+            self._device = ours
+
+    def _load_library(self, path: str) -> Any:
+        content = Path(path).read_bytes()
+        name = f"{os.path.basename(path).removesuffix('.so')[:48]}.so"  # noqa: PTH119 - cut as text
+        self._session.get_function("tvm.rpc.server.upload")(name, content)
+        try:
+            module = self._ffi.get_global_func("rpc.LoadRemoteModule")(self._session, name)
+        except Exception as error:
+            if _TRUNCATED in str(error) and len(content) >= _SMALLEST_LIBRARY_BYTES:
+                raise CandidateFailed(
+                    measurement_pb2.ERROR_KIND_OUT_OF_DISK,
+                    f"the artifact arrived cut short, as on a full disk: make room on the device ({error})",
+                ) from error
+            raise
+        # Loaded it stays until the session ends; the device's disk is small.
+        self._session.get_function("tvm.rpc.server.remove")(name)
+        return module
+
+    @contextmanager
+    def _connected(self, timeout_sec: float) -> Iterator[None]:
+        """Have a session for this long. An error of the connection ends the worker."""
+        try:
+            if self._session is None or time.monotonic() + timeout_sec > self._ends_at:
+                self._connect(timeout_sec)
+            yield
+        except Exception as error:
+            if not _is_broken(error):
+                raise
+            raise self._end(error) from error
+
+    def _connect(self, timeout_sec: float) -> None:
+        self._modules = {kind: OrderedDict() for kind in self._modules}
+        self._device = self._session = None
+        session_sec = max(self._session_sec, math.ceil(timeout_sec + _SPARE_SEC))
+        name = name_with_options(self._key, session_sec)
+        self._ends_at = time.monotonic() + session_sec - _SPARE_SEC / 2
+        try:
+            with _time_limit(_CONNECT_SEC):
+                self._session = self._ffi.get_global_func("rpc.Connect")(self._host, self._port, name, False)
+                self._device = self._open_device(*self._wanted)
+        except Exception as error:
+            raise DeviceLost(f"no session with the TVM RPC server at {self._address}: {error}") from error
+        self._fill = self._fill_there
+
+    @property
+    def _address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def _end(self, error: Exception) -> WorkerEnd:
+        """Tell a candidate that took its session with it from a device that is gone."""
+        first_line = next((line for line in str(error).splitlines() if line.strip()), "")
+        try:
+            knock(self._host, self._port, self._key, _CONNECT_SEC)
+        except NotServed as gone:
+            return DeviceLost(f"the connection to the device broke ({first_line}), and {gone}")
+        return WorkerEnd(f"the candidate ended the process on the device that ran it ({first_line})")
+
+    def _fill_there(self, tensor: Any) -> None:
+        """Fill what is too large or too odd for `filling`: on the device where its server can, else from here."""
+        try:
+            self._session.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
+        except AttributeError:
+            size = math.prod(tensor.shape) * ((tensor.dtype.bits * tensor.dtype.lanes + 7) // 8)
+            tile = make_tile(str(tensor.dtype).partition("x")[0]) or bytes(1)
+            content = (tile * (size // len(tile) + 1))[:size]
+            self._copy_from(tensor, ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), size)
+
+    def _prepare(self, libraries: Sequence[str]) -> None:
+        """Nothing is loaded here: the device's libraries are the server's."""
+
+
+def _is_broken(error: Exception) -> bool:
+    return any(text in str(error) for text in _BROKEN)
+
+
+@contextmanager
+def _time_limit(limit_sec: float) -> Iterator[None]:
+    """Interrupt what TVM waits for in C++: it looks for signals whenever a system call of its was interrupted."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError(f"no answer within {limit_sec:g} s; it serves another session, or hangs")
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_sec)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)

@@ -1,0 +1,100 @@
+"""The first words between a client and a TVM RPC server, spoken without TVM.
+
+The client sends the magic number, the length of its name, and its name, "client:<key>" with options after a space. The
+server answers with the magic number when it takes the session, with one above it when the key is taken, with two above
+it when it is another's key. All integers are little endian. What is sent must be finished: a server serves one session
+at a time, so a connection that stays silent blocks all others.
+
+`-timeout=` has to be a whole number of seconds: TVM's C++ server dies of a fraction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+_MAGIC = 0xFF271
+_TAKEN, _MISMATCH = _MAGIC + 1, _MAGIC + 2
+_INT = struct.Struct("<i")
+
+
+class NotServed(Exception):
+    """The server is not there, or does not take the session. The text says which and what to do."""
+
+
+def name_with_options(key: str, session_sec: int) -> str:
+    """Return what a client calls itself, without "client:": the key, and when the server is to end the session."""
+    return f"{key} -timeout={session_sec}"
+
+
+def greeting(key: str, session_sec: int) -> bytes:
+    """Return what the client sends."""
+    name = f"client:{name_with_options(key, session_sec)}".encode()
+    return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
+
+
+def check_answer(content: bytes, address: str, key: str) -> None:
+    """Check the first four bytes of the answer.
+
+    Raises:
+        NotServed: the server does not take the session, or it is none of TVM's.
+    """
+    code = _INT.unpack(content)[0] if len(content) == _INT.size else None
+    if code == _MAGIC:
+        return
+    if code == _MISMATCH:
+        raise NotServed(
+            f"the TVM RPC server at {address} has another key than {key!r}; set 'key' to what it was started with "
+            "(a server that is registered at a TVM tracker takes that tracker's clients only)"
+        )
+    if code == _TAKEN:
+        raise NotServed(f"the key {key!r} is in use at {address}")
+    if code is None:
+        raise NotServed(f"{address} closed the connection instead of answering")
+    raise NotServed(f"what listens at {address} is no TVM RPC server")
+
+
+def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
+    """Open and close one session.
+
+    Raises:
+        NotServed: why there was none.
+    """
+    address = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), timeout_sec) as connection:
+            connection.sendall(greeting(key, 1))
+            check_answer(connection.recv(_INT.size, socket.MSG_WAITALL), address, key)
+            length = _INT.unpack(connection.recv(_INT.size, socket.MSG_WAITALL))[0]
+            connection.recv(length, socket.MSG_WAITALL)
+    except TimeoutError:
+        raise NotServed(f"{address} does not answer within {timeout_sec:g} s") from None
+    except (OSError, struct.error) as error:
+        raise NotServed(_unreachable(address, error)) from error
+
+
+async def knock_patiently(host: str, port: int, key: str) -> None:
+    """Open and close one session, however long the server serves others first. Not given up half way but by cancelling.
+
+    Raises:
+        NotServed: why there was none.
+    """
+    address = f"{host}:{port}"
+    writer: asyncio.StreamWriter | None = None
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(greeting(key, 1))
+        check_answer(await reader.read(_INT.size), address, key)
+        await reader.readexactly(_INT.unpack(await reader.readexactly(_INT.size))[0])
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise NotServed(_unreachable(address, error)) from error
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _unreachable(address: str, error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {address}; start the TVM RPC server there"
+    return f"cannot talk to {address}: {error or type(error).__name__}"
