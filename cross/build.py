@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cross import gpu_code
 from cross.targets import make_target
 from cross.toolchains import Linker, find_linker, link
 from fleet.artifacts import Artifact, digest_of
-from fleet.errors import BuildError, DiskFull
+from fleet.errors import BuildError, DiskFull, FleetError
 from fleet.measuring import ModuleKind, TensorSpec
 
 _MESSAGE_LINES = 8
@@ -47,7 +48,10 @@ def build(
 
     target = make_target(target_json)
     try:
-        library = tvm.compile(mod, target=target).mod
+        with gpu_code.compiling(target_json):
+            library = tvm.compile(mod, target=target).mod
+    except FleetError:
+        raise
     except Exception as error:
         raise BuildError(f"{function} does not compile for {target_json}: {last_lines(error)}") from error
     facts = {"function": function, "args": args, "module_kind": ModuleKind.FUNCTIONS}
@@ -79,7 +83,7 @@ def _finish(library: Any, target_json: str, out_dir: Path, facts: dict[str, Any]
         out_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
-            _write(library, linker, Path(scratch), linked)
+            _write(library, target_json, linker, Path(scratch), linked)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"
             artifact = Artifact(
@@ -104,7 +108,7 @@ def _move_into_place(linked: Path, artifact: Artifact) -> None:
     linked.replace(artifact.path)
 
 
-def _write(library: Any, linker: Linker, scratch: Path, output: Path) -> None:
+def _write(library: Any, target_json: str, linker: Linker, scratch: Path, output: Path) -> None:
     """Link what one LLVM module holds directly; let TVM pack everything that imports others or carries constants."""
     if library.kind == "llvm" and not list(library.imports):
         object_file = scratch / "code.o"
@@ -112,7 +116,8 @@ def _write(library: Any, linker: Linker, scratch: Path, output: Path) -> None:
         link(linker, [object_file], output)
         return
 
-    library.export_library(str(output), fcompile=_Packed(linker), workspace_dir=str(scratch))
+    pack = gpu_code.packer(target_json)
+    library.export_library(str(output), fcompile=_Packed(linker), fpack_imports=pack, workspace_dir=str(scratch))
 
 
 class _Packed:
