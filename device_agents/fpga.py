@@ -50,7 +50,7 @@ class FpgaManager:
         self._attributes = root / "sys/class/fpga_manager" / name
         self._firmware_dir = root / "lib/firmware"
         self._overlays = root / "sys/kernel/config/device-tree/overlays"
-        self._device_tree = root / "proc/device-tree"
+        self._device_tree = root / "sys/firmware/devicetree/base"
         self._hanging: asyncio.subprocess.Process | None = None
 
     @property

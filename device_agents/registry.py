@@ -17,6 +17,7 @@ GROUP = "fleet.drivers"
 _BUILT_IN = {
     "cpu": "device_agents.cpu:CpuDriver",
     "simulated": "device_agents.simulated:SimulatedDriver",
+    "zynq": "device_agents.zynq:ZynqDriver",
 }
 """Known even where the package's metadata is missing, as in a plain copy on a board."""
 

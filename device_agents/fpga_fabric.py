@@ -1,0 +1,229 @@
+"""What the fabric of one board holds: programs it, remembers the last good bitstream, goes back to it when one fails.
+
+The memory lasts longer than the agent: images and `state.json` in a directory of the board's own. After a restart the
+fabric counts as programmed only if the machine has not been booted since and the kernel says that it operates. What
+was under way when the agent died is not known, and said so: `state.json` says "not loaded" before a load begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from device_agents.bitstream import Bitstream, parse_bitstream
+from device_agents.fpga import OPERATING, FpgaManager
+from fleet.errors import FleetError, ProgrammingFailed
+from fleet.v1 import session_service_pb2
+from fleet.wire import duration_sec
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_SEC = 30.0
+_SHOWN_DIGITS = len("sha256:") + 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One bitstream in the fabric: a full one, or a partial one on top of it."""
+
+    digest: str
+    """ "sha256:<hex>" of the file as it was put."""
+
+    design: str = ""
+    is_partial: bool = False
+    registers_yaml: str = ""
+    """What artifacts can call; empty: nothing."""
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"{self.design or 'unnamed'} ({self.digest[:_SHOWN_DIGITS]})"
+
+
+class Fabric:
+    """The fabric of one board."""
+
+    def __init__(self, manager: FpgaManager, directory: Path, boot_id: str) -> None:
+        self._manager = manager
+        self._directory = directory
+        self._boot_id = boot_id
+        self._layers: list[Layer] = []
+        """The last good ones, the full one first."""
+
+        self._is_loaded = False
+        self._fault = ""
+        self._lock = asyncio.Lock()
+        self._under_way: asyncio.Task[bool] | None = None
+
+    def open(self) -> None:
+        """Recall what an earlier agent loaded."""
+        try:
+            state = json.loads((self._directory / "state.json").read_text())
+            self._layers = [Layer(**layer) for layer in state["layers"]]
+            is_same_boot = state["boot_id"] == self._boot_id
+            was_loaded = bool(state["is_loaded"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        self._is_loaded = was_loaded and is_same_boot and self._manager.state == OPERATING
+
+    @property
+    def digest(self) -> str:
+        """Of what was programmed last; empty: not known."""
+        return self._layers[-1].digest if self._is_loaded and self._layers else ""
+
+    @property
+    def registers_yaml(self) -> str:
+        """What artifacts can call of it."""
+        return self._layers[-1].registers_yaml if self._is_loaded and self._layers else ""
+
+    @property
+    def fault(self) -> str:
+        """Why the board cannot take a lease; empty: it can."""
+        if self._manager.is_hanging:
+            return "a write to the FPGA manager hangs in the kernel; reboot the board"
+        if self._fault and self._manager.state != OPERATING:
+            return self._fault
+        return ""
+
+    async def program(
+        self,
+        path: Path,
+        request: session_service_pb2.ProgramRequest,
+        check: Callable[[Bitstream], None],
+    ) -> bool:
+        """Program it; False when it holds this already. Goes on to its end when the caller is cancelled.
+
+        Args:
+            check: refuses what is for another chip.
+
+        Raises:
+            InvalidRequest: no bitstream, or not for this board.
+            ProgrammingFailed: it did not come up; the message says what it holds now.
+        """
+        # Cut off in the middle, nobody could tell what the fabric holds. `settle` waits for the end.
+        task = asyncio.create_task(self._program(path, request, check), name="program the fabric")
+        task.add_done_callback(_retrieve)
+        self._under_way = task
+        return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Return when nothing is being programmed any more."""
+        if self._under_way is not None:
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    async def _program(
+        self,
+        path: Path,
+        request: session_service_pb2.ProgramRequest,
+        check: Callable[[Bitstream], None],
+    ) -> bool:
+        async with self._lock:
+            bitstream = await asyncio.to_thread(lambda: parse_bitstream(path.read_bytes()))
+            check(bitstream)
+            layer = Layer(
+                digest=request.bitstream_digest,
+                design=bitstream.design,
+                is_partial=request.is_partial,
+                registers_yaml=request.registers_yaml,
+            )
+            if self._holds(layer) and not request.force:
+                self._layers[-1] = layer  # another description of the same registers costs nothing
+                self._save()
+                return False
+            if layer.is_partial and not self._is_loaded:
+                raise ProgrammingFailed(
+                    "a partial bitstream goes into a running design, and this agent has loaded none since the board's "
+                    "start; program the full bitstream that it belongs to first"
+                )
+            timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _TIMEOUT_SEC
+            await self._load_new(layer, bitstream.image, timeout_sec)
+            return True
+
+    async def _load_new(self, layer: Layer, image: bytes, timeout_sec: float) -> None:
+        self._is_loaded = False
+        self._save()
+        try:
+            await self._load(layer, image, timeout_sec)
+        except FleetError as error:
+            logger.warning("programming failed", extra={"bitstream": layer.shown, "error": str(error)})
+            raise ProgrammingFailed(f"{layer.shown} was not loaded: {error}. {await self._go_back()}") from error
+        layers = [*self._layers, layer] if layer.is_partial else [layer]
+        self._layers = [*[kept for kept in layers[:-1] if kept.digest != layer.digest], layer]
+        self._is_loaded = True
+        self._fault = ""
+        await asyncio.to_thread(self._keep, layer, image)
+        self._save()
+        logger.info("fabric programmed", extra={"bitstream": layer.shown, "partial": layer.is_partial})
+
+    async def _go_back(self) -> str:
+        """Load the last good layers again; return what came of it."""
+        if not self._layers:
+            return "There is no earlier bitstream to go back to"
+        try:
+            for layer in self._layers:
+                image = await asyncio.to_thread(self._image_path(layer).read_bytes)
+                await self._load(layer, image, _TIMEOUT_SEC)
+        except (FleetError, OSError) as error:
+            self._fault = (
+                f"programming failed, and so did going back to {self._layers[-1].shown}: {error}; "
+                "repair the board, then restart its agent"
+            )
+            return f"Going back to {self._layers[-1].shown} failed, too: {error}"
+        self._is_loaded = True
+        self._fault = ""
+        self._save()
+        return f"The last good one, {self._layers[-1].shown}, was loaded again"
+
+    async def _load(self, layer: Layer, image: bytes, timeout_sec: float) -> None:
+        name = layer.digest.removeprefix("sha256:")[:16]
+        await self._manager.load(image, name=name, is_partial=layer.is_partial, timeout_sec=timeout_sec)
+
+    def _holds(self, layer: Layer) -> bool:
+        return (
+            self._is_loaded
+            and (self._layers[-1].digest, self._layers[-1].is_partial) == (layer.digest, layer.is_partial)
+            and self._manager.state == OPERATING
+        )
+
+    def _image_path(self, layer: Layer) -> Path:
+        return self._directory / f"{layer.digest.removeprefix('sha256:')}.image"
+
+    def _keep(self, layer: Layer, image: bytes) -> None:
+        """Keep the image to go back to, and only those of the present layers. Without room there is no way back."""
+        kept = {self._image_path(each) for each in self._layers}
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for path in self._directory.glob("*.image"):
+                if path not in kept:
+                    path.unlink()
+            fresh = self._directory / "incoming"
+            fresh.write_bytes(image)
+            fresh.replace(self._image_path(layer))
+
+    def _save(self) -> None:
+        state = {
+            "boot_id": self._boot_id,
+            "is_loaded": self._is_loaded,
+            "layers": [asdict(layer) for layer in self._layers],
+        }
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            fresh = self._directory / "state.new"
+            fresh.write_text(json.dumps(state))
+            fresh.replace(self._directory / "state.json")
+        except OSError as error:
+            logger.warning("cannot remember what the fabric holds", extra={"error": str(error)})
+            with contextlib.suppress(OSError):
+                # What it says is no longer true.
+                (self._directory / "state.json").unlink()
+
+
+def _retrieve(task: asyncio.Task[bool]) -> None:
+    """Take the outcome of a task whose caller may be gone."""
+    if not task.cancelled() and task.exception() is not None:
+        logger.debug("programming ended with an error", extra={"error": str(task.exception())})
