@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import logging
 import os
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -17,8 +21,16 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, instead of init."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Become the parent of every descendant whose own parent ends, instead of init.
+
+    Where that cannot be asked for (qemu-user 7 does not know it), what a crashed kernel leaves behind goes to init.
+    """
+    try:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        logger.warning("orphans cannot be adopted on this system")
 
 
 def children_of(pid: int) -> list[int]:

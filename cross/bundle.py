@@ -1,0 +1,242 @@
+"""Runtime bundles: one archive with all that a board needs to run the agent. Unpack and start.
+
+    fleet-agent/
+      run, start.py           check the machine, then run the agent
+      fleet-agent.service     a systemd user unit; README.txt tells how
+      bundle.json             what it is for, and its digest
+      lib/                    our code, TVM's runtime without its compiler, and the packages that the agent imports
+
+Two bundles of the same input are the same bytes: sorted, with fixed times and owners. They are kept in the cache by
+the digest of their input.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import lzma
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cross.boards import find_board, load_boards
+from cross.bundle_code import code_files
+from cross.bundle_wheels import FROM_SYSTEM, Platform, fetch, kept_files, needed_libc, requirements
+from fleet.config import cache_dir
+from fleet.errors import ConfigError
+
+FOLDER = "fleet-agent"
+"""What an archive unpacks into."""
+
+MACHINES = ("aarch64", "armv7l", "x86_64")
+_FILES = Path(__file__).with_name("bundle_files")
+_EXECUTABLE = {"run"}
+_TIME = 1_577_836_800
+"""2020-01-01, of every file: zip, tar and Python's caches all take it."""
+
+_COMPRESSION = 6
+"""xz's own default: 9 saves 2% and takes three times the memory to unpack, 65 MB, which small boards miss."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A finished archive."""
+
+    path: Path
+    digest: str
+    """Of its input, "sha256:<hex>"; also in its bundle.json."""
+
+    platform: Platform
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a bundle is asked for."""
+
+    board: str
+    """For people: the board's name, or the machine's."""
+
+    title: str
+    platform: Platform
+    extra: tuple[str, ...] = ()
+    """Packages beyond what the agent needs, as "numpy"; without what these themselves need."""
+
+
+def wish_for(board: str, *, python: str = "3.11", libc: str | None = None, extra: tuple[str, ...] = ()) -> Wish:
+    """Return the wish for a board's name, or for a machine as `uname -m` says ("aarch64").
+
+    Raises:
+        ConfigError: no such board, or none that an agent of ours can run on.
+    """
+    if board in MACHINES:
+        return Wish(board=board, title=board, platform=_platform(board, libc, python), extra=extra)
+    try:
+        found = find_board(board)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; or name a machine: {', '.join(MACHINES)}") from None
+    family, _, version = found.libc.partition(" ")
+    if family != "glibc" or found.arch not in MACHINES:
+        raise ConfigError(
+            f"{found.title}: there is no bundle for {found.arch or 'it'} with {found.libc}; agents run on Linux with "
+            f"glibc on {', '.join(MACHINES)}"
+        )
+    return Wish(board=board, title=found.title, platform=_platform(found.arch, libc or version, python), extra=extra)
+
+
+def known_boards() -> list[str]:
+    """Return the boards that there can be bundles for."""
+    return [name for name, board in load_boards().items() if board.libc.startswith("glibc") and board.arch in MACHINES]
+
+
+def make_bundle(wish: Wish, say: Say) -> Bundle:
+    """Make a bundle in the cache, or find it there.
+
+    Args:
+        say: told what is being done, a sentence each.
+
+    Raises:
+        ConfigError: a package cannot be had, or the disk is too small.
+    """
+    try:
+        return _make(wish, say)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(f"no space for the bundle in {cache_dir()}: {error.strerror}; free 300 MB there") from error
+
+
+def save(bundle: Bundle, output: Path) -> None:
+    """Copy a bundle to where it is wanted: all of it, or nothing.
+
+    Raises:
+        ConfigError: the disk is too small, or the place cannot be written.
+    """
+    folder = output.parent
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < bundle.size_bytes:
+            raise ConfigError(
+                f"{output}: the bundle takes {bundle.size_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free"
+            )
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".bundle-") as scratch:
+            part = Path(scratch) / output.name
+            shutil.copyfile(bundle.path, part)
+            part.replace(output)
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _platform(machine: str, libc: str | None, python: str) -> Platform:
+    for name, version in (("--libc", libc or "2.36"), ("--python", python)):
+        major, _, minor = version.partition(".")
+        if not (major.isdigit() and minor.isdigit()):
+            raise ConfigError(f"{name} {version}: expected a version with two numbers, as in 2.36 or 3.11")
+    if tuple(map(int, python.split("."))) < (3, 11):
+        raise ConfigError(f"--python {python}: the agent needs Python 3.11 or newer")
+    return Platform(machine=machine, libc=libc or "2.36", python=python)
+
+
+def _make(wish: Wish, say: Say) -> Bundle:
+    wheels = fetch(wish.platform, requirements(wish.platform, wish.extra), say)
+    files = _bundle_files(wish, wheels)
+    digest = _digest(files)
+    files["bundle.json"] = _described(wish, wheels, digest)
+    path = cache_dir() / "bundles" / f"{wish.platform.machine}-{digest[:16]}.tar.xz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        total = sum(map(len, files.values()))
+        say(f"packing {len(files)} files, {total / 1e6:.0f} MB")
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix="packing-") as scratch:
+            part = Path(scratch) / path.name
+            _pack(files, part)
+            part.replace(path)
+    return Bundle(path=path, digest=f"sha256:{digest}", platform=wish.platform, size_bytes=path.stat().st_size)
+
+
+def _bundle_files(wish: Wish, wheels: list[Path]) -> dict[str, bytes]:
+    """Return path below the bundle's folder to content, without bundle.json."""
+    files = {f"lib/{name}": content for name, content in code_files().items()}
+    for wheel in wheels:
+        files |= {f"lib/{name}": content for name, content in kept_files(wheel)}
+    files |= native_files(wish.platform)
+    words = {
+        "TITLE": wish.title,
+        "MACHINE": wish.platform.machine,
+        "LIBC": needed_libc(wheels),
+        "PYTHON": wish.platform.python,
+        "NEEDS": _needs(wish.platform),
+        "CONTENTS": "".join(f"    {wheel.name.split('-')[0]} {wheel.name.split('-')[1]}\n" for wheel in wheels),
+    }
+    for path in sorted(_FILES.iterdir()):
+        if path.is_file():
+            files[path.name] = _filled(path.read_text(), words).encode()
+    return files
+
+
+def native_files(platform: Platform) -> dict[str, bytes]:
+    """Return the libraries of ours that are built for the machine."""
+    return {}
+
+
+def _needs(platform: Platform) -> str:
+    packages = FROM_SYSTEM.get(platform.machine, {}).values()
+    if not packages:
+        return ""
+    return f"\nSome packages come from the board's own system: apt install {' '.join(packages)}\n"
+
+
+def _described(wish: Wish, wheels: list[Path], digest: str) -> bytes:
+    content = {
+        "board": wish.board,
+        "machine": wish.platform.machine,
+        "libc": needed_libc(wheels),
+        "python": wish.platform.python,
+        "from_system": FROM_SYSTEM.get(wish.platform.machine, {}),
+        "packages": [wheel.name for wheel in wheels],
+        "digest": f"sha256:{digest}",
+    }
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for name, value in words.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(str(_COMPRESSION).encode())
+    for name, content in sorted(files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _pack(files: Mapping[str, bytes], path: Path) -> None:
+    folders = {parent for name in files for parent in map(str, Path(FOLDER, name).parents) if parent != "."}
+    with (
+        lzma.open(path, "wb", preset=_COMPRESSION) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for folder in sorted(folders):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o755, _TIME
+            archive.addfile(member)
+        for name, content in sorted(files.items(), key=_packing_order):
+            member = tarfile.TarInfo(f"{FOLDER}/{name}")
+            member.size, member.mtime = len(content), _TIME
+            member.mode = 0o755 if name in _EXECUTABLE or name.endswith(".so") else 0o644
+            archive.addfile(member, io.BytesIO(content))
+
+
+def _packing_order(item: tuple[str, bytes]) -> tuple[str, str]:
+    """Put like beside like, which compresses better: all libraries, then all Python."""
+    return Path(item[0]).suffix, item[0]

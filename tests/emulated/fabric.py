@@ -1,0 +1,85 @@
+"""The fabric of an emulated board: one of the designs of examples/zynq_gemm_i8, simulated behind the board's window.
+
+    with emulated_fabric(root / "dev/uio0", sysfs_root=root) as fabric:
+        fabric.load("gemm_i8")
+
+The simulation is a process of this machine that maps the same file as the board's programs. `load` is what a bitstream
+does to a real fabric: whatever ran before is gone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from examples.zynq_gemm_i8.sim.build import build
+from tests.emulated.cache import cache_dir, locked
+
+WINDOW_BYTES = 0x4000
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
+
+
+def registers_yaml(name: str = "registers") -> str:
+    """Return a description that lies beside the designs."""
+    return (EXAMPLE / f"{name}.yaml").read_text()
+
+
+def simulation() -> Path:
+    """Return the program that simulates the designs, built if need be."""
+    with locked("fabric"):
+        return build(cache_dir() / "fabric")
+
+
+class EmulatedFabric:
+    """A window and what answers in it."""
+
+    def __init__(self, window: Path) -> None:
+        self.window = window
+        self.design = ""
+        self._process: subprocess.Popen[str] | None = None
+        window.parent.mkdir(parents=True, exist_ok=True)
+        window.write_bytes(bytes(WINDOW_BYTES))
+
+    @property
+    def pid(self) -> int:
+        """Of the simulation, for tests that stop it."""
+        if self._process is None:
+            raise RuntimeError("nothing was loaded")
+        return self._process.pid
+
+    def load(self, design: str) -> None:
+        """Put a design into the fabric and return when it answers."""
+        self.clear()
+        command = [str(simulation()), design, str(self.window)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = process
+        if process.stdout is None or process.stdout.readline().strip() != "ready":
+            self.clear()
+            raise RuntimeError(f"the simulation of {design} did not start")
+        self.design = design
+
+    def clear(self) -> None:
+        """Leave the fabric empty: nothing answers any more."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+        self._process, self.design = None, ""
+
+
+@contextmanager
+def emulated_fabric(window: Path, *, sysfs_root: Path | None = None) -> Iterator[EmulatedFabric]:
+    """Make the window, known as the UIO device "fabric" below `sysfs_root` where that is given; gone afterwards."""
+    if sysfs_root is not None:
+        entry = sysfs_root / "sys/class/uio" / window.name
+        (entry / "maps/map0").mkdir(parents=True, exist_ok=True)
+        (entry / "name").write_text("fabric\n")
+        (entry / "maps/map0/size").write_text(f"{WINDOW_BYTES:#x}\n")
+    fabric = EmulatedFabric(window)
+    try:
+        yield fabric
+    finally:
+        fabric.clear()
