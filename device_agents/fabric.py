@@ -1,0 +1,142 @@
+"""Reads the description of a fabric: what a bitstream makes of it, in registers, buffers, and functions for artifacts.
+
+It lies beside the bitstream as YAML (examples/zynq_gemm_i8/registers.yaml is a whole one) and travels with Program:
+
+    name: gemm_i8
+    clock_hz: 100_000_000
+    window: {uio: fabric, size_bytes: 0x4000}       # name in /sys/class/uio, or number; or mem: ADDRESS
+    identity: {register: id, value: 0x474d4938}     # read before the first use: these registers are this bitstream's
+    registers:
+      ctrl: {offset: 0x00}
+      id: {offset: 0x04, access: ro}
+      m: {offset: 0x0c, width: 10}
+    buffers:
+      a: {offset: 0x1000, size_bytes: 4096}         # memory of the design inside the window
+    reset:
+      - {write: ctrl, value: 2}
+    functions:
+      gemm_i8:                                      # artifacts call it "fabric.gemm_i8"
+        parameters:
+          - {name: a, type: tile, dtype: int8, rows: m, columns: k, stride: a_stride}
+          - {name: m, type: int, min: 1, max: 256}
+        steps:
+          - {copy_in: a, buffer: a}
+          - {write: m, value: m}
+          - {wait: ctrl, mask: 1, equals: 0, timeout_ms: 1000}
+          - {copy_out: c, buffer: c}
+        cycles: cycles                              # register with the clock cycles that the call took
+
+A tile is a matrix in main memory: artifacts pass the address of its first element, and integers for all else. Offsets
+are bytes from the start of the window; every access is 32 bits wide, `width` says how many of them count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import yaml
+
+from device_agents.fabric_checks import check_description
+from device_agents.fabric_words import (
+    Buffer,
+    CopyIn,
+    CopyOut,
+    Description,
+    Function,
+    Identity,
+    Parameter,
+    Register,
+    Step,
+    Wait,
+    Window,
+    Write,
+)
+from fleet.config import nearest, parse
+from fleet.errors import ConfigError
+
+T = TypeVar("T")
+
+_STEPS: dict[str, type[Step]] = {"write": Write, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    name: str
+    clock_hz: float
+    window: dict[str, Any]
+    registers: dict[str, Any]
+    functions: dict[str, Any]
+    buffers: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any] | None = None
+    reset: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FunctionDocument:
+    parameters: list[Any]
+    steps: list[Any]
+    cycles: str | None = None
+
+
+def parse_description(text: str, *, where: str = "registers.yaml") -> Description:
+    """Read and check a description.
+
+    Raises:
+        ConfigError: no YAML, an unknown key, or something that cannot work; the message says which and what to do.
+    """
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is no YAML: {error}") from error
+    document = parse(_Document, _mapping(content, where), where=where)
+    description = Description(
+        name=document.name,
+        clock_hz=document.clock_hz,
+        window=parse(Window, document.window, where=f"{where}: window"),
+        identity=parse(Identity, document.identity, where=f"{where}: identity") if document.identity else None,
+        registers=_named(Register, document.registers, f"{where}: registers"),
+        buffers=_named(Buffer, document.buffers, f"{where}: buffers"),
+        reset=_steps(document.reset, f"{where}: reset"),
+        functions={
+            name: _function(values, f"{where}: functions: {name}") for name, values in document.functions.items()
+        },
+    )
+    check_description(description, where=where)
+    return description
+
+
+def _function(values: Any, where: str) -> Function:
+    document = parse(_FunctionDocument, _mapping(values, where), where=where)
+    parameters = tuple(
+        parse(Parameter, _mapping(entry, f"{where}: parameters"), where=f"{where}: parameters[{index}]")
+        for index, entry in enumerate(document.parameters)
+    )
+    return Function(parameters=parameters, steps=_steps(document.steps, where), cycles=document.cycles)
+
+
+def _steps(entries: Sequence[Any], where: str) -> tuple[Step, ...]:
+    return tuple(_step(entry, f"{where}: steps[{index}]") for index, entry in enumerate(entries))
+
+
+def _step(values: Any, where: str) -> Step:
+    mapping = _mapping(values, where)
+    kinds = [key for key in mapping if key in _STEPS]
+    if len(kinds) != 1:
+        first = str(next(iter(mapping), ""))
+        raise ConfigError(f"{where}: a step is one of {', '.join(_STEPS)}, found {first!r}{nearest(first, _STEPS)}")
+    return parse(_STEPS[kinds[0]], mapping, where=where)
+
+
+def _named(cls: type[T], entries: Mapping[str, Any], where: str) -> dict[str, T]:
+    return {
+        name: parse(cls, _mapping(values, f"{where}: {name}"), where=f"{where}: {name}")
+        for name, values in entries.items()
+    }
+
+
+def _mapping(values: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: expected 'key: value' entries, found {values!r}")
+    return values

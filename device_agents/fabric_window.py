@@ -1,0 +1,120 @@
+"""Maps the register window of a fabric: /dev/uioN, or a piece of /dev/mem.
+
+https://docs.kernel.org/driver-api/uio-howto.html describes what a kernel shows of UIO devices.
+
+Each access is one 32-bit load or store, whatever is read or written: wider ones, as memcpy makes them, are faults or
+nonsense to most designs. That is what assigning to and slicing an array of c_uint32 does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from device_agents.fabric_program import FabricDead
+from device_agents.fabric_words import WORD_BYTES, Window
+
+_UIO_CLASS = Path("sys/class/uio")
+_UIO_REMEDY = (
+    "run the agent as root, or give its user the device, as by the udev rule "
+    '\'SUBSYSTEM=="uio", GROUP="uio", MODE="0660"\' and `adduser USER uio`'
+)
+_MEM_REMEDY = "run the agent as root, or use UIO (window: {uio: NAME}), which needs no more than a udev rule"
+
+
+class MappedWindow:
+    """A window that is mapped into this process. It stays so until the process ends."""
+
+    def __init__(self, path: Path, size_bytes: int, offset: int, remedy: str) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_SYNC | os.O_CLOEXEC)
+        except PermissionError as error:
+            raise FabricDead(f"no permission for {path}, the register window; {remedy}") from error
+        except OSError as error:
+            raise FabricDead(f"the register window {path} cannot be opened: {error.strerror}") from error
+        try:
+            mapped = mmap.mmap(descriptor, size_bytes, offset=offset)
+        except (OSError, ValueError) as error:
+            raise FabricDead(
+                f"{size_bytes:#x} bytes of {path} cannot be mapped ({error}); the window is smaller than described"
+            ) from error
+        finally:
+            os.close(descriptor)
+        self._words = (ctypes.c_uint32 * (size_bytes // WORD_BYTES)).from_buffer(mapped)
+
+    def read(self, offset: int) -> int:
+        """Read one word."""
+        return self._words[offset // WORD_BYTES]
+
+    def write(self, offset: int, value: int) -> None:
+        """Write one word."""
+        self._words[offset // WORD_BYTES] = value
+
+    def read_bytes(self, offset: int, size_bytes: int) -> bytes:
+        """Read whole words, one after the other."""
+        first = offset // WORD_BYTES
+        words = self._words[first : first + size_bytes // WORD_BYTES]
+        return struct.pack(f"<{len(words)}I", *words)
+
+    def write_bytes(self, offset: int, content: bytes) -> None:
+        """Write whole words, one after the other."""
+        first, count = offset // WORD_BYTES, len(content) // WORD_BYTES
+        self._words[first : first + count] = list(struct.unpack(f"<{count}I", content))
+
+
+def open_window(window: Window, root: Path = Path("/")) -> MappedWindow:
+    """Map the window that a description names.
+
+    Args:
+        root: where /dev and /sys are found.
+
+    Raises:
+        FabricDead: there is none of that name, it is smaller than described, or this user may not open it.
+    """
+    if window.mem is not None:
+        return MappedWindow(root / "dev/mem", window.size_bytes, window.mem, _MEM_REMEDY)
+    name = _uio_device(window.uio, root)
+    size = _uio_size(root / _UIO_CLASS / name / "maps/map0/size")
+    if size is not None and size < window.size_bytes:
+        raise FabricDead(
+            f"/dev/{name} is {size:#x} bytes, but the description says {window.size_bytes:#x}; correct window: "
+            "size_bytes, or the reg property in the device tree"
+        )
+    return MappedWindow(root / "dev" / name, window.size_bytes, 0, _UIO_REMEDY)
+
+
+def _uio_device(wanted: str | int | None, root: Path) -> str:
+    """Return "uioN" for a number, or for the name that the kernel shows."""
+    if isinstance(wanted, int):
+        if not (root / "dev" / f"uio{wanted}").exists():
+            raise FabricDead(_missing(f"/dev/uio{wanted}"))
+        return f"uio{wanted}"
+    names = {}
+    for entry in sorted((root / _UIO_CLASS).glob("uio*")):
+        names[_text(entry / "name")] = entry.name
+    if wanted not in names:
+        shown = ", ".join(sorted(names)) or "none"
+        raise FabricDead(_missing(f"a UIO device called {wanted!r} (there are: {shown})"))
+    return names[str(wanted)]
+
+
+def _missing(what: str) -> str:
+    return (
+        f"there is no {what}; load uio_pdrv_genirq and give the design a node with "
+        'compatible = "generic-uio" in the device tree (or its overlay)'
+    )
+
+
+def _uio_size(path: Path) -> int | None:
+    text = _text(path)
+    return int(text, 0) if text else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
