@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 GROUP = "fleet.drivers"
 _BUILT_IN = {
     "cpu": "device_agents.cpu:CpuDriver",
+    "opencl": "device_agents.opencl:OpenClDriver",
     "simulated": "device_agents.simulated:SimulatedDriver",
     "zynq": "device_agents.zynq:ZynqDriver",
 }

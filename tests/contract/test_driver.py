@@ -21,7 +21,7 @@ from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
 
-DRIVERS = ["cpu", "simulated", "zynq"]
+DRIVERS = ["cpu", "opencl", "simulated", "zynq"]
 _GIB = 1024**3
 
 

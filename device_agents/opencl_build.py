@@ -1,0 +1,98 @@
+"""Compiles the OpenCL plug-in (device_agents/opencl_plugin, C++) for the TVM that is installed: once, about 6 s.
+
+TVM's C++ classes differ from one release to the next, so the file's name depends on the versions of TVM and tvm-ffi,
+the sources and the compiler. It appears by a rename: processes that build at the same time do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from fleet.config import cache_dir
+from fleet.errors import BuildError, ConfigError
+from fleet.tvm_versions import check_versions, tvm_ffi_version, tvm_version
+
+_SOURCES = Path(__file__).with_name("opencl_plugin")
+_COMPILERS = ("g++", "clang++", "c++")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+_LOADER = "-l:libOpenCL.so.1"
+_TIMEOUT_SEC = 300
+_LOG_LINES = 12
+
+
+def built_for() -> str:
+    """Return what a plug-in for the installed TVM says that it was built for."""
+    return f"apache-tvm {tvm_version()}, apache-tvm-ffi {tvm_ffi_version()}"
+
+
+def plugin_path(folder: Path | None = None) -> Path | None:
+    """Return where the plug-in for this TVM lies or will lie, below `folder`; None without a C++ compiler."""
+    compiler = _compiler()
+    if compiler is None:
+        return None
+    digest = hashlib.sha256()
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    status = Path(compiler).resolve().stat()
+    digest.update(f"{compiler} {status.st_size} {status.st_mtime_ns} {built_for()} {_FLAGS}".encode())
+    name = f"libfleet_opencl-{tvm_version()}-{digest.hexdigest()[:16]}.so"
+    return (folder or cache_dir() / "opencl") / name
+
+
+def ensure_plugin(folder: Path | None = None) -> Path:
+    """Return the plug-in, compiled now if it was not before.
+
+    Raises:
+        ConfigError: no compiler, no OpenCL headers, or a TVM that does not work.
+        BuildError: it does not compile; the compiler's last lines are in the message.
+    """
+    check_versions()
+    path = plugin_path(folder)
+    if path is None:
+        raise ConfigError(
+            f"no C++ compiler ({', '.join(_COMPILERS)}) for the OpenCL plug-in; on Debian: apt install g++"
+        )
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as scratch:
+        output = Path(scratch) / path.name
+        _compile(output)
+        output.replace(path)
+    return path
+
+
+def _compile(output: Path) -> None:
+    command = [_compiler() or _COMPILERS[0], *_FLAGS, f'-DFLEET_BUILT_FOR="{built_for()}"']
+    command += [f"-I{_package(name) / 'include'}" for name in ("tvm", "tvm_ffi")]
+    command += [*map(str, sorted(_SOURCES.glob("*.cc"))), "-o", str(output), _LOADER]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SEC, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"compiling the OpenCL plug-in took over {_TIMEOUT_SEC} s", "BUILD_TIMEOUT") from error
+    if done.returncode == 0:
+        return
+    if "CL/cl.h" in done.stderr:
+        raise ConfigError(
+            "the header CL/cl.h is missing for the OpenCL plug-in; on Debian: apt install opencl-c-headers"
+        )
+    if "libOpenCL.so.1" in done.stderr:
+        raise ConfigError("libOpenCL.so.1 is missing for the OpenCL plug-in; on Debian: apt install ocl-icd-libopencl1")
+    log = "\n".join(done.stderr.strip().splitlines()[:_LOG_LINES])
+    raise BuildError(f"the OpenCL plug-in does not compile for {built_for()}:\n{log}")
+
+
+def _compiler() -> str | None:
+    return next((found for name in _COMPILERS if (found := shutil.which(name))), None)
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"the package {name} is not installed")
+    return Path(next(iter(spec.submodule_search_locations)))
