@@ -88,6 +88,9 @@ class Driver(ABC):
     checks_architecture: bool = True
     """False where artifacts are no native libraries."""
 
+    has_fabric: bool = False
+    """True where bitstreams can be put and `program` does something."""
+
     reference_limit: float = DEFAULT_LIMIT
     """Times its usual time that the runtime's reference kernel may take before measurements count as disturbed."""
 
@@ -134,6 +137,11 @@ class Driver(ABC):
     def resource(self) -> str:
         """Devices with the same resource are never measured at the same time."""
         return self.name
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Logical CPUs of this host that its workers are kept on, once it is open; empty: any."""
+        return ()
 
     async def open(self, sweeper: StraySweeper) -> None:
         """Find the hardware.

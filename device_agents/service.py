@@ -16,7 +16,7 @@ from device_agents.session import Session
 from device_agents.sessions import SessionTable
 from device_agents.store import ArtifactStore
 from fleet.artifacts import check_architecture
-from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, Unauthenticated
+from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgrammable, Unauthenticated
 from fleet.pieces import DamagedPiece, Inflater
 from fleet.v1 import lease_pb2, measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
@@ -163,11 +163,12 @@ async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sess
     while piece is not None:
         with store.receive(piece.digest, piece.size_bytes) as incoming:
             digests.append(piece.digest)
-            header = _Header(session)
+            header = _Header(session, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
             while True:
-                chunk = _content(piece, inflater)
-                incoming.write(chunk)
-                header.take(chunk)
+                async with session.device.own_work():  # inflating and hashing would disturb a candidate that runs
+                    chunk = _content(piece, inflater)
+                    incoming.write(chunk)
+                    header.take(chunk)
                 piece = await anext(pieces, None)
                 if piece is None or piece.digest:
                     break
@@ -186,12 +187,21 @@ def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
 
 
 class _Header:
-    """The first bytes of an artifact on its way in: refused as soon as they are of another architecture's."""
+    """The first bytes of an artifact on its way in: refused as soon as they are of another architecture's.
 
-    def __init__(self, session: Session) -> None:
+    A bitstream is looked into when it is programmed, where the board's chip is known and whether it is partial.
+    """
+
+    def __init__(self, session: Session, *, is_bitstream: bool) -> None:
+        """Raises:
+        NotProgrammable: a bitstream, and this device has no fabric.
+        """
+        driver = session.device.driver
+        if is_bitstream and not driver.has_fabric:
+            raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")
         self._session = session
         self._content = b""
-        self._is_checked = not session.device.driver.checks_architecture
+        self._is_checked = is_bitstream or not driver.checks_architecture
 
     def take(self, chunk: bytes) -> None:
         if not self._is_checked:

@@ -4,7 +4,6 @@
       - driver: zynq
         name: pynq-1          # default: <host>-zynq
         part: xc7z020         # refuses bitstreams for another chip; default: what the board's description says
-        window: /dev/uio0     # where the fabric's registers are; default: what the bitstream's description says
         threads: 2
 
 https://docs.amd.com/r/en-US/ug585-zynq-7000-SoC-TRM, https://docs.amd.com/r/en-US/ug1085-zynq-ultrascale-trm. The
@@ -41,7 +40,6 @@ class ZynqConfig(CpuConfig):
     """Settings of one Zynq board; see the module's docstring."""
 
     part: str = ""
-    window: str = ""
     state_dir: Path | None = None
     """Where the last good bitstream is kept; default: fabric/<device> in the data directory."""
 
@@ -54,6 +52,7 @@ class ZynqDriver(CpuDriver):
 
     kind = "zynq"
     replaces = ("cpu",)
+    has_fabric = True
 
     def __init__(self, device_id: str, config: ZynqConfig, host_name: str) -> None:
         super().__init__(device_id, config, host_name)
@@ -143,9 +142,7 @@ class ZynqDriver(CpuDriver):
         registers = self._fabric.registers_yaml if self._fabric is not None else ""
         if not registers:
             return spec
-        settings = {**spec.settings, "registers_yaml": registers, "root": str(self._zynq.sys_root)}
-        if self._zynq.window:
-            settings["window"] = self._zynq.window
+        settings = {"registers_yaml": registers, "root": str(self._zynq.sys_root)}
         return replace(spec, runtime="device_agents.fabric_runtime:FabricRuntime", settings=settings)
 
     def _probe(self) -> Health:

@@ -28,7 +28,7 @@ import grpc
 import grpc.aio
 
 from fleet import wire
-from fleet.artifacts import Artifact, check_architecture
+from fleet.artifacts import Artifact, check_architecture, digest_of
 from fleet.client import arrays, upload
 from fleet.client.measure import Pipeline
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
@@ -198,6 +198,50 @@ class Device:
         if kind is not None:
             raise failure(kind, answer.error_message, answer.signal, self.name)
         return [arrays.tensor_from_proto(tensor) for tensor in answer.outputs]
+
+    async def program(
+        self,
+        bitstream: Path | str,
+        *,
+        registers: Path | str | None = None,
+        partial: bool = False,
+        force: bool = False,
+        timeout_sec: float = 30.0,
+    ) -> bool:
+        """Program the device's fabric, and return when it runs the bitstream. It outlives the lease.
+
+        Args:
+            bitstream: a .bit or .bin file.
+            registers: file that describes what artifacts can call of it.
+            partial: it reconfigures only a part of the fabric.
+            force: load it even when the fabric holds it.
+
+        Returns:
+            False when the fabric held it already.
+
+        Raises:
+            InvalidRequest: no bitstream, or one for another chip.
+            NotProgrammable: the device has no fabric.
+            ProgrammingFailed: the fabric did not come up; the message says what it holds now.
+        """
+        try:
+            artifact = Artifact(path=Path(bitstream), digest=await asyncio.to_thread(digest_of, Path(bitstream)))
+            described = await asyncio.to_thread(Path(registers).read_text) if registers is not None else ""
+        except (OSError, UnicodeDecodeError) as error:
+            named = getattr(error, "filename", None) or registers or bitstream
+            raise InvalidRequest(f"cannot read {named}: {getattr(error, 'strerror', None) or error}") from error
+        request = session_service_pb2.ProgramRequest(
+            bitstream_digest=artifact.digest,
+            registers_yaml=described,
+            is_partial=partial,
+            force=force,
+            timeout=wire.duration(timeout_sec),
+        )
+        if await self._find_missing([artifact.digest]):
+            deflater = Deflater() if upload.is_far(self.address) else None
+            await self._put(upload.messages([artifact], deflater, session_service_pb2.ARTIFACT_KIND_BITSTREAM))
+        answer: session_service_pb2.ProgramResponse = await self.rpc("program", request)
+        return answer.was_loaded
 
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Return a built artifact, or a shared library by its path, as a module that runs on this device.

@@ -302,6 +302,20 @@ class Device:
         """Run a function once and return its outputs."""
         return self._thread.run(self._device.call(artifact, args, function=function, timeout_sec=timeout_sec))
 
+    def program(
+        self,
+        bitstream: Path | str,
+        *,
+        registers: Path | str | None = None,
+        partial: bool = False,
+        force: bool = False,
+        timeout_sec: float = 30.0,
+    ) -> bool:
+        """Program the device's fabric; False when it held the bitstream already."""
+        return self._thread.run(
+            self._device.program(bitstream, registers=registers, partial=partial, force=force, timeout_sec=timeout_sec)
+        )
+
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Return a built artifact, or a shared library by its path, as a module that runs on this device."""
         return RemoteModule(self._device.load(artifact), self._thread)

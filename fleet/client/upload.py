@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
 from fleet.artifacts import Artifact
@@ -58,14 +58,16 @@ def pick_first(artifacts: Iterable[Artifact], size_bytes: int) -> list[Artifact]
 
 
 async def messages(
-    artifacts: Iterable[Artifact], deflater: Deflater | None = None
-) -> AsyncIterator[session_service_pb2.PutArtifactRequest]:
+    artifacts: Iterable[Artifact],
+    deflater: Deflater | None = None,
+    kind: session_service_pb2.ArtifactKind = session_service_pb2.ARTIFACT_KIND_MODULE,
+) -> AsyncGenerator[session_service_pb2.PutArtifactRequest, None]:
     """Yield the messages that upload artifacts, one after the other; compressed by a deflater. One for a whole call.
 
     Raises:
         ArtifactRefused: a file is gone or cannot be read.
     """
-    source = _pieces(artifacts, deflater)
+    source = _pieces(artifacts, deflater, kind)
     while taken := await asyncio.to_thread(_take, source):
         for message in taken:
             yield message
@@ -83,7 +85,7 @@ def _take(source: Iterator[session_service_pb2.PutArtifactRequest]) -> list[sess
 
 
 def _pieces(
-    artifacts: Iterable[Artifact], deflater: Deflater | None
+    artifacts: Iterable[Artifact], deflater: Deflater | None, kind: session_service_pb2.ArtifactKind
 ) -> Iterator[session_service_pb2.PutArtifactRequest]:
     for artifact in artifacts:
         if deflater is not None:
@@ -91,7 +93,8 @@ def _pieces(
         try:
             with artifact.path.open("rb", buffering=0) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                yield _piece(file.read(PIECE_BYTES), deflater, digest=artifact.digest, size_bytes=size_bytes)
+                head = {"digest": artifact.digest, "size_bytes": size_bytes, "kind": kind}
+                yield _piece(file.read(PIECE_BYTES), deflater, **head)
                 while chunk := file.read(PIECE_BYTES):
                     yield _piece(chunk, deflater)
         except OSError as error:
