@@ -24,6 +24,7 @@ _COMMANDS = {
     "up": "Run tracker and agent for this machine until Ctrl-C.",
     "time": "Time an artifact on a device.",
     "run": "Run an artifact once on a device, on real arrays.",
+    "program": "Program a board's fabric with a bitstream.",
     "status": "Show the fleet, live.",
     "devices": "List devices, or show one.",
     "leases": "List leases, or revoke one.",
