@@ -21,6 +21,7 @@ from device_agents.attach import TrackerLink
 from device_agents.config import AgentConfig
 from device_agents.driver import Driver
 from device_agents.host import read_host
+from device_agents.pinning import OwnCpus
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
 from device_agents.service import SessionService
@@ -71,6 +72,7 @@ class Agent:
                 memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
             ),
         )
+        self._own_cpus = OwnCpus()
         self._server = make_server()
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
@@ -119,6 +121,7 @@ class Agent:
         await self._pool.close()
         for driver in self._drivers:
             await driver.close()
+        self._own_cpus.restore()
         self._unlock()
 
     async def wait_attached(self, timeout_sec: float) -> bool:
@@ -141,6 +144,8 @@ class Agent:
     async def _open_parts(self) -> None:
         for driver in self._drivers:
             await driver.open(self._pool)
+        self._own_cpus.keep_off(cpu for driver in self._drivers for cpu in driver.cpus)
+        self._pool.default_cpus = self._own_cpus.for_others
         self._store.open()
         await self._pool.open()
         turns: dict[str, asyncio.Lock] = {}
@@ -148,6 +153,8 @@ class Agent:
             ServedDevice(driver, turns.setdefault(driver.resource, asyncio.Lock()), lambda: self._pool.fault)
             for driver in self._drivers
         ]
+        for device in devices:
+            device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
         admission = Admission(self.device_names, self._clock, self._place.state_dir / "epochs.json")
         self._sessions = SessionTable(devices, admission, self._pool, self._store)
         add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))

@@ -3,7 +3,9 @@
     devices:
       - driver: cpu
         name: bench-01        # default: <host>-cpu
-        threads: 4            # threads of parallel kernels; default: the machine's physical cores
+        threads: 4            # threads of parallel kernels; default: the physical cores among its processors
+        cpus: [2, 3]          # or "2-3", big, little; default: all. The agent keeps off them where it has others
+        reference_limit: 1.15 # times its usual time that the reference kernel may take
 
 Kernels run in TVM's runtime libraries alone, without its compiler.
 """
@@ -16,7 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from device_agents.driver import Driver, WorkerSpec
-from device_agents.host import Host, read_host
+from device_agents.host import Host, own_cpus, read_host
+from device_agents.pinning import check_setting, choose_cpus
+from device_agents.reference import DEFAULT_LIMIT
 from device_agents.telemetry import HostTelemetry
 from fleet.config import parse
 from fleet.errors import ConfigError, DeviceError
@@ -30,6 +34,10 @@ class CpuConfig:
 
     name: str | None = None
     threads: int | None = None
+    cpus: str | list[int] | None = None
+    """See device_agents.pinning."""
+
+    reference_limit: float = DEFAULT_LIMIT
     sys_root: Path = Path("/")
     """Where /proc and /sys are found; tests bring recorded trees."""
 
@@ -46,12 +54,17 @@ class CpuDriver(Driver):
         self._host_name = host_name
         self._host: Host | None = None
         self._readings: HostTelemetry | None = None
+        self._cpus: tuple[int, ...] = ()
+        self.reference_limit = config.reference_limit
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
         config = parse(CpuConfig, values, where=where)
         if config.threads is not None and config.threads < 1:
             raise ConfigError(f"{where}: threads: expected a number above zero, found {config.threads}")
+        if config.reference_limit <= 1:
+            raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {config.reference_limit:g}")
+        check_setting(config.cpus, where=where)
         return [cls(config.name or f"{host_name}-cpu", config, host_name)]
 
     @classmethod
@@ -62,10 +75,16 @@ class CpuDriver(Driver):
     def resource(self) -> str:
         return "host-cores"
 
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return self._cpus
+
     async def _find(self) -> None:
         check_versions()
-        self._host = read_host(self._config.sys_root)
-        self._readings = HostTelemetry(self._config.sys_root)
+        root, usable = self._config.sys_root, own_cpus()
+        self._cpus = choose_cpus(self._config.cpus, usable, root, where=self.name)
+        self._host = read_host(root, usable_cpus=set(self._cpus) or usable)
+        self._readings = HostTelemetry(root, self._cpus)
 
     def _inventory(self) -> device_pb2.Inventory:
         host = self._found_host()
@@ -84,10 +103,15 @@ class CpuDriver(Driver):
 
     def _worker_spec(self) -> WorkerSpec:
         threads = self._config.threads or self._found_host().core_count
+        environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        if self._cpus:
+            # TVM counts its processors from 0, and would bind its threads to others than these.
+            environment["TVM_BIND_THREADS"] = "0"
         return WorkerSpec(
             runtime="device_agents.tvm_runtime:TvmRuntime",
             settings={"device_type": "cpu"},
-            environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)},
+            environment=environment,
+            cpus=self._cpus,
         )
 
     def _telemetry(self) -> device_pb2.Telemetry:

@@ -3,11 +3,15 @@
 Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: one repeat first; a
 candidate clearly slower than the best stops there; then the other repeats; then more, one by one, until the spread is
 small.
+
+Where caches are flushed or a function is called before each run, a repeat is made of single runs: TVM's evaluator
+would flush before the first of them only, and the others would find the cache warm.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +20,8 @@ from fleet.measuring import spread
 from fleet.v1 import measurement_pb2
 
 DEFAULT_SPREAD_TARGET = 0.03
+MOST_COLD_RUNS = 200
+"""In one repeat: flushing takes far longer than a short kernel runs."""
 
 
 class TimeRepeats(Protocol):
@@ -34,6 +40,8 @@ def run_schedule(
 ) -> list[float]:
     """Time as `evaluator` says; return seconds per run, one entry per repeat."""
     number, repeat = max(1, evaluator.number), max(1, evaluator.repeat)
+    if is_cold(evaluator):
+        time_repeats = _ColdRepeats(evaluator, time_repeats, sleep)
     is_adaptive = evaluator.max_repeat > repeat or evaluator.give_up_above_sec > 0
     if not is_adaptive:
         return time_repeats(number=number, repeat=repeat, min_repeat_ms=evaluator.min_repeat_ms)
@@ -55,6 +63,45 @@ def run_schedule(
     while len(secs) < evaluator.max_repeat and (len(secs) < 2 or spread(secs) > target):
         more(1)
     return secs
+
+
+def is_cold(evaluator: measurement_pb2.Evaluator) -> bool:
+    """Tell whether something happens before each single run."""
+    return bool(evaluator.flush_cpu_cache or evaluator.cache_flush_bytes or evaluator.f_preproc)
+
+
+def for_single_calls(evaluator: measurement_pb2.Evaluator) -> measurement_pb2.Evaluator:
+    """Return what the times of single runs are taken with: the rests between repeats are made here, not there."""
+    if not is_cold(evaluator):
+        return evaluator
+    single = measurement_pb2.Evaluator()
+    single.CopyFrom(evaluator)
+    single.cooldown_interval_ms = 0
+    return single
+
+
+class _ColdRepeats:
+    """Times repeats of which every run is the first."""
+
+    def __init__(
+        self, evaluator: measurement_pb2.Evaluator, time_runs: TimeRepeats, sleep: Callable[[float], None]
+    ) -> None:
+        self._rest_sec = evaluator.cooldown_interval_ms / 1000
+        self._repeats_to_rest = max(1, evaluator.repeats_to_cooldown)
+        self._time_runs = time_runs
+        self._sleep = sleep
+
+    def __call__(self, *, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
+        secs: list[float] = []
+        for index in range(repeat):
+            if self._rest_sec and index and index % self._repeats_to_rest == 0:
+                self._sleep(self._rest_sec)
+            runs = self._time_runs(number=1, repeat=number, min_repeat_ms=0)
+            number = max(number, min(MOST_COLD_RUNS, _enough_runs(number, statistics.fmean(runs), min_repeat_ms)))
+            if number > len(runs):
+                runs += self._time_runs(number=1, repeat=number - len(runs), min_repeat_ms=0)
+            secs.append(statistics.fmean(runs))
+        return secs
 
 
 def _enough_runs(number: int, run_sec: float, min_repeat_ms: int) -> int:

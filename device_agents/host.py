@@ -119,7 +119,7 @@ def read_host(root: Path = Path("/"), *, arch: str | None = None, usable_cpus: s
     """Read a machine from its /proc and /sys below `root`; arch and usable CPUs are this process's unless given."""
     arch = arch or platform.machine()
     cpuinfo = _read(root / "proc/cpuinfo")
-    usable = usable_cpus if usable_cpus is not None else _usable_cpus()
+    usable = usable_cpus if usable_cpus is not None else own_cpus()
     features = frozenset(_field(cpuinfo, "flags", "Features").split())
     return Host(
         arch=arch,
@@ -141,7 +141,8 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", plain.lower()).strip("-") or "unknown"
 
 
-def _usable_cpus() -> set[int]:
+def own_cpus() -> set[int]:
+    """Return the logical CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))

@@ -66,6 +66,9 @@ class WorkerPool:
         self.fault = ""
         """Why no worker can be started, or empty."""
 
+        self.default_cpus: tuple[int, ...] = ()
+        """Of workers whose device has none of its own; empty: where this process runs."""
+
     @property
     def warm_pid(self) -> int | None:
         """Process id of the warm process."""
@@ -105,7 +108,7 @@ class WorkerPool:
             directory=str(directory),
             memory_limit_bytes=self._limits.memory_bytes,
             disk_limit_bytes=self._limits.disk_bytes,
-            cpus=spec.cpus,
+            cpus=spec.cpus or self.default_cpus,
             limits_address_space=spec.limits_address_space,
         )
         loop = asyncio.get_running_loop()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import cached_property
 
 from device_agents.driver import Driver, Health
+from device_agents.reference import Reference
 from fleet.v1 import agent_service_pb2, device_pb2
 
 _FRESH_SEC = 0.02
@@ -29,6 +31,11 @@ class ServedDevice:
         self.turn = turn
         """Held while a candidate runs; shared by the devices that share a resource."""
 
+        self.reference = Reference(driver.reference_limit)
+        self.is_agent_apart = False
+        """The agent itself has other processors than the kernels."""
+
+        self._quiet = asyncio.Lock()
         self._trials = 0
         self._trial_times: deque[float] = deque()
         self._last_error = ""
@@ -43,6 +50,31 @@ class ServedDevice:
     def arch(self) -> str:
         """Architecture that its artifacts are built for. Kept: an inventory takes a millisecond to make."""
         return self.driver.inventory().labels["arch"]
+
+    @cached_property
+    def is_simulated(self) -> bool:
+        """Its times say nothing about hardware, so that nothing can speak against them."""
+        return self.driver.inventory().is_simulated
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """Keep the agent's own heavier work away: see `own_work`. Held around a candidate's run."""
+        async with self._quiet:
+            yield
+
+    @asynccontextmanager
+    async def own_work(self) -> AsyncIterator[None]:
+        """Do some milliseconds of the agent's own work, as hashing an upload, between candidates and not beside one."""
+        if self.is_agent_apart:
+            yield
+            return
+        async with self._quiet:
+            yield
+
+    def read_temp_c(self) -> float | None:
+        """Return how warm the device is now; None where nothing tells."""
+        telemetry = self.driver.telemetry()
+        return telemetry.temp_c if telemetry.HasField("temp_c") else None
 
     def count_trial(self, error: str) -> None:
         """Learn that a trial ended; `error` is empty when it gave a time."""
@@ -63,6 +95,8 @@ class ServedDevice:
         self._reading.trials = self._trials
         self._reading.trials_per_min = float(len(self._trial_times))
         self._reading.last_error = self._last_error
+        if self.reference.latest_sec is not None:
+            self._reading.reference_sec = self.reference.latest_sec
         return self._reading
 
     async def health(self) -> Health:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from device_agents.admission import Claims
+from device_agents.cooldown import cool_down
 from device_agents.output import OutputBroadcast
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
 from device_agents.store import ArtifactStore, Incoming
+from device_agents.watch import Watch
 from device_agents.worker_handle import WorkerHandle, WorkerLost
 from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
@@ -24,6 +26,9 @@ T = TypeVar("T")
 
 _MEASURE_TIMEOUT_SEC = 10.0
 _CALL_TIMEOUT_SEC = 60.0
+_REFERENCE_TIMEOUT_SEC = 10.0
+_REFERENCE_PAUSES_SEC = (0.02, 0.1)
+_REFERENCE_ORDER = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest()).SerializeToString()
 
 
 class Session:
@@ -43,6 +48,7 @@ class Session:
         self._store = store
         self._worker: WorkerHandle | None = None
         self._worker_lock = asyncio.Lock()
+        self._pinned_cpus: tuple[int, ...] = ()
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._expiry: asyncio.TimerHandle | None = None
@@ -147,24 +153,29 @@ class Session:
         order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(path))
         timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _MEASURE_TIMEOUT_SEC
         async with self.device.turn:
-            wait_sec = time.monotonic() - arrived_sec
             health = await self.device.health()
             if not health.is_healthy:
                 return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, health.reason)
-            try:
-                worker = await self._usable_worker()
-            except DeviceError as error:
-                return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, str(error))
-            provenance = measurement_pb2.Provenance(
-                before=self.device.readings(), worker_pid=worker.pid, epoch=self.claims.epoch
-            )
-            measurement = await self._measure_in(worker, order, timeout_sec)
-            self.device.count_trial(measurement.error_message)
-            self.device.driver.learn(measurement)
-            provenance.after.CopyFrom(self.device.readings())
+            rest = await cool_down(request.evaluator, self.device.read_temp_c)
+            async with self.device.quiet():
+                try:
+                    await self._run_reference()
+                    worker = await self._usable_worker()
+                except DeviceError as error:
+                    return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, str(error))
+                wait_sec = time.monotonic() - arrived_sec
+                watch = Watch(self.device, worker.pid)
+                measurement = await self._measure_in(worker, order, timeout_sec)
+                self.device.count_trial(measurement.error_message)
+                self.device.driver.learn(measurement)
+                watch.stop()
+                if request.ends_batch and worker.is_usable:
+                    await self._run_reference(is_wanted=True)
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
-        measurement.provenance.CopyFrom(provenance)
+        watch.fill(measurement, rest)
+        measurement.provenance.epoch = self.claims.epoch
+        measurement.provenance.pinned_cpus.extend(self._pinned_cpus)
         return measurement
 
     async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:
@@ -209,6 +220,24 @@ class Session:
             took=duration(time.monotonic() - started),
         )
 
+    async def _run_reference(self, *, is_wanted: bool = False) -> None:
+        """Time the reference kernel where it is due or wanted. A drift that is over in a moment was none."""
+        reference = self.device.reference
+        for pause_sec in (*_REFERENCE_PAUSES_SEC, 0.0):
+            worker = await self._usable_worker()
+            if not reference.is_due(worker.pid, time.monotonic(), is_wanted=is_wanted):
+                return
+            try:
+                response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC)
+            except WorkerLost as lost:
+                logger.warning("reference kernel failed", extra={"device": self.device.name, "error": str(lost)})
+                reference.miss()
+                return
+            reference.take(response.reference.secs, worker.pid, time.monotonic())
+            if not reference.has_drifted or self.device.is_simulated:
+                return
+            await asyncio.sleep(pause_sec)
+
     async def _measure_in(
         self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
     ) -> measurement_pb2.Measurement:
@@ -245,7 +274,9 @@ class Session:
     async def _start_worker(self) -> WorkerHandle:
         driver = self.device.driver
         await driver.prepare()
-        return await self._pool.start_worker(driver.worker_spec(), self.output.write)
+        spec = driver.worker_spec()
+        self._pinned_cpus = spec.cpus
+        return await self._pool.start_worker(spec, self.output.write)
 
     async def _warm_up(self) -> None:
         try:

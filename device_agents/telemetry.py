@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.v1 import device_pb2
@@ -16,14 +17,18 @@ from fleet.wire import timestamp
 class HostTelemetry:
     """Reads one host. `root` is "/" except in tests, which bring recorded trees."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), cpus: Sequence[int] = ()) -> None:
+        """Args:
+        cpus: those whose clocks count; empty: all.
+        """
         self._root = root
         self._stat = root / "proc/stat"
         self._meminfo = root / "proc/meminfo"
         self._loadavg = root / "proc/loadavg"
-        cpus = root / "sys/devices/system/cpu"
-        self._freqs = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        self._governor = cpus / "cpu0/cpufreq/scaling_governor"
+        folder = root / "sys/devices/system/cpu"
+        folders = [folder / f"cpu{cpu}" for cpu in cpus] or sorted(folder.glob("cpu[0-9]*"))
+        self._freqs = [path for one in folders if (path := one / "cpufreq/scaling_cur_freq").exists()]
+        self._governor = (folders[0] if folders else folder / "cpu0") / "cpufreq/scaling_governor"
         self._sensors = [
             *sorted((root / "sys/class/thermal").glob("thermal_zone*/temp")),
             *sorted((root / "sys/class/hwmon").glob("hwmon*/temp*_input")),

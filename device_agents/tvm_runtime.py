@@ -15,12 +15,13 @@ import struct
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from device_agents.evaluating import TimeRepeats, run_schedule
+from device_agents.evaluating import TimeRepeats, for_single_calls, run_schedule
 from device_agents.filling import make_tile, random_content
+from device_agents.reference_work import CpuReference
 from device_agents.runtimes import CandidateFailed, classify
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire import duration
@@ -34,6 +35,17 @@ _POOLED_ALLOCATOR = 2
 """Of the Relax VM; what relax.VirtualMachine uses unless told otherwise."""
 
 _TIMED_NAME = "fleet_timed"
+
+_MOST_FLUSHED_BYTES = 2**31 - 1
+"""What the evaluator's int takes."""
+
+_PUSHED_OUT_BYTES = 64 * 1024 * 1024
+"""Larger than the caches of most processors."""
+
+_REFERENCE_BYTES = 8 * 1024 * 1024
+_REFERENCE_COPIES = 4
+_REFERENCE_PIECES = 5
+"""On devices that are no processor, the reference kernel copies 8 MiB four times in a piece, and so in five pieces."""
 
 _BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc=param[")
 """Texts of the runtime's complaints about arguments: of compiled functions, and of the Relax VM."""
@@ -76,6 +88,7 @@ class TvmRuntime:
         import tvm_ffi
 
         self._ffi = tvm_ffi
+        self._reference: Callable[[], list[float]] | None = None
         self._prepare(libraries)
         self._device = self._open_device(device_type, device_index)
         self._alloc = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
@@ -101,8 +114,15 @@ class TvmRuntime:
             candidate_id=request.candidate_id,
             run_secs=run_secs,
             time_source=self.time_source,
+            provenance=measurement_pb2.Provenance(flushed=self._flushed(request.evaluator)),
             clocks=measurement_pb2.Clocks(load=duration(loaded - started), run=duration(ended - loaded)),
         )
+
+    def reference(self) -> list[float]:
+        """Time the reference kernel: hashing on processors, copies within its own memory on other devices."""
+        if self._reference is None:
+            self._reference = CpuReference() if self._host_device() is None else self._make_copies()
+        return self._reference()
 
     def call(self, request: session_service_pb2.CallRequest, path: str) -> session_service_pb2.CallResponse:
         """Run a function of the artifact once and return what it computed."""
@@ -137,21 +157,74 @@ class TvmRuntime:
         """Load an artifact. `path` is a link by the name of a library: the loader goes by the suffix."""
         return self._ffi.load_module(path, keep_module_alive=False)
 
+    def _make_copies(self) -> Callable[[], list[float]]:
+        """Return what copies a buffer within the device some times over."""
+        shape, dtype = self._ffi.Shape((_REFERENCE_BYTES,)), self._ffi.dtype("int8")
+        source, goal = (self._alloc(shape, dtype, self._device, None) for _ in range(2))
+        copy = self._ffi.get_global_func("runtime.TVMTensorCopyFromTo")
+        synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
+
+        def copy_once() -> float:
+            started = time.perf_counter()
+            for _ in range(_REFERENCE_COPIES):
+                copy(source, goal)
+            synchronize(self._device, 0)
+            return time.perf_counter() - started
+
+        def run() -> list[float]:
+            copy_once()  # clocks rise
+            return [copy_once() for _ in range(_REFERENCE_PIECES)]
+
+        return run
+
     def _time(
         self, module: Any, function: str, arguments: list[Any], request: measurement_pb2.MeasureRequest
     ) -> list[float]:
-        evaluator = request.evaluator
+        evaluator = self._checked(request)
         if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
             # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
             module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
             function, arguments = _TIMED_NAME, []
-        return run_schedule(evaluator, self._make_time_repeats(module, function, arguments, evaluator))
+        return run_schedule(
+            evaluator, self._make_time_repeats(module, function, arguments, for_single_calls(evaluator))
+        )
+
+    def _checked(self, request: measurement_pb2.MeasureRequest) -> measurement_pb2.Evaluator:
+        """Return the knobs as they are turned here.
+
+        Raises:
+            CandidateFailed: they contradict each other, or ask for what this runtime has not.
+        """
+        evaluator = request.evaluator
+        if evaluator.f_preproc and evaluator.flush_cpu_cache:
+            problem = "flush_cpu_cache is an f_preproc; ask for one of them"
+        elif evaluator.f_preproc and self._ffi.get_global_func(evaluator.f_preproc, allow_missing=True) is None:
+            problem = f"this runtime has no global function {evaluator.f_preproc!r} for f_preproc"
+        elif evaluator.cache_flush_bytes > _MOST_FLUSHED_BYTES:
+            problem = f"cache_flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.cache_flush_bytes}"
+        elif evaluator.flush_cpu_cache and request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
+            # Its arguments are bound in a closure, where nothing can flush them: push them out instead.
+            pushed = measurement_pb2.Evaluator()
+            pushed.CopyFrom(evaluator)
+            pushed.flush_cpu_cache = False
+            pushed.cache_flush_bytes = max(evaluator.cache_flush_bytes, _PUSHED_OUT_BYTES)
+            return pushed
+        else:
+            return evaluator
+        raise CandidateFailed(measurement_pb2.ERROR_KIND_BAD_ARGUMENTS, problem)
+
+    def _flushed(self, evaluator: measurement_pb2.Evaluator) -> str:
+        """Say which caches are cold before each run."""
+        is_host = self._host_device() is None
+        names = {"cpu": evaluator.flush_cpu_cache or (evaluator.cache_flush_bytes and is_host)}
+        names["l2"] = bool(evaluator.cache_flush_bytes) and not is_host
+        return ", ".join(name for name, is_cold in names.items() if is_cold)
 
     def _make_time_repeats(
         self, module: Any, function: str, arguments: list[Any], evaluator: measurement_pb2.Evaluator
     ) -> TimeRepeats:
         """Return what times repeats of one function of a loaded module."""
-        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache and arguments else ""
+        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache else evaluator.f_preproc
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
             timed = self._make_evaluator(
