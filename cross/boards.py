@@ -65,12 +65,12 @@ class Board:
     """Driver that serves it."""
 
     arch: str = ""
-    """Of its CPU, in the words of `uname -m`."""
+    """Of its CPU, in the words of `uname -m`; empty for cards that sit in any machine."""
 
-    triple: str
-    """LLVM's, of its CPU's code."""
+    triple: str = ""
+    """LLVM's, of its CPU's code; empty for the same."""
 
-    libc: str
+    libc: str = ""
     """Oldest C library of its usual systems: "glibc 2.31", "bionic 24"; what a bundle is built for."""
 
     mcpu: str = ""
@@ -79,9 +79,11 @@ class Board:
     mattr: list[str] = field(default_factory=list)
     """LLVM's CPU features that code may use beyond those of `mcpu`."""
 
-    cores: int = 1
-    memory_mb: int = 1024
-    """Of the smallest model of its kind."""
+    cores: int = 0
+    """0: it depends on the machine."""
+
+    memory_mb: int = 0
+    """Of the smallest model of its kind; 0: it depends on the machine."""
 
     gpu: dict[str, Any] = field(default_factory=dict)
     """TVM target of its GPU without the host; empty where kernels run on the CPU."""
@@ -112,8 +114,8 @@ class Board:
     def target(self) -> dict[str, Any]:
         """TVM target of its kernels."""
         if self.gpu:
-            return {**self.gpu, "host": self.cpu_target}
-        return {**self.cpu_target, "num-cores": self.cores}
+            return {**self.gpu, "host": self.cpu_target} if self.triple else dict(self.gpu)
+        return {**self.cpu_target, "num-cores": self.cores} if self.cores else self.cpu_target
 
     @property
     def target_json(self) -> str:
@@ -184,7 +186,7 @@ def match(found: Found, boards: Iterable[Board] | None = None) -> Board | None:
     fitting = [
         (score, board)
         for board in (load_boards().values() if boards is None else boards)
-        if (not found.kind or board.kind == found.kind) and (not found.arch or board.arch == found.arch)
+        if found.kind in ("", board.kind) and (not (found.arch and board.arch) or board.arch == found.arch)
         if (score := _score(board.recognise, found))
     ]
     return max(fitting, key=lambda item: item[0])[1] if fitting else None
@@ -193,7 +195,7 @@ def match(found: Found, boards: Iterable[Board] | None = None) -> Board | None:
 def refine(board: Board, found: Found) -> str:
     """Return the board's TVM target, as JSON, with what this very machine has: its cores, its core's name."""
     target = board.target
-    if "num-cores" in target and found.core_count:
+    if target["kind"] == "llvm" and found.core_count:
         target["num-cores"] = found.core_count
     if found.mcpu and not board.gpu:
         target["mcpu"] = found.mcpu
