@@ -1,0 +1,257 @@
+"""Programming a board's fabric under a lease: client, tracker, agent and driver, on an emulated FPGA manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fleet.aio
+from device_agents.agent import Agent, Place
+from device_agents.config import make_drivers, parse_config
+from device_agents.registry import find_devices
+from device_agents.zynq import ZynqDriver
+from fleet.artifacts import digest_of
+from fleet.client.device import Device
+from fleet.errors import InvalidRequest, NotProgrammable, ProgrammingFailed
+from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker
+from tests.emulated.fpga_manager import FakeFabric, fpga_manager
+from tests.emulated.zynq_root import make_zynq_root, set_boot_id
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Board:
+    """A Zynq board whose agent can be restarted."""
+
+    tracker: ServedTracker
+    folder: Path
+    fabric: FakeFabric
+
+    @contextlib.asynccontextmanager
+    async def agent(self, name: str = "zynq") -> AsyncIterator[Agent]:
+        root, state_dir = str(self.folder / "root"), str(self.folder / f"fabric-{name}")
+        entry = {"driver": "zynq", "name": name, "part": "xc7z020", "sys_root": root, "state_dir": state_dir}
+        config = parse_config({"devices": [entry]})
+        place = Place(tracker=self.tracker.address, state_dir=self.folder / f"agent-{name}")
+        async with Agent(config, make_drivers(config), place) as agent:
+            assert await agent.wait_attached(10.0)
+            yield agent
+
+    @contextlib.asynccontextmanager
+    async def leased(self) -> AsyncIterator[Device]:
+        async with (
+            self.agent(),
+            fleet.aio.connect(self.tracker.address) as client,
+            client.acquire("kind=zynq") as device,
+        ):
+            yield device
+
+    def bitstream(self, name: str, **fields: object) -> Path:
+        path = self.folder / f"{name}.bit"
+        path.write_bytes(bitstreams.make_bit(name.encode(), design=name, **fields))  # type: ignore[arg-type]
+        return path
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    make_zynq_root(tmp_path / "root")
+    with fpga_manager(tmp_path / "root") as fabric:
+        async with serve_tracker() as tracker:
+            yield Board(tracker, tmp_path, fabric)
+
+
+def image_of(path: Path) -> bytes:
+    content = path.read_bytes()
+    return bitstreams.swap_words(content[content.index(b"\xff" * 16) :])
+
+
+async def label_of(client: fleet.aio.Fleet) -> str:
+    snapshot = await client.snapshot()
+    return snapshot.devices[0].bitstream_digest
+
+
+async def test_a_lease_programs_the_fabric_once(board: Board) -> None:
+    """Header gone, bytes swapped; what is loaded already is not loaded again unless that is wanted."""
+    design = board.bitstream("gemm")
+    async with board.leased() as device:
+        loaded = [await device.program(design), await device.program(design)]
+        loaded.append(await device.program(str(design), force=True))
+
+    assert loaded == [True, False, True]
+    assert board.fabric.loaded == [image_of(design)] * 2
+
+
+async def test_the_fleet_sees_what_the_fabric_holds(board: Board) -> None:
+    """The label lives longer than the lease, and finds the board."""
+    design = board.bitstream("gemm")
+    async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
+        async with client.acquire("kind=zynq") as device:
+            await device.program(design)
+
+        async def is_seen() -> bool:
+            return await label_of(client) == digest_of(design)
+
+        await eventually(is_seen)
+        async with client.acquire(f"kind=zynq,bitstream={digest_of(design)}", wait_timeout_sec=5) as device:
+            assert await device.program(design) is False
+
+
+async def test_a_failed_bitstream_gives_way_to_the_last_good_one(board: Board) -> None:
+    """The holder hears both, the fleet sees the good one, and the board goes on."""
+    good, bad = board.bitstream("good"), board.bitstream("bad")
+    async with board.leased() as device:
+        await device.program(good)
+        board.fabric.fault("hang")
+        releasing = asyncio.get_running_loop().call_later(0.2, board.fabric.fault, "")
+        with pytest.raises(ProgrammingFailed, match=r"bad .* was not loaded: .*ETIMEDOUT.* good .* loaded again"):
+            await device.program(bad)
+        releasing.cancel()
+
+        assert board.fabric.loaded == [image_of(good), image_of(good)]
+        assert await device.program(good) is False
+
+
+async def test_a_board_that_cannot_go_back_takes_no_leases(board: Board) -> None:
+    """Nobody knows what it would compute."""
+    async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
+        async with client.acquire("kind=zynq") as device:
+            await device.program(board.bitstream("good"))
+            board.fabric.fault("io")
+            with pytest.raises(ProgrammingFailed, match=r"Going back to good .* failed, too"):
+                await device.program(board.bitstream("bad"))
+
+        async def reason() -> str:
+            return (await client.snapshot()).devices[0].reason
+
+        assert "repair the board" in await eventually(reason)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bitstreams.make_bit(idcode=bitstreams.XC7Z010), "made for xc7z010, devices/zynq has xc7z020"),
+        (bitstreams.make_bit()[:-8], "truncated"),
+        (b"no bitstream", "no bitstream"),
+        (b"", "is empty"),
+    ],
+)
+async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes, message: str) -> None:
+    """What was loaded before stays, without so much as a reload."""
+    good, bad = board.bitstream("good"), board.folder / "bad.bit"
+    bad.write_bytes(content)
+    async with board.leased() as device:
+        await device.program(good)
+        with pytest.raises(InvalidRequest, match=message):
+            await device.program(bad)
+
+        assert await device.program(good) is False
+    assert len(board.fabric.loaded) == 1
+
+
+async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> None:
+    """And going back loads both again, in order."""
+    full, part, bad = board.bitstream("full"), board.bitstream("part"), board.bitstream("bad")
+    async with board.leased() as device:
+        with pytest.raises(ProgrammingFailed, match="program the full bitstream"):
+            await device.program(part, partial=True)
+        await device.program(full)
+        await device.program(part, partial=True)
+        board.fabric.fault("wrong state")
+        going_back = asyncio.create_task(device.program(bad))
+        await eventually(lambda: len(board.fabric.loaded) == 3)
+        board.fabric.fault("")
+        with pytest.raises(ProgrammingFailed, match=r"part .* loaded again"):
+            await going_back
+
+    assert board.fabric.flags[-2:] == ["0", "1"]
+
+
+async def test_a_restarted_agent_knows_what_the_fabric_holds(board: Board) -> None:
+    """As long as the machine was not booted, nor the fabric lost."""
+    design = board.bitstream("gemm")
+    async with board.leased() as device:
+        await device.program(design)
+
+    async with board.agent() as agent:
+        assert agent.device_names == ["devices/zynq"]
+        async with fleet.aio.connect(board.tracker.address) as client:
+            assert await label_of(client) == digest_of(design)
+
+
+@pytest.mark.parametrize("lost", ["boot", "state"])
+async def test_after_a_boot_the_fabric_counts_as_empty(board: Board, lost: str) -> None:
+    """What was good is still known, to go back to."""
+    design = board.bitstream("gemm")
+    async with board.leased() as device:
+        await device.program(design)
+    if lost == "boot":
+        set_boot_id(board.folder / "root", "boot-2")
+    else:
+        board.fabric.set_state("unknown")
+
+    async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
+        assert await label_of(client) == ""
+        async with client.acquire("kind=zynq") as device:
+            assert await device.program(design) is True
+
+
+async def test_a_revoked_lease_leaves_a_known_fabric(board: Board) -> None:
+    """Its programming goes on to the end, and the next session starts after it."""
+    design = board.bitstream("gemm")
+    async with board.agent(), fleet.aio.connect(board.tracker.address) as client:
+        async with client.acquire("kind=zynq") as device:
+            board.fabric.fault("hang")
+            programming = asyncio.create_task(device.program(design))
+            await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
+        programming.cancel()
+        await asyncio.gather(programming, return_exceptions=True)
+        asyncio.get_running_loop().call_later(0.3, board.fabric.fault, "")
+
+        async with client.acquire("kind=zynq") as device:
+            assert await device.program(design) is True
+        assert board.fabric.loaded == [image_of(design)]
+
+
+async def test_a_device_without_a_fabric_takes_no_bitstream(board: Board, tmp_path: Path) -> None:
+    """It is not even uploaded."""
+    config = parse_config({"devices": [{"driver": "simulated", "name": "sim"}]})
+    place = Place(tracker=board.tracker.address, state_dir=tmp_path / "sim")
+    async with Agent(config, make_drivers(config), place) as agent:
+        assert await agent.wait_attached(10.0)
+        async with fleet.aio.connect(board.tracker.address) as client, client.acquire("simulated") as device:
+            with pytest.raises(NotProgrammable, match="has no fabric to program"):
+                await device.program(board.bitstream("gemm"))
+    assert list((tmp_path / "sim/artifacts").glob("*.so")) == []
+
+
+def test_a_zynq_is_found_by_its_device_tree(tmp_path: Path) -> None:
+    """Either family, and then it is no mere CPU."""
+    assert ZynqDriver.find(tmp_path) == []
+    for number, family in enumerate(("xlnx,zynq-7000", "xlnx,zynqmp")):
+        root = make_zynq_root(tmp_path / str(number), family=family)
+        assert {"driver": "zynq"} in find_devices(root)
+        assert {"driver": "cpu"} not in find_devices(root)
+
+
+async def test_the_converter_of_the_fabric_tells_the_temperature(tmp_path: Path) -> None:
+    """(raw + offset) * scale is thousandths of a degree."""
+    root = make_zynq_root(tmp_path / "root")
+    (driver,) = ZynqDriver.from_config({"sys_root": str(root)}, where="test", host_name="h")
+    await driver.open(NoStrays())
+    try:
+        assert driver.telemetry().temp_c == pytest.approx(45.28, abs=0.1)
+    finally:
+        await driver.close()
+
+
+class NoStrays:
+    """Nothing to sweep."""
+
+    async def sweep(self) -> None:
+        """Do nothing."""
