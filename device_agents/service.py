@@ -16,6 +16,7 @@ from device_agents.session import Session
 from device_agents.sessions import SessionTable
 from device_agents.store import ArtifactStore
 from fleet.artifacts import check_architecture
+from fleet.elf import HEADER_BYTES
 from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgrammable, Unauthenticated
 from fleet.pieces import DamagedPiece, Inflater
 from fleet.v1 import lease_pb2, measurement_pb2
@@ -32,7 +33,6 @@ _LARGE_BYTES = 256 * 1024
 
 """Requests taken from the network before they run; more wait at their sender."""
 
-_ELF_HEADER_BYTES = 20
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
 
@@ -205,12 +205,12 @@ class _Header:
 
     def take(self, chunk: bytes) -> None:
         if not self._is_checked:
-            self._content += chunk[:_ELF_HEADER_BYTES]
-            if len(self._content) >= _ELF_HEADER_BYTES:
+            self._content += chunk[:HEADER_BYTES]
+            if len(self._content) >= HEADER_BYTES:
                 self.finish()
 
     def finish(self) -> None:
         if not self._is_checked:
             device = self._session.device
-            check_architecture(self._content[:_ELF_HEADER_BYTES], device.arch, device_name=device.name)
+            check_architecture(self._content[:HEADER_BYTES], device.arch, device_name=device.name)
             self._is_checked = True

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet.elf import arm_float_abi, read_header
 from fleet.errors import ArtifactRefused
 from fleet.measuring import ModuleKind, TensorSpec
-
-_ELF_MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +57,31 @@ def digest_of(path: Path) -> str:
 
 def elf_machine(header: bytes) -> str | None:
     """Return the architecture ("x86_64", ...) of an ELF file from its first 20 bytes, or None for other files."""
-    if len(header) < 20 or header[:4] != b"\x7fELF":
-        return None
-    machine = int.from_bytes(header[18:20], "little" if header[5] == 1 else "big")
-    return _ELF_MACHINES.get(machine, f"elf-machine-{machine}")
+    found = read_header(header)
+    return found.machine if found else None
 
 
-def check_architecture(header: bytes, arch: str, *, device_name: str) -> None:
-    """Refuse a library that the device cannot load. `header`: its first 20 bytes; `arch`: the device's label.
+def check_architecture(content: bytes, arch: str, *, device_name: str) -> None:
+    """Refuse a library that the device cannot load, or that would answer with garbage there.
+
+    Args:
+        content: the file, or its first `fleet.elf.HEADER_BYTES`; 20 bytes tell the machine, but not ARM's float ABI.
+        arch: the device's label.
 
     Raises:
-        ArtifactRefused: no shared library at all, or built for another architecture.
+        ArtifactRefused: no shared library at all, built for another architecture, or soft-float for 32-bit ARM.
     """
-    found = elf_machine(header)
+    found = elf_machine(content)
     if found is None:
         raise ArtifactRefused(f"the artifact is no ELF shared library, so {device_name} cannot load it")
     if found != arch:
         raise ArtifactRefused(
             f"the artifact was built for {found}, {device_name} is {arch}; build it for the device's target"
+        )
+    if arm_float_abi(content) == "soft":
+        raise ArtifactRefused(
+            f"the artifact passes floats in integer registers (soft-float), which {device_name} would load and answer "
+            'with garbage; build it with "mfloat-abi": "hard" in the target'
         )
 
 

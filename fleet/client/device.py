@@ -28,10 +28,12 @@ import grpc
 import grpc.aio
 
 from fleet import wire
-from fleet.artifacts import Artifact, check_architecture, digest_of
+from fleet.artifacts import Artifact, digest_of
 from fleet.client import arrays, upload
 from fleet.client.measure import Pipeline
+from fleet.elf import HEADER_BYTES
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
+from fleet.fit import check_fit
 from fleet.measuring import ErrorKind, Measurement, Trial
 from fleet.pieces import Deflater
 from fleet.rpc import Stub, from_rpc_error, make_channel
@@ -46,7 +48,6 @@ logger = logging.getLogger(__name__)
 _TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a header
 _CLOSE_TIMEOUT_SEC = 2.0
 _EXTEND_TIMEOUT_SEC = 10.0
-_HEADER_BYTES = 20
 _GUESSED_BYTES = 256 * 1024
 """Of artifacts uploaded before it is known that they are missing: what a link of 100 Mbit/s carries in 20 ms."""
 
@@ -120,14 +121,14 @@ class Device:
         """Upload those of the artifacts that the agent has not got.
 
         Raises:
-            ArtifactRefused: built for another architecture, or changed since it was named.
+            ArtifactRefused: built for another machine, or changed since it was named.
             DiskFull: the agent has no room.
         """
         wanted = {a.digest: a for a in artifacts if a.digest not in self._put_digests}
         if not wanted:
             return
-        if not self.inventory.is_simulated:
-            await asyncio.to_thread(self._check_architectures, list(wanted.values()))
+        if self.inventory.kind != "simulated":
+            await asyncio.to_thread(self._check_fits, list(wanted.values()))
         asking = asyncio.create_task(self._find_missing(list(wanted)), name=f"fleet find missing {self.name}")
         try:
             # Most artifacts are new: over a network, the first ones leave before the answer comes.
@@ -316,10 +317,9 @@ class Device:
                 raise
             await call
 
-    def _check_architectures(self, artifacts: list[Artifact]) -> None:
-        arch = self.inventory.labels.get("arch", "")
-        for artifact in artifacts if arch else ():
-            check_architecture(upload.read_head(artifact, _HEADER_BYTES), arch, device_name=self.name)
+    def _check_fits(self, artifacts: list[Artifact]) -> None:
+        for artifact in artifacts:
+            check_fit(artifact, upload.read_head(artifact, HEADER_BYTES), self.inventory, device_name=self.name)
 
     async def _close_session(self) -> None:
         call = self._stub.close_session(
