@@ -17,7 +17,9 @@ GROUP = "fleet.drivers"
 _BUILT_IN = {
     "cpu": "device_agents.cpu:CpuDriver",
     "opencl": "device_agents.opencl:OpenClDriver",
+    "raspberry_pi": "device_agents.raspberry_pi:RaspberryPiDriver",
     "simulated": "device_agents.simulated:SimulatedDriver",
+    "tvm_rpc": "device_agents.tvm_rpc:TvmRpcDriver",
     "zynq": "device_agents.zynq:ZynqDriver",
 }
 """Known even where the package's metadata is missing, as in a plain copy on a board."""

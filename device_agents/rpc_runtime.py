@@ -39,7 +39,7 @@ _SPARE_SEC = 5.0
 
 _BROKEN = (
     *("Channel closes", "SockChannel", "Expected connection to server", "RPCSessionTimeoutError"),
-    *("Connection reset", "Broken pipe", "Connection refused", "No route to host", "ICHECK(this->Read"),
+    *("Connection reset", "Broken pipe", "Connection refused", "No route to host", "RPCCode::k"),
 )
 """Texts of TVM's errors about the connection, not about what was called over it."""
 

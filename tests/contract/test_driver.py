@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from fleet.artifacts import digest_of
 from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
+from tests.emulated.pi_files import PI_4, put_files
+from tests.android.rpc_servers import serve_rpc
 
-DRIVERS = ["cpu", "opencl", "simulated", "zynq"]
+DRIVERS = ["cpu", "opencl", "raspberry_pi", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
 
 
@@ -35,13 +37,31 @@ class NoStrays:
         self.sweeps += 1
 
 
+def _settings(name: str, directory: Path) -> dict[str, Any]:
+    """What a driver needs to find its hardware on a machine that has none of it."""
+    if name == "raspberry_pi":
+        return {"sys_root": str(put_files(directory / "board", PI_4))}
+    return {}
+
+
 def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
 
 
+NEEDED = {"tvm_rpc": "tvm_rpc_server"}
+"""Fixtures that run what a driver needs, and give its settings."""
+
+
+@pytest.fixture(scope="module")
+def tvm_rpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    with serve_rpc("cpp", tmp_path_factory.mktemp("tvm_rpc")) as server:
+        yield {"address": server.address, "key": "board", "target": {"kind": "llvm"}}
+
+
 @pytest.fixture(params=DRIVERS)
 def driver(request: pytest.FixtureRequest) -> Driver:
-    return make(request.param)
+    needed = NEEDED.get(request.param)
+    return make(request.param, **(request.getfixturevalue(needed) if needed else {}))
 
 
 @pytest.fixture
