@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.evaluating import run_schedule
+from device_agents.evaluating import for_single_calls, run_schedule
 from fleet.v1.measurement_pb2 import Evaluator
 
 
@@ -92,3 +92,40 @@ def test_the_number_of_repeats_is_bounded(repeat: int, max_repeat: int, give_up:
         assert len(done) == 1
     else:
         assert max(1, repeat) <= len(done) <= max(1, repeat, max_repeat)
+
+
+def test_with_cold_caches_every_run_stands_alone() -> None:
+    """TVM flushes once in a repeat; here a repeat is the mean of runs that are the first each."""
+    timer = Timer(1.0, 3.0, 2.0, 4.0)
+
+    assert run_schedule(Evaluator(number=2, repeat=2, flush_cpu_cache=True), timer) == [2.0, 3.0]
+    assert timer.calls == [(1, 2, 0), (1, 2, 0)]
+
+
+def test_cold_repeats_grow_to_their_shortest_time() -> None:
+    """Ten milliseconds of runs of two: as many as it takes, and later repeats start with that many."""
+    timer = Timer(*[0.002] * 20)
+
+    assert run_schedule(Evaluator(repeat=2, min_repeat_ms=10, cache_flush_bytes=1), timer) == [0.002, 0.002]
+    assert timer.calls == [(1, 1, 0), (1, 5, 0), (1, 6, 0)]
+
+
+def test_cold_repeats_are_bounded() -> None:
+    """Flushing before a run of a microsecond takes a thousand times as long."""
+    timer = Timer(*[1e-6] * 1000)
+
+    run_schedule(Evaluator(min_repeat_ms=100, f_preproc="anything"), timer)
+
+    assert timer.calls == [(1, 1, 0), (1, 199, 0)]
+
+
+def test_rests_lie_between_cold_repeats() -> None:
+    """And not between the single runs that they are made of, which would rest thousands of times."""
+    rests: list[float] = []
+    evaluator = Evaluator(number=3, repeat=5, cooldown_interval_ms=20, repeats_to_cooldown=2, cache_flush_bytes=4096)
+
+    run_schedule(evaluator, Timer(*[1.0] * 15), sleep=rests.append)
+
+    assert rests == [0.02, 0.02]
+    assert for_single_calls(evaluator).cooldown_interval_ms == 0
+    assert for_single_calls(Evaluator(cooldown_interval_ms=20)).cooldown_interval_ms == 20

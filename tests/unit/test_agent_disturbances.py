@@ -1,0 +1,80 @@
+"""What speaks against a time, in words."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from device_agents.contention import describe_waiting, waited_sec_by_thread
+from device_agents.disturbances import find_disturbances
+from fleet.v1.device_pb2 import Telemetry
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    """A machine that tells nothing about itself is not suspected."""
+    assert find_disturbances(Telemetry(), Telemetry()) == []
+
+
+def test_throttling_is_said_with_its_reasons() -> None:
+    """Whether it began before or meanwhile."""
+    before, after = Telemetry(throttle_reasons=["thermal"]), Telemetry(throttle_reasons=["thermal", "power-cap"])
+
+    assert find_disturbances(before, after) == ["throttled: thermal, power-cap"]
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1 foreign process"), (2, "2 foreign processes")])
+def test_processes_of_others_are_said(count: int, text: str) -> None:
+    """They may have come meanwhile."""
+    assert find_disturbances(Telemetry(foreign_processes=0), Telemetry(foreign_processes=count)) == [text]
+
+
+def test_another_governor_is_said() -> None:
+    """Somebody changed how the machine works."""
+    found = find_disturbances(Telemetry(governor="performance"), Telemetry(governor="powersave"))
+
+    assert found == ["governor changed from performance to powersave"]
+
+
+@pytest.mark.parametrize("governor", ["performance", "userspace", ""])
+def test_a_fixed_clock_that_falls_is_said(governor: str) -> None:
+    """It does so only when it has to."""
+    before, after = Telemetry(governor=governor, freq_hz=3e9), Telemetry(governor=governor, freq_hz=2.6e9)
+
+    assert find_disturbances(before, after) == ["clock fell from 3000 to 2600 MHz"]
+
+
+def test_a_clock_that_moves_by_design_is_not() -> None:
+    """Under ondemand an idle core is slow, and a rising clock is a device that wakes up. A tenth is noise."""
+    for governor in ("ondemand", "schedutil", "powersave"):
+        assert (
+            find_disturbances(Telemetry(governor=governor, freq_hz=3e9), Telemetry(governor=governor, freq_hz=1e9))
+            == []
+        )
+    assert find_disturbances(Telemetry(freq_hz=1e9), Telemetry(freq_hz=3e9)) == []
+    assert find_disturbances(Telemetry(freq_hz=3e9), Telemetry(freq_hz=2.8e9)) == []
+    assert find_disturbances(Telemetry(freq_hz=3e9), Telemetry()) == []
+
+
+def test_waiting_for_a_processor_is_said_by_share() -> None:
+    """The most hindered thread counts: a parallel loop is as slow as its slowest part."""
+    text = describe_waiting({1: 5.0, 2: 0.0}, {1: 5.0, 2: 0.031, 3: 0.002}, 0.1)
+
+    assert text == "waited 31% of its time for a busy processor"
+
+
+def test_waking_up_is_no_waiting() -> None:
+    """Microseconds are a large share of a short run, and some milliseconds a small one of a long run."""
+    assert describe_waiting({1: 0.0}, {1: 0.001}, 0.002) == ""
+    assert describe_waiting({1: 0.0}, {1: 0.01}, 1.0) == ""
+    assert describe_waiting({}, {}, 1.0) == ""
+
+
+def test_every_thread_of_a_process_is_read() -> None:
+    """The kernel tells for this process."""
+    assert os.getpid() in waited_sec_by_thread(os.getpid())
+
+
+def test_a_process_that_is_gone_waits_for_nothing() -> None:
+    """A worker may die under a candidate."""
+    assert waited_sec_by_thread(2**22 + 1) == {}

@@ -1,0 +1,102 @@
+"""What the reference kernel tells: how far a device is from what it usually does."""
+
+from __future__ import annotations
+
+import pytest
+
+from device_agents.reference import Reference
+
+CALM = (1.0, 1.01, 1.02)
+PID = 7
+
+
+def taken(*runs: tuple[float, ...], limit: float = 1.15) -> Reference:
+    """A reference after some runs, a second apart."""
+    reference = Reference(limit)
+    for second, run in enumerate(runs):
+        reference.take(run, PID, float(second))
+    return reference
+
+
+def test_calm_runs_are_usual() -> None:
+    """A little noise is no drift, and nothing is said."""
+    reference = taken(CALM, CALM, (1.0, 1.1, 1.2))
+
+    assert not reference.has_drifted
+    assert reference.describe() == ""
+    assert reference.usual_sec == pytest.approx(1.0)
+    assert reference.latest_sec == pytest.approx(1.1)
+
+
+def test_a_slow_clock_is_a_drift() -> None:
+    """All pieces take longer: throttled, or another governor."""
+    reference = taken(CALM, CALM, (1.3, 1.31, 1.32))
+
+    assert reference.has_drifted
+    assert reference.describe() == "reference kernel 1.31 times its usual time"
+
+
+def test_a_busy_core_shows_in_the_very_first_run() -> None:
+    """Some pieces are fast, others were interrupted: no history is needed to see that."""
+    assert taken((1.0, 1.0, 4.0)).has_drifted
+
+
+def test_it_is_over_as_soon_as_a_run_is_calm() -> None:
+    """Nothing lingers."""
+    assert not taken(CALM, (2.0, 2.0, 2.0), CALM).has_drifted
+
+
+def test_drifted_runs_do_not_become_usual() -> None:
+    """A minute of throttling leaves the measure as it was."""
+    reference = taken(CALM, *[(2.0, 2.0, 2.0)] * 60)
+
+    assert reference.usual_sec == pytest.approx(1.0)
+    assert reference.has_drifted
+
+
+def test_a_drift_that_lasts_becomes_usual() -> None:
+    """After ten minutes it is how the device is now: it would be measured again for ever otherwise."""
+    reference = taken(CALM, *[(2.0, 2.0, 2.0)] * 602)
+
+    assert not reference.has_drifted
+    assert reference.usual_sec == pytest.approx(2.0)
+
+
+def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
+    """Where the device was cold, slow or busy throughout the first run, faster ones set the measure."""
+    reference = taken((3.0, 3.0, 3.0), CALM, CALM, CALM, CALM)
+
+    assert reference.usual_sec == pytest.approx(1.0)
+    assert not reference.has_drifted
+
+
+def test_when_it_is_due() -> None:
+    """In a new worker, after half a second of measuring, at the end of a batch, and while it has drifted."""
+    reference = taken(CALM)
+
+    assert not reference.is_due(PID, 0.1)
+    assert reference.is_due(PID, 0.1, is_wanted=True)
+    assert reference.is_due(PID, 1.0)
+    assert reference.is_due(PID + 1, 0.1)
+    reference.take((2.0, 2.0, 2.0), PID, 0.1)
+    assert reference.is_due(PID, 0.1)
+
+
+def test_a_device_without_one_is_never_asked_again() -> None:
+    """Unknown is not drifted."""
+    reference = taken(())
+
+    assert not reference.is_due(PID, 100.0, is_wanted=True)
+    assert not reference.has_drifted
+    assert reference.latest_sec is None
+
+
+def test_a_kernel_that_kills_its_worker_again_and_again_is_none() -> None:
+    """Once may be the fault of the candidate before it."""
+    reference = Reference()
+
+    for _ in range(3):
+        assert reference.is_due(PID, 0.0)
+        reference.miss()
+
+    assert not reference.is_due(PID, 0.0)
