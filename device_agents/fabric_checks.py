@@ -87,6 +87,10 @@ def _check_function(name: str, function: Function, description: Description, whe
     if len(parameters) != len(function.parameters):
         raise ConfigError(f"{where}: two parameters have the same name")
     for parameter in function.parameters:
+        if parameter.type not in ("tile", "int"):
+            found = f"{where}: parameters: {parameter.name}: type"
+            raise ConfigError(f"{found}: expected tile or int, found {parameter.type!r}")
+    for parameter in function.parameters:
         _check_parameter(parameter, parameters, f"{where}: parameters: {parameter.name}")
     for index, step in enumerate(function.steps):
         _check_step(step, description, parameters, f"{where}: steps[{index}]")
@@ -97,8 +101,6 @@ def _check_function(name: str, function: Function, description: Description, whe
 
 
 def _check_parameter(parameter: Parameter, parameters: Mapping[str, Parameter], where: str) -> None:
-    if parameter.type not in ("tile", "int"):
-        raise ConfigError(f"{where}: type: expected tile or int, found {parameter.type!r}")
     if parameter.type == "int":
         if parameter.multiple_of < 1 or parameter.min > parameter.max:
             raise ConfigError(f"{where}: no number can be at least {parameter.min}, at most {parameter.max}")

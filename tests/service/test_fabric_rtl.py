@@ -1,0 +1,175 @@
+"""The designs of examples/zynq_gemm_i8, simulated by Verilator and driven through their register window."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_agents.fabric import parse_description
+from device_agents.fabric_program import FabricDead, FabricError, FabricProgram, FabricStuck
+from device_agents.fabric_window import open_window
+from examples.zynq_gemm_i8.sim.build import DESIGNS, lint
+from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+DESCRIPTION = parse_description(registers_yaml())
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def fabric(root: Path) -> Iterator[EmulatedFabric]:
+    with emulated_fabric(root / "dev/uio0", sysfs_root=root) as emulated:
+        yield emulated
+
+
+def make_program(root: Path, registers: str = "registers") -> FabricProgram:
+    description = parse_description(registers_yaml(registers))
+    return FabricProgram(description, lambda: open_window(description.window, root))
+
+
+class Product:
+    """Operands at random places of larger matrices, and the call that multiplies them."""
+
+    def __init__(self, random: np.random.Generator, m: int, n: int, k: int) -> None:
+        self.extents = (m, n, k)
+        margins = [int(margin) for margin in random.integers(0, 9, 3)]
+        self.left = random.integers(-128, 128, (m, k + margins[0]), dtype=np.int8)
+        self.right = random.integers(-128, 128, (k, n + margins[1]), dtype=np.int8)
+        self.sums = random.integers(-(2**31), 2**31, (m, n + margins[2]), dtype=np.int64).astype(np.int32)
+
+    def expected(self, *, adds: bool) -> np.ndarray:
+        m, n, k = self.extents
+        whole = self.sums.copy()
+        product = self.left[:, :k].astype(np.int32) @ self.right[:, :n].astype(np.int32)
+        whole[:, :n] = product + (whole[:, :n] if adds else 0)
+        return whole
+
+    def run(self, program: FabricProgram, *, adds: bool = True) -> int:
+        """Return the cycles that it took."""
+        before = program.cycles
+        matrices = (self.left, self.right, self.sums)
+        values = [*(x.ctypes.data for x in matrices), *self.extents, *(x.shape[1] for x in matrices)]
+        program.call("gemm_i8" if adds else "gemm_i8_from_zero", values)
+        return program.cycles - before
+
+
+def random_extents(random: np.random.Generator) -> tuple[int, int, int]:
+    """Return extents that the core takes, small ones as often as those at its limits."""
+    while True:
+        m = int(random.choice([1, 2, 7, 8, 9, 16, 17, 31, 64, 256]))
+        n = int(random.choice([4, 8, 12, 16, 20, 64, 132, 512]))
+        k = int(random.choice([4, 8, 12, 16, 20, 64, 132, 512]))
+        if m * k <= 4096 and k * n <= 4096 and m * n <= 1024:
+            return m, n, k
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design.name)
+def test_the_designs_are_clean(design: object) -> None:
+    """Nothing for Verilator's lint to complain about, with every warning on."""
+    assert lint(design) == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("design", ["gemm_i8", "gemm_i8_wide"])
+def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: EmulatedFabric, design: str) -> None:
+    """Bit for bit, overflow included, from zero and added to what was there; what lies around the tile stays."""
+    random = np.random.default_rng(2026)
+    fabric.load(design)
+    program = make_program(root)
+    for number in range(200):
+        product = Product(random, *random_extents(random))
+        adds = bool(number % 2)
+        expected = product.expected(adds=adds)
+
+        product.run(program, adds=adds)
+
+        np.testing.assert_array_equal(expected, product.sums, err_msg=f"{product.extents} adds={adds}")
+
+
+def test_the_same_tile_takes_the_same_cycles(root: Path, fabric: EmulatedFabric) -> None:
+    """Whatever its numbers are, and whatever ran before."""
+    random = np.random.default_rng(3)
+    fabric.load("gemm_i8")
+    program = make_program(root)
+
+    cycles = {Product(random, 16, 16, 64).run(program) for _ in range(4)}
+    Product(random, 9, 20, 12).run(program)
+    cycles.add(Product(random, 16, 16, 64).run(program))
+
+    assert len(cycles) == 1
+
+
+def test_cycles_follow_from_the_microarchitecture(root: Path, fabric: EmulatedFabric) -> None:
+    """A word of A or B each cycle, then for each block of 8 x 8: sums in, K cycles, one to drain, sums out, one on."""
+    random = np.random.default_rng(4)
+    fabric.load("gemm_i8")
+    program = make_program(root)
+
+    for m, n, k in [(8, 8, 4), (16, 16, 64), (9, 20, 12)]:
+        load = (m * k + k * n) // 4
+        blocks = -(-m // 8) * -(-n // 8)
+        assert load + blocks * (k + 2) + 2 * m * n == Product(random, m, n, k).run(program)
+        assert load + blocks * (k + 3) + m * n == Product(random, m, n, k).run(program, adds=False)
+
+
+def test_a_wider_array_needs_fewer_cycles_for_large_tiles(root: Path, fabric: EmulatedFabric) -> None:
+    """Another bitstream of the same function: four times the units."""
+    random = np.random.default_rng(5)
+    cycles = {}
+    for design in ("gemm_i8", "gemm_i8_wide"):
+        fabric.load(design)
+        cycles[design] = Product(random, 16, 16, 256).run(make_program(root))
+
+    assert cycles["gemm_i8_wide"] < 0.8 * cycles["gemm_i8"]
+
+
+def test_another_bitstream_computes_something_else(root: Path, fabric: EmulatedFabric) -> None:
+    """And the description of the one is refused by the other."""
+    random = np.random.default_rng(6)
+    fabric.load("gemm_i8_relu")
+    product = Product(random, 8, 12, 16)
+    expected = product.expected(adds=True)
+    expected[:, :12] = np.maximum(expected[:, :12], 0)
+
+    product.run(make_program(root, "registers_relu"))
+
+    np.testing.assert_array_equal(expected, product.sums)
+    with pytest.raises(FabricError, match="another design than gemm_i8: id reads 0x474d4952"):
+        Product(random, 8, 8, 8).run(make_program(root))
+
+
+def test_a_stuck_core_works_again_after_its_reset(root: Path, fabric: EmulatedFabric) -> None:
+    """The design with a defect never ends a product with K = 20."""
+    random = np.random.default_rng(7)
+    fabric.load("gemm_i8_faulty")
+    program = make_program(root)
+    with pytest.raises(FabricStuck, match="gemm_i8 is stuck"):
+        Product(random, 8, 8, 20).run(program)
+
+    product = Product(random, 8, 8, 16)
+    expected = product.expected(adds=True)
+    product.run(program)
+
+    np.testing.assert_array_equal(expected, product.sums)
+
+
+def test_a_window_that_nobody_answers_in_is_a_dead_fabric(root: Path, fabric: EmulatedFabric) -> None:
+    """As after a bitstream that has no such core; and it is back when something answers."""
+    random = np.random.default_rng(8)
+    fabric.load("gemm_i8")
+    os.kill(fabric.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(FabricDead, match="does not come out of its reset"):
+            Product(random, 8, 8, 8).run(make_program(root))
+    finally:
+        os.kill(fabric.pid, signal.SIGCONT)
+
+    Product(random, 8, 8, 8).run(make_program(root))

@@ -1,0 +1,91 @@
+"""The description of a fabric: what is wrong in it is said before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_agents.fabric import parse_description
+from fleet.errors import ConfigError
+
+EXAMPLE = (Path(__file__).parents[2] / "examples/zynq_gemm_i8/registers.yaml").read_text()
+SMALL = """
+name: adder
+clock_hz: 50_000_000
+window: {uio: 0, size_bytes: 0x1000}
+registers:
+  ctrl: {offset: 0, width: 2}
+  count: {offset: 4, width: 10}
+  sum: {offset: 8, access: ro}
+buffers:
+  in: {offset: 0x100, size_bytes: 256}
+functions:
+  add:
+    parameters:
+      - {name: x, type: tile, dtype: int8, rows: 1, columns: n}
+      - {name: n, type: int, max: 256}
+    steps:
+      - {copy_in: x, buffer: in}
+      - {write: count, value: n}
+      - {write: ctrl, value: 1}
+      - {wait: ctrl, mask: 1, equals: 0}
+    cycles: sum
+"""
+
+
+def test_the_example_is_read() -> None:
+    """What lies beside the example's bitstream describes both of its functions."""
+    found = parse_description(EXAMPLE)
+
+    assert set(found.functions) == {"gemm_i8", "gemm_i8_from_zero"}
+    assert found.clock_hz == 1e8
+    assert found.registers["id"].access == "ro"
+    assert found.window.uio == "fabric"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("clock_hz: 50_000_000", "clock_mhz: 50", "unknown key 'clock_mhz'; did you mean 'clock_hz'"),
+        ("clock_hz: 50_000_000", "clock_hz: 0", "clock_hz: expected a number above zero"),
+        ("name: adder\n", "", "the key 'name' is missing"),
+        ("{offset: 0, width: 2}", "{ofset: 0}", "unknown key 'ofset'; did you mean 'offset'"),
+        ("{offset: 0, width: 2}", "{offset: 0, width: 33}", "width: expected 1 to 32 bits"),
+        ("{offset: 4, width: 10}", "{offset: 0}", "overlaps registers: c"),
+        ("{offset: 4, width: 10}", "{offset: 0x180}", "registers: count: at 0x180 it overlaps buffers: in"),
+        ("{offset: 4, width: 10}", "{offset: 6}", "whole words of 4 bytes"),
+        ("{offset: 4, width: 10}", "{offset: 0x1000}", "ends at 0x1004, but the window has 0x1000 bytes"),
+        ("size_bytes: 256", "size_bytes: 0x1000", "buffers: in: ends at 0x1100, but the window has 0x1000"),
+        ("uio: 0, ", "", "name either uio or mem"),
+        ("uio: 0, ", "uio: 0, mem: 0x40000000, ", "name either uio or mem"),
+        ("access: ro", "access: r", "access: expected rw, ro or wo"),
+        ("{write: count, value: n}", "{write: cuont, value: n}", "no register 'cuont'; did you mean 'count'"),
+        ("{write: count, value: n}", "{write: sum, value: n}", "sum is read only"),
+        ("{write: count, value: n}", "{write: count, value: m}", "no parameter 'm'"),
+        ("{write: count, value: n}", "{write: count, value: x}", "x is no int"),
+        ("{write: ctrl, value: 1}", "{write: ctrl, value: 4}", "4 does not fit the 2 bits of ctrl"),
+        ("{write: ctrl, value: 1}", "{wirte: ctrl, value: 1}", "found 'wirte'; did you mean 'write'"),
+        ("{write: ctrl, value: 1}", "[ctrl, 1]", "expected 'key: value' entries"),
+        ("mask: 1, equals: 0", "mask: 1, equals: 2", "waits for what cannot be"),
+        ("buffer: in}", "buffer: out}", "no buffer 'out'"),
+        ("{copy_in: x,", "{copy_in: n,", "n is no tile"),
+        ("dtype: int8", "dtype: int7", "unknown type 'int7'; did you mean 'int"),
+        ("columns: n", "columns: m", "no parameter 'm'"),
+        ("type: int, max: 256", "type: integer", "type: expected tile or int"),
+        ("type: int, max: 256", "type: int, min: 9, max: 8", "no number can be at least 9, at most 8"),
+        ("cycles: sum", "cycles: clocks", "cycles: there is no register 'clocks'"),
+        ("functions:\n  add:", "functions:\n  Add-8:", "made of a-z, 0-9 and _"),
+        ("name: adder", "name: [", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
+    """Where it stands, what was found, and what was meant."""
+    assert old in SMALL
+    parse_description(SMALL)
+
+    with pytest.raises(ConfigError) as raised:
+        parse_description(SMALL.replace(old, new, 1))
+
+    assert message in str(raised.value)
+    assert str(raised.value).startswith("registers.yaml")
