@@ -20,8 +20,8 @@ from fleet.artifacts import digest_of
 from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
-from tests.emulated.pi_files import PI_4, put_files
 from tests.android.rpc_servers import serve_rpc
+from tests.emulated.pi_files import PI_4, put_files
 
 DRIVERS = ["cpu", "opencl", "raspberry_pi", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
@@ -37,18 +37,11 @@ class NoStrays:
         self.sweeps += 1
 
 
-def _settings(name: str, directory: Path) -> dict[str, Any]:
-    """What a driver needs to find its hardware on a machine that has none of it."""
-    if name == "raspberry_pi":
-        return {"sys_root": str(put_files(directory / "board", PI_4))}
-    return {}
-
-
 def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
 
 
-NEEDED = {"tvm_rpc": "tvm_rpc_server"}
+NEEDED = {"raspberry_pi": "raspberry_pi_tree", "tvm_rpc": "tvm_rpc_server"}
 """Fixtures that run what a driver needs, and give its settings."""
 
 
@@ -56,6 +49,11 @@ NEEDED = {"tvm_rpc": "tvm_rpc_server"}
 def tvm_rpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     with serve_rpc("cpp", tmp_path_factory.mktemp("tvm_rpc")) as server:
         yield {"address": server.address, "key": "board", "target": {"kind": "llvm"}}
+
+
+@pytest.fixture
+def raspberry_pi_tree(tmp_path: Path) -> dict[str, Any]:
+    return {"sys_root": str(put_files(tmp_path / "board", PI_4))}
 
 
 @pytest.fixture(params=DRIVERS)

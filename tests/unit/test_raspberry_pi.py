@@ -1,0 +1,132 @@
+"""What the Raspberry Pi's driver reads, from trees as the vendor's kernel shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from device_agents.raspberry_pi import RaspberryPiDriver
+from device_agents.raspberry_pi_throttling import Throttling, reasons_in
+from device_agents.registry import find_devices
+from fleet.errors import DeviceError
+from tests.emulated.pi_files import PI_4, pi_files, put_files
+
+_WORD = "sys/devices/platform/soc/soc:firmware/get_throttled"
+
+
+class NoStrays:
+    """Nothing to sweep."""
+
+    async def sweep(self) -> None:
+        return
+
+
+async def _opened(root: Path, **settings: object) -> RaspberryPiDriver:
+    values = {"sys_root": str(root), **settings}
+    driver = RaspberryPiDriver.from_config(values, where="test", host_name="desk")[0]
+    await driver.open(NoStrays())
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("word", "before", "reasons"),
+    [
+        (0x0, 0x0, []),
+        (0x1, 0x0, ["under-voltage"]),
+        (0x5, 0x0, ["under-voltage", "throttled"]),
+        (0x8, 0x0, ["soft-temperature-limit"]),
+        (0xF0000, 0xF0000, []),
+        (0x50000, 0x40000, ["under-voltage"]),
+        (0x20002, 0x0, ["frequency-capped"]),
+    ],
+)
+def test_the_firmwares_word_names_what_is_and_what_came_since(word: int, before: int, reasons: list[str]) -> None:
+    """A dip between two readings is told once; what was before the agent started is not told at all."""
+    assert reasons == reasons_in(word, before)
+
+
+def test_a_pi_is_found_and_is_no_mere_cpu(tmp_path: Path) -> None:
+    """An agent without configuration serves it once, as what it is."""
+    kinds = [entry["driver"] for entry in find_devices(put_files(tmp_path, PI_4))]
+
+    assert "raspberry_pi" in kinds
+    assert "cpu" not in kinds
+
+
+def test_any_other_machine_has_none(tmp_path: Path) -> None:
+    """A PC has no device tree, and another board names another maker."""
+    assert RaspberryPiDriver.find(tmp_path) == []
+    other = pi_files(model="Hardkernel ODROID-N2", part="0xd09")
+    assert RaspberryPiDriver.find(put_files(tmp_path, other)) == []
+
+
+async def test_the_target_is_the_boards_with_what_was_found(tmp_path: Path) -> None:
+    """Core and triple are what builders compile for."""
+    driver = await _opened(put_files(tmp_path, PI_4), threads=3)
+
+    inventory = driver.inventory()
+
+    target = json.loads(inventory.target_json)
+    assert (target["mtriple"], target["mcpu"], target["num-cores"]) == ("aarch64-linux-gnu", "cortex-a72", 3)
+    assert inventory.labels["board"] == "rpi4-64"
+    assert inventory.labels["mcpu"] == "cortex-a72"
+    assert "emulated" not in inventory.labels
+    assert not inventory.is_simulated
+    assert inventory.device_model.startswith("Raspberry Pi 4 Model B")
+
+
+async def test_an_emulated_one_says_so(tmp_path: Path) -> None:
+    """Nobody takes its times for a board's."""
+    inventory = (await _opened(put_files(tmp_path, PI_4), emulated=True)).inventory()
+
+    assert inventory.is_simulated
+    assert inventory.labels["emulated"] == "true"
+
+
+async def test_telemetry_tells_heat_governor_and_throttling(tmp_path: Path) -> None:
+    """All that a record needs to be believed or measured again."""
+    driver = await _opened(put_files(tmp_path, PI_4))
+    (tmp_path / _WORD).write_text("80008\n")
+
+    reading = driver.telemetry()
+
+    assert reading.temp_c == pytest.approx(48.312)
+    assert reading.governor == "ondemand"
+    assert reading.freq_hz == pytest.approx(1.8e9)
+    assert list(reading.throttle_reasons) == ["soft-temperature-limit"]
+
+
+async def test_where_the_firmware_is_not_asked_the_voltage_alarm_tells(tmp_path: Path) -> None:
+    """Kernels other than the vendor's have no get_throttled."""
+    put_files(tmp_path, {name: content for name, content in PI_4.items() if name != _WORD})
+    driver = await _opened(tmp_path)
+    (tmp_path / "sys/class/hwmon/hwmon1/in0_lcrit_alarm").write_text("1\n")
+
+    assert list(driver.telemetry().throttle_reasons) == ["under-voltage"]
+    assert driver.inventory().facts["throttling told by"] == "hwmon (under-voltage only)"
+
+
+async def test_vcgencmd_is_asked_between_measurements(tmp_path: Path) -> None:
+    """It takes milliseconds: the heartbeat runs it, a reading only repeats what it said."""
+    tool = tmp_path / "usr/bin/vcgencmd"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\necho throttled=0x50005\n")
+    tool.chmod(0o755)
+    throttling = Throttling(tmp_path)
+    throttling.open()
+
+    assert throttling.read() == []
+    await throttling.ask_firmware()
+
+    assert throttling.source == "vcgencmd"
+    assert throttling.read() == ["under-voltage", "throttled"]
+
+
+async def test_a_machine_that_is_no_pi_is_refused_by_name(tmp_path: Path) -> None:
+    """Whoever configured it learns what the machine says it is."""
+    put_files(tmp_path, pi_files(model="Hardkernel ODROID-N2", part="0xd09"))
+
+    with pytest.raises(DeviceError, match="no Raspberry Pi: its device tree says 'Hardkernel ODROID-N2'"):
+        await _opened(tmp_path)
