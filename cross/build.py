@@ -16,7 +16,7 @@ from typing import Any
 
 from cross import gpu_code
 from cross.targets import make_target
-from cross.toolchains import Linker, find_linker, link
+from cross.toolchains import Linker, check_linked, find_linker, link
 from fleet.artifacts import Artifact, digest_of
 from fleet.errors import BuildError, DiskFull, FleetError
 from fleet.measuring import ModuleKind, TensorSpec
@@ -84,6 +84,7 @@ def _finish(library: Any, target_json: str, out_dir: Path, facts: dict[str, Any]
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
             _write(library, target_json, linker, Path(scratch), linked)
+            check_linked(linked.read_bytes(), target_json, linker)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"
             artifact = Artifact(

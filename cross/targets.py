@@ -11,6 +11,7 @@ import os
 import platform
 from typing import Any
 
+from cross.boards import find_board
 from fleet.errors import ConfigError
 
 _FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
@@ -36,6 +37,21 @@ def parse_target(target_json: str) -> dict[str, Any]:
             'garbage; add "mfloat-abi": "hard"'
         )
     return target
+
+
+def resolve_target(text: str) -> str:
+    """Return the target, as JSON, that a user named: a board ("rpi4-64", "sm_86"), "host", or a target as JSON.
+
+    Raises:
+        ConfigError: no such board, or no target that can work.
+    """
+    text = text.strip()
+    if text == "host":
+        return host_target_json()
+    if not text.startswith(("{", "[", '"')):
+        return find_board(text).target_json
+    parse_target(text)
+    return text
 
 
 def architecture(target_json: str) -> str:

@@ -1,23 +1,36 @@
 """Finds a linker for a target and turns object files into a shared library.
 
 A TVM module needs next to nothing from the linker, so the fast paths of each are used: no default libraries to search,
-no start files. Measured, warm: `gcc -shared` 8-15 ms, `ld.lld` 24-35 ms, `zig cc -nostdlib` 12-16 ms.
+no start files. Measured, warm: `gcc -shared` 8-15 ms, `ld.lld` 24-35 ms, `zig cc -nostdlib` 12-16 ms. So Android's
+modules need no NDK: they are plain 64-bit ARM libraries whose few symbols the process that loads them has.
+
+Which linker: the one named by the caller; by $FLEET_LINKER_X86_64, _AARCH64, _ARMV7L, _RISCV64 or _ANDROID; by the file
+$FLEET_CROSS_CONFIG, else tvm-fleet/cross.yaml in $XDG_CONFIG_HOME or ~/.config:
+
+    linkers:
+      aarch64: aarch64-linux-gnu-gcc
+      android: ld.lld -m aarch64linux
+
+else the first that is found of: `<triple>-gcc` and, for this machine's own architecture, gcc, cc, clang; the Python
+package ziglang; `ld.lld`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
+import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cross.targets import architecture, triple
+from fleet.config import parse, read_yaml
+from fleet.elf import arm_float_abi, read_header
 from fleet.errors import BuildError, ConfigError
 
 _LINK_TIMEOUT_SEC = 60.0
@@ -41,26 +54,57 @@ class Linker:
     command: tuple[str, ...]
 
 
-@functools.lru_cache(maxsize=32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossConfig:
+    """cross.yaml; see the module's docstring."""
+
+    linkers: dict[str, str] = field(default_factory=dict)
+
+
 def find_linker(target_json: str, explicit: str | None = None) -> Linker:
-    """Return the linker for a target: the explicit command, `<triple>-gcc` (plain compilers for this machine's own
-    architecture), ziglang where installed, `ld.lld`.
+    """Return the linker for a target; see the module's docstring for the order.
 
     Raises:
-        ConfigError: there is none; the message names what to install.
+        ConfigError: there is none, and the message names what to install; or one that was named is not on PATH.
     """
-    if explicit:
-        command = tuple(shlex.split(explicit))
-        if shutil.which(command[0]) is None:
-            raise ConfigError(f"the linker {command[0]!r} is not on PATH")
-        return Linker(name=Path(command[0]).name, command=(*command, "-shared"))
-    arch = architecture(target_json)
-    for find in (_find_compiler, _find_zig, _find_lld):
-        found = find(arch, triple(target_json))
-        if found is not None:
-            return found
-    wanted = triple(target_json) or f"{arch}-linux-gnu"
-    raise ConfigError(f"no linker for {arch}: install {wanted}-gcc, lld (ld.lld), or the Python package ziglang")
+    named, where = (explicit, "--linker") if explicit else _configured(platform_of(target_json))
+    if named:
+        return _named(named, where)
+    found = find_linkers(target_json)
+    if found:
+        return found[0]
+    arch, wanted = architecture(target_json), triple(target_json)
+    compiler = "" if "android" in wanted else f"{wanted or f'{arch}-linux-gnu'}-gcc, "
+    raise ConfigError(
+        f"no linker for {platform_of(target_json)}: install {compiler}lld (ld.lld), or the Python package ziglang; "
+        f"or name one in ${_variable(platform_of(target_json))}"
+    )
+
+
+def find_linkers(target_json: str) -> list[Linker]:
+    """Return all linkers of this machine that should do for a target, best first."""
+    arch, target_triple = architecture(target_json), triple(target_json)
+    zig, lld = _find_zig(arch), _find_lld(arch)
+    return [*_find_compilers(arch, target_triple), *(linker for linker in (zig, lld) if linker is not None)]
+
+
+def platform_of(target_json: str) -> str:
+    """Return what linkers are configured by: the architecture, or "android"."""
+    return "android" if "android" in triple(target_json) else architecture(target_json)
+
+
+def check_linked(library: bytes, target_json: str, linker: Linker) -> None:
+    """Make sure that a linked library is one for its target: a linker for another machine may not complain.
+
+    Raises:
+        BuildError: it is not.
+    """
+    header, arch = read_header(library), architecture(target_json)
+    if header is None or header.machine != arch:
+        made = header.machine if header else "something that is no ELF file"
+        raise BuildError(f"the linker {linker.name} made {made} when asked for {arch}; name another with --linker")
+    if arch == "armv7l" and arm_float_abi(library) == "soft":
+        raise BuildError(f"the linker {linker.name} made a soft-float library; name another with --linker")
 
 
 def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
@@ -81,18 +125,47 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
         raise BuildError(f"{shlex.join(command)} exited with {done.returncode}:\n{last}")
 
 
-def _find_compiler(arch: str, target_triple: str) -> Linker | None:
-    own = platform.machine() == arch and "android" not in target_triple and "musl" not in target_triple
+def _named(command_line: str, where: str) -> Linker:
+    try:
+        command = tuple(shlex.split(command_line))
+    except ValueError as error:
+        raise ConfigError(f"the linker {command_line!r} (from {where}) is no command: {error}") from error
+    if not command or shutil.which(command[0]) is None:
+        raise ConfigError(f"the linker {command_line.split(' ')[0]!r} (from {where}) is not on PATH")
+    return Linker(name=Path(command[0]).name, command=(*command, "-shared"))
+
+
+def _configured(platform_name: str) -> tuple[str | None, str]:
+    """Return the linker that the user chose for a platform, and where."""
+    variable = _variable(platform_name)
+    if os.environ.get(variable):
+        return os.environ[variable], f"${variable}"
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    named = os.environ.get("FLEET_CROSS_CONFIG")
+    path = Path(named) if named else base / "tvm-fleet/cross.yaml"
+    if not named and not path.exists():
+        return None, ""
+    config = parse(CrossConfig, read_yaml(path), where=str(path))
+    found = config.linkers.get(platform_name)
+    return (str(found) if found else None), str(path)
+
+
+def _variable(platform_name: str) -> str:
+    return f"FLEET_LINKER_{platform_name.upper()}"
+
+
+def _find_compilers(arch: str, target_triple: str) -> list[Linker]:
+    if "android" in target_triple:
+        return []  # the C library of other compilers is not Android's
     names = [f"{target_triple}-gcc"] if target_triple else []
-    names += [f"{_debian_triple(arch)}-gcc"] if "android" not in target_triple else []
-    names += ["gcc", "cc", "clang"] if own else []
-    found = next((name for name in names if shutil.which(name)), None)
-    if found is None:
-        return None
-    return Linker(name=found, command=(found, "-shared"))
+    if "musl" not in target_triple:
+        names.append(f"{_debian_triple(arch)}-gcc")
+        names += ["gcc", "cc", "clang"] if platform.machine() == arch else []
+    found = dict.fromkeys(name for name in names if shutil.which(name))
+    return [Linker(name=name, command=(name, "-shared")) for name in found]
 
 
-def _find_zig(arch: str, target_triple: str) -> Linker | None:
+def _find_zig(arch: str) -> Linker | None:
     if importlib.util.find_spec("ziglang") is None:
         return None
     abi = "musleabihf" if arch == "armv7l" else "musl"
@@ -101,7 +174,7 @@ def _find_zig(arch: str, target_triple: str) -> Linker | None:
     return Linker(name="ziglang", command=command)
 
 
-def _find_lld(arch: str, target_triple: str) -> Linker | None:
+def _find_lld(arch: str) -> Linker | None:
     if shutil.which("ld.lld") is None or arch not in _LLD_EMULATION:
         return None
     return Linker(name="ld.lld", command=("ld.lld", "-m", _LLD_EMULATION[arch], "-shared"))

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from cross.targets import resolve_target
 from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
@@ -64,7 +65,12 @@ def tune(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
     ] = False,
-    target: Annotated[str | None, typer.Option(metavar="JSON", help="TVM target, instead of the device's own.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 16,
     enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
     wait_timeout: Annotated[
@@ -97,7 +103,7 @@ def tune(
         seed=seed,
         shapes=dict(map(parse_shape, shape or ())),
         random_weights=random_weights,
-        target_json=target,
+        target_json=resolve_target(target) if target else None,
         batch_size=batch,
         enough=enough,
         wait_timeout_sec=wait_timeout,
