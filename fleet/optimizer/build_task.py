@@ -13,6 +13,7 @@ from cross.intrinsics import load_intrinsics
 from fleet.artifacts import Artifact
 from fleet.optimizer.learn import extract_features
 from fleet.optimizer.traces import replay
+from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.workload import argument_specs, module_of
 
 
@@ -23,7 +24,8 @@ class BuildTask:
     mod_json: str
     target_json: str
     trace_json: str | None
-    """Schedule to replay; None builds the program as it is, which is the reference and the untuned latency."""
+    """Schedule to replay; None builds the program without one, which is the reference and the untuned latency. For GPUs, on
+    which that does not run, TVM's default rules schedule it."""
 
     out_dir: str
     function: str = "main"
@@ -48,7 +50,9 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
     load_intrinsics(task.target_json)
     mod, features = module_of(task.mod_json), None
     args = argument_specs(mod)
-    if task.trace_json is not None:
+    if task.trace_json is None:
+        mod = default_schedule(mod, task.target_json)
+    else:
         schedule = replay(mod, task.trace_json)
         features = extract_features(task.mod_json, task.target_json, [schedule])[0]
         mod = schedule.mod

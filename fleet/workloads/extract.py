@@ -13,6 +13,7 @@ from cross.intrinsics import load_intrinsics
 from cross.targets import make_target
 from fleet.artifacts import Artifact
 from fleet.errors import BuildError, ImportFailed
+from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.model import Model, bundled_model, load_model
 from fleet.workloads.workload import Workload, module_of, workload_of
 
@@ -37,7 +38,8 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
     """Build a whole model to an artifact that the Relax VM runs.
 
     Args:
-        schedules: best trace (JSON) by workload hash. What has none is built as it is: slow, and right.
+        schedules: best trace (JSON) by workload hash. What has none is built as it is, or for GPUs
+            as TVM's default rules schedule it: slow, and right.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -52,6 +54,7 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
     try:
         with target, _database(mod, target_json, schedules):
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
+        mod = default_schedule(mod, target_json)
         executable = tvm.compile(mod, target=target)
     except Exception as error:
         raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
