@@ -147,7 +147,7 @@ def _download(platform: Platform, wanted: Sequence[str], folder: Path) -> None:
         raise ConfigError(f"bundles are made with pip, which {sys.executable} does not have: python -m ensurepip")
     raise ConfigError(
         f"no packages for {platform.machine}, glibc {platform.libc}, Python {platform.python}: "
-        + "; ".join(line.removeprefix("ERROR: ") for line in errors[-2:])
+        + "; ".join(re.sub(r" \(from versions: .*?\)", "", line.removeprefix("ERROR: ")) for line in errors[-2:])
     )
 
 

@@ -1,4 +1,4 @@
-"""`fleet agent serve`: the same agent as `python -m device_agents`."""
+"""`fleet agent`: serve this machine's devices, as `python -m device_agents` does, or bring an agent to a board."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fleet.cli import options
+from fleet.cli.bundle import bundle
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -18,6 +19,9 @@ _DISCOVERY_SEC = 1.5
 @app.callback()
 def agent() -> None:
     """Serve devices: an agent runs beside the hardware and brings it into the fleet."""
+
+
+app.command()(bundle)
 
 
 @app.command()
