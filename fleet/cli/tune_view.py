@@ -26,6 +26,7 @@ def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: flo
         bar,
         f"{progress.trials_done}/{progress.trials_total} trials",
         f"{progress.trials_failed} failed" if progress.trials_failed else "",
+        f"{progress.repeated} again" if progress.repeated else "",
         f"{elapsed_sec:.0f} s",
         Text(progress.device_name.removeprefix("devices/"), style="dim"),
     )
@@ -46,6 +47,11 @@ def render_report(report: TuneReport) -> RenderableType:
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
     first = f", the first after {report.first_trial_sec:.1f} s" if report.first_trial_sec is not None else ""
+    if report.repeated:
+        again = (
+            f"{report.repeated} measurement{'s' if report.repeated > 1 else ''} made again: the device was disturbed"
+        )
+        parts.append(Text(again, style="yellow"))
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
     return Group(*parts)
 

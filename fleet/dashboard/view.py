@@ -154,8 +154,17 @@ def _device_row(device: device_pb2.Device, now_sec: float, *, width: int) -> lis
         rate,
         temp,
         *([load] if width >= _NARROW else []),
-        Text(device.reason or telemetry.last_error or "", style="dim"),
+        Text(device.reason or _trouble(telemetry) or telemetry.last_error or "", style="dim"),
     ]
+
+
+def _trouble(telemetry: device_pb2.Telemetry) -> str:
+    """Say what would disturb a measurement now."""
+    if telemetry.throttle_reasons:
+        return f"throttled: {', '.join(telemetry.throttle_reasons)}"
+    if telemetry.foreign_processes:
+        return f"used by {telemetry.foreign_processes} foreign process{'es' if telemetry.foreign_processes > 1 else ''}"
+    return ""
 
 
 def _request_row(request: lease_pb2.PendingRequest, now_sec: float, *, width: int) -> list[RenderableType]:
@@ -170,14 +179,18 @@ def _request_row(request: lease_pb2.PendingRequest, now_sec: float, *, width: in
 
 
 def _job_row(job: job_pb2.Job, now_sec: float, *, width: int) -> list[RenderableType]:
-    failed = f" ({job.trials_failed} bad)" if job.trials_failed else ""
+    asides = [
+        *([f"{job.trials_failed} bad"] if job.trials_failed else []),
+        *([f"{job.trials_repeated} again"] if job.trials_repeated else []),
+    ]
+    aside = f" ({', '.join(asides)})" if asides else ""
     speed_up = f"{job.untuned_us / job.best_us:.1f}x" if job.best_us > 0 and job.untuned_us > 0 else "-"
     runs = words.duration(now_sec - wire.timestamp_sec(job.started_at)) if job.started_at.ByteSize() else "-"
     return [
         job.title or words.short_name(job.name),
         Text(*_JOB_STATES.get(job.state, ("unknown", "red"))),
         ProgressBar(total=max(job.trials_total, 1), completed=job.trials_done, width=_bar_width(width)),
-        f"{job.trials_done}/{job.trials_total}{failed}",
+        f"{job.trials_done}/{job.trials_total}{aside}",
         words.latency(job.best_us),
         speed_up,
         *([runs] if width >= _WIDE else []),

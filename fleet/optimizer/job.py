@@ -124,6 +124,8 @@ class TuneReport:
 
     workloads: tuple[WorkloadReport, ...]
     model: ModelReport | None
+    repeated: int = 0
+    """Measurements made again because something disturbed the first."""
 
     def to_json(self) -> dict[str, object]:
         """Plain values, with the keys that scripts rely on."""

@@ -31,6 +31,7 @@ from fleet.optimizer.prioritizer import GradientPrioritizer, Prioritizer
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.propose import ProposeTask, SearchRecord, propose
 from fleet.optimizer.recorder import Recorder
+from fleet.optimizer.repeats import Repeats
 from fleet.optimizer.run_off import RunOff
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
@@ -70,13 +71,15 @@ class Pipeline:
     ) -> None:
         self._progress = progress
         self._conditions = conditions
-        self._seat = seat
         self._pool = pool
         self._turns = turns
         self._prioritizer = prioritizer or GradientPrioritizer()
         self._recorder = Recorder(library, conditions, progress)
         self._checker = Checker(progress=progress, conditions=conditions, seat=seat, pool=pool, recorder=self._recorder)
-        self._run_off = RunOff(conditions=conditions, seat=seat, checker=self._checker, recorder=self._recorder)
+        self._repeats = Repeats(seat, progress)
+        self._run_off = RunOff(
+            conditions=conditions, repeats=self._repeats, checker=self._checker, recorder=self._recorder
+        )
         self._snapshot: bytes | None = None
         self._lessons_learnt = 0
         self._rounds = 0
@@ -117,10 +120,10 @@ class Pipeline:
         """Time unscheduled programs and return the trials that say nothing about theirs."""
         undecided = []
         by_id = {trial.candidate_id: trial for trial in trials}
-        async with aclosing(self._seat.measure(artifacts, trials)) as measurements:
+        async with aclosing(self._repeats.measure(artifacts, trials)) as measurements:
             async for measurement in measurements:
                 await self._book_untuned(items[measurement.candidate_id], measurement)
-                if measurement.error in NO_VERDICT:
+                if measurement.error in NO_VERDICT and not math.isfinite(items[measurement.candidate_id].untuned_sec):
                     undecided.append(by_id[measurement.candidate_id])
         return undecided
 
@@ -248,15 +251,22 @@ class Pipeline:
         ]
         started = time.monotonic()
         artifacts = [candidate.artifact for candidate in built.values()]
-        async with aclosing(self._seat.measure(artifacts, trials)) as measurements:
+        async with aclosing(self._repeats.measure(artifacts, trials)) as measurements:
             async for measurement in measurements:
                 await self._book(item, built[measurement.candidate_id], measurement)
         item.device_sec += time.monotonic() - started
 
     async def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement) -> None:
-        """Store one result, then count it."""
-        candidate.measurement = measurement
-        candidate.record = await self._recorder.store(item, measurement, candidate=candidate)
+        """Store one result, then count it. A second one of a candidate replaces the first, which was disturbed."""
+        former, is_verdict = candidate.measurement, measurement.error not in NO_VERDICT
+        is_again = candidate.record is not None
+        record = await self._recorder.store(item, measurement, candidate=candidate)
+        if is_again and not is_verdict:
+            return
+        candidate.measurement, candidate.record = measurement, record
+        if is_again:
+            self._retime(item, candidate, measurement, had_failed=former is None or former.error is not None)
+            return
         item.trials += 1
         item.under_way.discard(candidate.digest)
         if measurement.error is not None:
@@ -270,9 +280,19 @@ class Pipeline:
             item.lessons.append(lesson)
         self._progress.listener()
 
+    def _retime(
+        self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement, *, had_failed: bool
+    ) -> None:
+        if measurement.error is not None and not had_failed:
+            item.errors[measurement.error] += 1
+        features = candidate.built.features if candidate.built is not None else None
+        item.retime(candidate.trace_json, features, measurement.median_sec)
+        self._progress.listener()
+
     async def _book_untuned(self, item: WorkloadProgress, measurement: Measurement) -> None:
         await self._recorder.store(item, measurement)
-        item.untuned_sec = measurement.median_sec
+        if measurement.error not in NO_VERDICT or not math.isfinite(item.untuned_sec):
+            item.untuned_sec = measurement.median_sec
         if measurement.error is not None and measurement.error not in NO_VERDICT:
             item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
         self._progress.listener()

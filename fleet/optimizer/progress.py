@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.measuring import ErrorKind
 from fleet.optimizer.learn import LearnRecord
@@ -64,6 +64,15 @@ class WorkloadProgress:
             for record in self.records
         ]
 
+    def retime(self, trace_json: str, features: object, run_sec: float) -> None:
+        """Take a candidate's new time instead of the disturbed one [s]; infinite: it failed."""
+        self.records = [
+            replace(record, run_sec=run_sec) if record.trace_json == trace_json else record for record in self.records
+        ]
+        self.lessons = [
+            replace(lesson, run_sec=run_sec) if lesson.features is features else lesson for lesson in self.lessons
+        ]
+
     def settle(self, times: Mapping[str, float]) -> None:
         """Take the fastest of these checked traces [s] as the best. An old best that ran too counts by its new time."""
         if not times:
@@ -100,6 +109,9 @@ class JobProgress:
     """From the start of the process to the first measured candidate [s]."""
 
     last_record_sec: float | None = None
+    repeated: int = 0
+    """Measurements made again because something disturbed the first."""
+
     listener: Callable[[], None] = lambda: None
     notice: Callable[[str], None] = lambda text: None
 

@@ -11,7 +11,7 @@ from fleet.optimizer.candidates import Candidate, Conditions
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.progress import WorkloadProgress
 from fleet.optimizer.recorder import Recorder
-from fleet.optimizer.seat import Seat
+from fleet.optimizer.repeats import Repeats
 
 FINALISTS = 3
 """Candidates of each workload that are kept for it."""
@@ -24,9 +24,9 @@ _REACH = 1.3
 class RunOff:
     """Keeps the finalists of each workload, with their artifacts, and times them at the end."""
 
-    def __init__(self, *, conditions: Conditions, seat: Seat, checker: Checker, recorder: Recorder) -> None:
+    def __init__(self, *, conditions: Conditions, repeats: Repeats, checker: Checker, recorder: Recorder) -> None:
         self._conditions = conditions
-        self._seat = seat
+        self._repeats = repeats
         self._checker = checker
         self._recorder = recorder
         self._finalists: dict[str, list[Candidate]] = {}
@@ -53,7 +53,7 @@ class RunOff:
             for digest, candidate in runners.items()
         ]
         times: dict[str, float] = {}
-        async with aclosing(self._seat.measure([c.artifact for c in runners.values()], trials)) as measurements:
+        async with aclosing(self._repeats.measure([c.artifact for c in runners.values()], trials)) as measurements:
             async for measurement in measurements:
                 candidate = runners[measurement.candidate_id]
                 await self._recorder.store(item, measurement, candidate=candidate, checked=True)

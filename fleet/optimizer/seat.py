@@ -103,7 +103,7 @@ class Seat:
         Raises:
             DeviceUnreachable: the device answers, but comes to no result, whatever is tried.
         """
-        waiting = deque(trials)
+        waiting = deque([*trials[:-1], *(replace(trial, ends_batch=True) for trial in trials[-1:])])
         by_digest = {artifact.digest: artifact for artifact in artifacts}
         fruitless = 0
         while waiting:

@@ -316,6 +316,7 @@ class _Run:
             device_model=self.progress.device_model,
             library=self.library.url,
             trials=self.progress.trials_done,
+            repeated=self.progress.repeated,
             wall_sec=time.monotonic() - self.started_at,
             first_trial_sec=self.progress.first_trial_sec,
             last_record_sec=self.progress.last_record_sec,
@@ -343,6 +344,7 @@ class _Run:
             untuned_us=progress.total_sec(tuned=False) * 1e6,
             workload_count=len(progress.workloads),
             activity=progress.activity,
+            trials_repeated=progress.repeated,
         )
 
     async def _in_pool(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
