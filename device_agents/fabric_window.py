@@ -97,7 +97,7 @@ def _uio_device(wanted: str | int | None, root: Path) -> str:
         names[_text(entry / "name")] = entry.name
     if wanted not in names:
         shown = ", ".join(sorted(names)) or "none"
-        raise FabricDead(_missing(f"a UIO device called {wanted!r} (there are: {shown})"))
+        raise FabricDead(_missing(f"UIO device called {wanted!r} (found: {shown})"))
     return names[str(wanted)]
 
 

@@ -47,7 +47,7 @@ class Product:
         self.sums = random.integers(-(2**31), 2**31, (m, n + margins[2]), dtype=np.int64).astype(np.int32)
 
     def expected(self, *, adds: bool) -> np.ndarray:
-        m, n, k = self.extents
+        _, n, k = self.extents
         whole = self.sums.copy()
         product = self.left[:, :k].astype(np.int32) @ self.right[:, :n].astype(np.int32)
         whole[:, :n] = product + (whole[:, :n] if adds else 0)

@@ -1,0 +1,265 @@
+"""TVM modules that call the fabric, in a real worker of this machine; the fabric is the simulated core."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cross.build import build
+from cross.fabric import Tile, matmul_i8, schedule_matmul
+from cross.targets import host_target_json
+from device_agents.driver import WorkerSpec
+from device_agents.fabric_program import FabricDead
+from device_agents.fabric_window import open_window
+from device_agents.fabric_words import Window
+from device_agents.pool import WorkerPool
+from device_agents.watchdog import Limits
+from fleet.artifacts import Artifact
+from fleet.errors import BuildError
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
+from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+EXTENT = 64
+TILES = (Tile(m=8, n=8, k=16), Tile(m=16, n=16, k=64), Tile(m=32, n=32, k=32))
+LEFT = np.random.default_rng(1).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
+RIGHT = np.random.default_rng(2).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
+PRODUCT = LEFT.astype(np.int32) @ RIGHT.astype(np.int32)
+_GIB = 1024**3
+_NOBODY = 65534
+
+
+def argument(array: np.ndarray) -> tensor_pb2.Argument:
+    spec = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
+    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=spec, content=array.tobytes()))
+
+
+ARGUMENTS = [
+    argument(LEFT),
+    argument(RIGHT),
+    tensor_pb2.Argument(output=tensor_pb2.TensorSpec(shape=(EXTENT, EXTENT), dtype="int32")),
+]
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[Tile, Artifact]:
+    folder = tmp_path_factory.mktemp("artifacts")
+    tiles = (*TILES, Tile(m=8, n=8, k=4))
+    mod = matmul_i8(EXTENT, EXTENT, EXTENT)
+    return {tile: build(schedule_matmul(mod, tile), host_target_json(), folder) for tile in tiles}
+
+
+@pytest.fixture
+def fabric(tmp_path: Path) -> Iterator[EmulatedFabric]:
+    with emulated_fabric(tmp_path / "root/dev/uio0", sysfs_root=tmp_path / "root") as emulated:
+        emulated.load("gemm_i8")
+        yield emulated
+
+
+class Workers:
+    """Makes workers as an agent does, and asks the latest one."""
+
+    def __init__(self, pool: WorkerPool, root: Path) -> None:
+        self._pool = pool
+        self._root = root
+        self._worker: Any = None
+
+    async def start(self, registers: str) -> None:
+        settings = {"registers_yaml": registers, "root": str(self._root)}
+        spec = WorkerSpec(runtime="device_agents.fabric_runtime:FabricRuntime", settings=settings)
+        await self.stop()
+        self._worker = await self._pool.start_worker(spec, lambda _: None)
+
+    async def stop(self) -> None:
+        if self._worker is not None:
+            await self._worker.kill()
+
+    async def measure(self, artifact: Artifact, **knobs: Any) -> measurement_pb2.Measurement:
+        request = measurement_pb2.MeasureRequest(
+            artifact_digest=artifact.digest, args=ARGUMENTS, evaluator=measurement_pb2.Evaluator(**knobs)
+        )
+        order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(artifact.path))
+        response = await self._worker.exchange(order.SerializeToString(), 60.0)
+        measurement: measurement_pb2.Measurement = response.measurement
+        return measurement
+
+    async def call(self, artifact: Artifact) -> session_service_pb2.CallResponse:
+        request = session_service_pb2.CallRequest(artifact_digest=artifact.digest, args=ARGUMENTS)
+        order = worker_pb2.WorkerRequest(call=request, artifact_path=str(artifact.path))
+        response: session_service_pb2.CallResponse = (await self._worker.exchange(order.SerializeToString(), 60.0)).call
+        return response
+
+
+@pytest.fixture
+async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
+    limits = Limits(memory_bytes=_GIB, disk_bytes=_GIB)
+    pool = WorkerPool(tmp_path / "workers", ["device_agents.tvm_runtime"], limits)
+    await pool.open()
+    made = Workers(pool, tmp_path / "root")
+    try:
+        yield made
+    finally:
+        await made.stop()
+        await pool.close()
+
+
+def output(response: session_service_pb2.CallResponse) -> np.ndarray:
+    assert response.error == 0, response.error_message
+    return np.frombuffer(response.outputs[0].content, np.int32).reshape(EXTENT, EXTENT)
+
+
+def kind_of(response: measurement_pb2.Measurement | session_service_pb2.CallResponse) -> str:
+    return measurement_pb2.ErrorKind.Name(response.error).removeprefix("ERROR_KIND_")
+
+
+async def test_tilings_compute_the_same_in_different_repeatable_cycles(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+) -> None:
+    """Bit for bit what numpy computes; each tiling has its number of cycles, in this worker and the next."""
+    cycles: dict[Tile, set[int]] = {tile: set() for tile in TILES}
+    for _ in range(2):
+        await workers.start(registers_yaml())
+        for tile in TILES:
+            measured = await workers.measure(artifacts[tile], number=2, repeat=2, min_repeat_ms=50)
+
+            assert (kind_of(measured), measured.time_source) == ("UNSPECIFIED", "cycles"), measured.error_message
+            assert [count / 1e8 for count in measured.run_cycles] == list(measured.run_secs)
+            assert len(measured.run_secs) == 2
+            cycles[tile].update(measured.run_cycles)
+            np.testing.assert_array_equal(PRODUCT, output(await workers.call(artifacts[tile])))
+
+    assert [len(found) for found in cycles.values()] == [1, 1, 1]
+    assert len(set.union(*cycles.values())) == 3
+
+
+async def test_knobs_that_cannot_change_cycles_cost_nothing(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+) -> None:
+    """Adaptive repeats see no spread; flushing caches and growing the number of runs are left out."""
+    await workers.start(registers_yaml())
+    tile = TILES[2]
+
+    plain = await workers.measure(artifacts[tile])
+    fancy = await workers.measure(
+        artifacts[tile], repeat=2, max_repeat=9, min_repeat_ms=500, flush_cpu_cache=True, cooldown_interval_ms=50
+    )
+
+    assert kind_of(fancy) == "UNSPECIFIED", fancy.error_message
+    assert [*plain.run_cycles] * 2 == [*fancy.run_cycles]
+    assert fancy.clocks.run.ToTimedelta().total_seconds() < 10 * plain.clocks.run.ToTimedelta().total_seconds() + 1
+
+
+async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
+    workers: Workers, fabric: EmulatedFabric, tmp_path: Path
+) -> None:
+    """And says so: the two must not be mixed up."""
+    plain = build(matmul_i8(EXTENT, EXTENT, EXTENT), host_target_json(), tmp_path)
+    await workers.start(registers_yaml())
+
+    measured = await workers.measure(plain, number=3)
+
+    assert measured.run_secs[0] > 0, measured.error_message
+    assert (measured.time_source, list(measured.run_cycles)) == ("", [])
+    np.testing.assert_array_equal(PRODUCT, output(await workers.call(plain)))
+
+
+async def test_another_bitstream_changes_what_a_module_computes(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
+) -> None:
+    """The same artifact, after the fabric was programmed with the design that drops negative sums."""
+    tile = Tile(m=16, n=16, k=64)
+    await workers.start(registers_yaml())
+    before = output(await workers.call(artifacts[tile]))
+    await workers.stop()
+    fabric.load("gemm_i8_relu")
+    await workers.start(registers_yaml("registers_relu"))
+
+    after = output(await workers.call(artifacts[tile]))
+
+    np.testing.assert_array_equal(PRODUCT, before)
+    np.testing.assert_array_equal(np.maximum(PRODUCT, 0), after)
+
+
+async def test_a_stuck_core_costs_one_candidate(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+) -> None:
+    """RUN_FAILED with the reason, the worker lives, and the next candidate is right."""
+    fabric.load("gemm_i8_faulty")
+    bad_mod = schedule_matmul(matmul_i8(40, 40, 40), Tile(m=8, n=8, k=20))
+    bad = build(bad_mod, host_target_json(), tmp_path)
+    await workers.start(registers_yaml())
+    request = session_service_pb2.CallRequest(
+        artifact_digest=bad.digest,
+        args=[tensor_pb2.Argument(fill=tensor_pb2.TensorSpec(shape=(40, 40), dtype="int8"))] * 2
+        + [tensor_pb2.Argument(output=tensor_pb2.TensorSpec(shape=(40, 40), dtype="int32"))],
+    )
+    order = worker_pb2.WorkerRequest(call=request, artifact_path=str(bad.path))
+
+    stuck = (await workers._worker.exchange(order.SerializeToString(), 60.0)).call
+    good = await workers.call(artifacts[TILES[0]])
+
+    assert kind_of(stuck) == "RUN_FAILED"
+    assert "gemm_i8 is stuck: ctrl & 0x1 was not 0x0 within 2000 ms" in stuck.error_message
+    np.testing.assert_array_equal(PRODUCT, output(good))
+
+
+async def test_reasons_are_told_in_the_fabrics_words(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+) -> None:
+    """No bitstream, another bitstream, another function, no window: each one clear message."""
+    artifact = artifacts[TILES[0]]
+    await workers.start("")
+    nothing = await workers.measure(artifact)
+    await workers.start(registers_yaml().replace("gemm_i8", "conv_i8"))
+    other_function = await workers.measure(artifact)
+    await workers.start(registers_yaml("registers_relu"))
+    other_design = await workers.measure(artifact)
+    await workers.start(registers_yaml().replace("uio: fabric", "uio: gone"))
+    no_window = await workers.measure(artifact)
+
+    assert kind_of(nothing) == kind_of(other_function) == kind_of(other_design) == "RUN_FAILED"
+    assert "program a bitstream with its description of registers first" in nothing.error_message
+    assert "offers fabric.conv_i8" in other_function.error_message
+    assert "the fabric holds another design than gemm_i8_relu" in other_design.error_message
+    assert kind_of(no_window) == "DEVICE_FAULTED"
+    assert "there is no UIO device called 'gone' (found: fabric)" in no_window.error_message
+
+
+def test_a_window_smaller_than_described_is_refused(fabric: EmulatedFabric, tmp_path: Path) -> None:
+    """By what the kernel says of it."""
+    with pytest.raises(FabricDead, match="/dev/uio0 is 0x4000 bytes, but the description says 0x8000"):
+        open_window(Window(uio="fabric", size_bytes=0x8000), tmp_path / "root")
+
+
+def test_no_permission_names_the_remedy() -> None:
+    """An agent that does not run as root, below a folder that it may enter."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        with emulated_fabric(root / "dev/uio0", sysfs_root=root) as closed:
+            (root / "dev/mem").touch()
+            for path in (closed.window, root / "dev/mem"):
+                path.chmod(0)
+            if user == 0:
+                os.seteuid(_NOBODY)
+            try:
+                with pytest.raises(FabricDead, match=r"no permission for .*uio0, .* udev rule"):
+                    open_window(Window(uio="fabric", size_bytes=0x4000), root)
+                with pytest.raises(FabricDead, match=r"no permission for .*dev/mem, .* or use UIO"):
+                    open_window(Window(mem=0xA0000000, size_bytes=0x4000), root)
+            finally:
+                os.seteuid(user)
+
+
+@pytest.mark.parametrize("tile", [Tile(m=8, n=8, k=6), Tile(m=64, n=64, k=16), Tile(m=16, n=24, k=16)])
+def test_tiles_that_cannot_be_are_refused_before_anything_is_built(tile: Tile) -> None:
+    """Not a multiple of 4, more than the core holds, no divisor of the product."""
+    with pytest.raises(BuildError, match=r"does not fit the fabric|do not divide 64 x 64 x 64"):
+        schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)
