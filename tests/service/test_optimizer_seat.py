@@ -20,6 +20,7 @@ from fleet.errors import DeviceClosed, DeviceFaulted, DeviceUnreachable, Measure
 from fleet.library import Library
 from fleet.library import Workload as StoredWorkload
 from fleet.measuring import ErrorKind, Evaluator, Measurement, TensorSpec, Trial
+from fleet.optimizer import repeats
 from fleet.optimizer import seat as seats
 from fleet.optimizer.build_task import BuiltCandidate
 from fleet.optimizer.candidates import Candidate, Conditions
@@ -298,3 +299,38 @@ async def test_a_faulted_device_burns_no_trials(tmp_path: Path) -> None:
         results = await measured(seat, artifact(tmp_path), 3)
     assert [(result.candidate_id, result.error) for result in results] == [("0", None), ("1", None), ("2", None)]
     assert any("did not run" in notice for notice in notices)
+
+
+async def test_a_disturbed_time_is_stored_and_then_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both records are in the library; the job counts one trial, and search and best candidates see the calm time."""
+    monkeypatch.setattr(repeats, "_PAUSES_SEC", (0.0, 0.0))
+    item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=()))
+    built = artifact(tmp_path)
+    candidate = Candidate(trace_json="[]", digest="c", built=BuiltCandidate(artifact=built, features=None))
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        async with seated() as (agent, seat, _):
+            agent.answer = lambda count, asked: disturbed(asked, 9e-6) if count == 1 else good(asked, 1e-6)
+            progress = JobProgress(workloads=[item])
+            conditions = conditions_in(tmp_path, job_name=library.start_job(title="t").name)
+            pipeline = Pipeline(
+                progress=progress,
+                conditions=conditions,
+                seat=seat,
+                pool=BuiltAlready(built),
+                library=library,
+                turns=Turns(shares_cores=True),
+            )
+            await pipeline._measure(item, [candidate])
+        records = library.records("w")
+        (best,) = library.best("w", k=1)
+    assert sorted(record.run_secs for record in records) == [(1e-6,), (9e-6,)]
+    assert best.run_secs == (1e-6,)
+    assert [record.run_sec for record in item.records] == [1e-6]
+    assert (item.trials, progress.repeated, candidate.median_sec) == (1, 1, 1e-6)
+
+
+def disturbed(request: measurement_pb2.MeasureRequest, run_sec: float) -> measurement_pb2.Measurement:
+    measurement = good(request, run_sec)
+    measurement.provenance.disturbances.append("throttled: thermal")
+    return measurement
