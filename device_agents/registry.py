@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 GROUP = "fleet.drivers"
 _BUILT_IN = {
     "cpu": "device_agents.cpu:CpuDriver",
+    "cuda": "device_agents.cuda:CudaDriver",
     "opencl": "device_agents.opencl:OpenClDriver",
     "raspberry_pi": "device_agents.raspberry_pi:RaspberryPiDriver",
     "simulated": "device_agents.simulated:SimulatedDriver",

@@ -21,9 +21,11 @@ from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
 from tests.android.rpc_servers import serve_rpc
+from tests.contract import fake_nvml
+from tests.contract.fake_nvml import playing
 from tests.emulated.pi_files import PI_4, put_files
 
-DRIVERS = ["cpu", "opencl", "raspberry_pi", "simulated", "tvm_rpc", "zynq"]
+DRIVERS = ["cpu", "cuda", "opencl", "raspberry_pi", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
 
 
@@ -41,7 +43,7 @@ def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
 
 
-NEEDED = {"raspberry_pi": "raspberry_pi_tree", "tvm_rpc": "tvm_rpc_server"}
+NEEDED = {"cuda": "nvidia_gpu", "raspberry_pi": "raspberry_pi_tree", "tvm_rpc": "tvm_rpc_server"}
 """Fixtures that run what a driver needs, and give its settings."""
 
 
@@ -49,6 +51,14 @@ NEEDED = {"raspberry_pi": "raspberry_pi_tree", "tvm_rpc": "tvm_rpc_server"}
 def tvm_rpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     with serve_rpc("cpp", tmp_path_factory.mktemp("tvm_rpc")) as server:
         yield {"address": server.address, "key": "board", "target": {"kind": "llvm"}}
+
+
+@pytest.fixture(scope="module")
+def nvidia_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("nvml")
+    with playing(fake_nvml.build(folder)) as fake:
+        stub = fake_nvml.compile_library("", folder / "libstub.so")
+        yield {"nvml_library": str(fake.library), "tvm_library": str(stub)}
 
 
 @pytest.fixture

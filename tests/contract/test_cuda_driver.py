@@ -1,0 +1,271 @@
+"""What only the cuda driver knows, on GPUs that a compiled stand-in for NVML plays for the real pynvml."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_agents.config import make_drivers, parse_config
+from device_agents.cuda import CudaDriver, short_uuid
+from device_agents.driver import Driver
+from device_agents.nvml import throttle_words
+from device_agents.registry import find_devices
+from fleet.errors import ConfigError, DeviceError
+from tests.contract import fake_nvml
+from tests.contract.fake_nvml import A100_MIG, FakeNvml
+
+H200_UUID = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+
+
+class NoStrays:
+    async def sweep(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> FakeNvml:
+    return fake_nvml.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="module")
+def runtime_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stands for TVM's runtime for CUDA, which cannot be loaded without NVIDIA's driver."""
+    return fake_nvml.compile_library("", tmp_path_factory.mktemp("stub") / "libstub.so")
+
+
+@pytest.fixture
+def nvml(library: FakeNvml) -> Iterator[FakeNvml]:
+    with fake_nvml.playing(library):
+        yield library
+
+
+def make(nvml: FakeNvml, **settings: Any) -> list[Driver]:
+    entry = {"driver": "cuda", "nvml_library": str(nvml.library), **settings}
+    return make_drivers(parse_config({"devices": [entry]}), host_name="lab")
+
+
+@pytest.fixture
+async def h200(nvml: FakeNvml, runtime_stub: Path) -> AsyncIterator[Driver]:
+    (driver,) = make(nvml, tvm_library=str(runtime_stub))
+    await driver.open(NoStrays())
+    yield driver
+    await driver.close()
+
+
+async def test_the_inventory_of_a_gpu(h200: Driver) -> None:
+    """Model, architecture and limits are those of the GPU; the artifact's architecture is its host's."""
+    inventory = h200.inventory()
+    target = json.loads(inventory.target_json)
+
+    assert h200.name == "devices/lab-cuda-5d5ba0d6"
+    assert (inventory.device_model, inventory.memory_bytes, inventory.core_count) == ("NVIDIA H200", 150754820096, 132)
+    assert (target["kind"], target["arch"], target["l2_cache_size_bytes"]) == ("cuda", "sm_90", 50 * 1024**2)
+    assert (target["max_shared_memory_per_block"], target["max_threads_per_block"]) == (49152, 1024)
+    assert target["host"]["kind"] == "llvm"
+    assert inventory.labels["sm"] == "sm_90"
+    assert inventory.labels["arch"] == os.uname().machine
+    assert inventory.facts["PCI bus"] == "00000000:3b:00.0"
+    assert inventory.facts["driver"] == "580.65.06, for CUDA up to 13.0"
+
+
+async def test_tvm_takes_the_target(h200: Driver) -> None:
+    """What the inventory says is a target that code can be built for."""
+    from cross.targets import make_target
+
+    target = make_target(h200.inventory().target_json)
+
+    assert target.kind.name == "cuda"
+    assert target.host.kind.name == "llvm"
+
+
+async def test_the_worker_sees_that_gpu_only(h200: Driver) -> None:
+    """By its UUID, and without the limit on address space that CUDA cannot live with."""
+    spec = h200.worker_spec()
+
+    assert spec.environment["CUDA_VISIBLE_DEVICES"] == H200_UUID
+    assert not spec.limits_address_space
+    assert spec.settings["l2_bytes"] == 50 * 1024**2
+
+
+async def test_mig_instances_are_devices_of_their_own(nvml: FakeNvml) -> None:
+    """A GPU with MIG is not served as a whole; heat and clocks of an instance are those of its GPU."""
+    nvml.play(A100_MIG)
+    drivers = make(nvml)
+    for driver in drivers:
+        await driver.open(NoStrays())
+
+    inventories = [driver.inventory() for driver in drivers]
+    readings = [driver.telemetry() for driver in drivers]
+    for driver in drivers:
+        await driver.close()
+
+    assert [inventory.device_model for inventory in inventories] == [
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "NVIDIA A100-SXM4-40GB",
+    ]
+    assert [inventory.core_count for inventory in inventories] == [14, 42, 108]
+    assert [inventory.labels.get("mig") for inventory in inventories] == ["1g.5gb", "3g.20gb", None]
+    assert [reading.temp_c for reading in readings] == [41, 41, 38]
+    assert len({driver.name for driver in drivers}) == 3
+
+
+async def test_readings_follow_the_gpu(h200: Driver, nvml: FakeNvml) -> None:
+    """Clock, heat, power and why it is slower than it could be."""
+    nvml.change("0.clock", 1755)
+    nvml.change("0.temp", 71)
+    nvml.change("0.power", 698500)
+    nvml.change("0.throttle", "0x24")
+
+    reading = h200.telemetry()
+
+    assert (reading.freq_hz, reading.temp_c, reading.power_w) == (1755e6, 71, 698.5)
+    assert reading.memory_available_bytes == 150123446272
+    assert list(reading.throttle_reasons) == ["power-cap", "thermal"]
+
+
+def test_idle_and_chosen_clocks_are_no_throttling() -> None:
+    """Only what slows a kernel down against the user's will."""
+    assert throttle_words(0x1 | 0x2 | 0x100) == ()
+    assert throttle_words(0xFF & ~0x3) == (
+        *("power-cap", "hardware-slowdown", "sync-boost", "thermal"),
+        *("thermal-hardware", "power-brake"),
+    )
+
+
+async def test_processes_of_others_are_counted_ours_are_not(
+    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this agent started, through any number of processes, is ours."""
+    monkeypatch.setattr("device_agents.gpu_host._FRESH_SEC", 0.0)
+    h200._foreign._can_tell = True  # type: ignore[attr-defined] - also where the tests run in a container
+    child = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220 - returns at once
+    try:
+        nvml.change("0.pids", f"{os.getpid()},{child.pid},{os.getppid()},1")
+
+        assert h200.telemetry().foreign_processes == 2
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_a_container_does_not_guess_whose_processes_they_are(h200: Driver, nvml: FakeNvml) -> None:
+    """The driver's process ids mean nothing in another namespace: not counted rather than wrong."""
+    h200._foreign._can_tell = False  # type: ignore[attr-defined]
+    nvml.change("0.pids", "1,2,3")
+
+    assert not h200.telemetry().HasField("foreign_processes")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("0.lost", 1, "GPU is lost"),
+        ("0.rows_pending", 1, "waits to be remapped"),
+        ("0.rows_failed", 1, "should be replaced"),
+        ("0.xid", 79, "fallen off the bus"),
+    ],
+)
+async def test_a_sick_gpu_says_what_to_do(
+    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, key: str, value: int, said: str
+) -> None:
+    """It stays listed, takes no lease, and its readings raise nothing."""
+    monkeypatch.setattr("device_agents.cuda._PROBE_SEC", 0.0)
+    assert (await h200.probe()).is_healthy
+
+    nvml.change(key, value)
+
+    first, again = await h200.probe(), await h200.probe()
+    assert not first.is_healthy
+    assert said in first.reason
+    assert not again.is_healthy
+    assert h200.telemetry().HasField("read_at")
+
+
+async def test_errors_of_kernels_leave_the_gpu_healthy(
+    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Xid 31 is a kernel that read where nothing is: the candidate's fault."""
+    monkeypatch.setattr("device_agents.cuda._PROBE_SEC", 0.0)
+    await h200.probe()
+
+    nvml.change("0.xid", 31)
+
+    assert (await h200.probe()).is_healthy
+
+
+async def test_an_unknown_uuid_lists_those_found(nvml: FakeNvml) -> None:
+    """A typo, or a GPU that moved to another machine."""
+    nvml.play(A100_MIG)
+    (driver,) = make(nvml, uuid="GPU-deadbeef")
+
+    with pytest.raises(DeviceError, match=r"GPU-deadbeef.*GPU-b8ea3855.*A100"):
+        await driver.open(NoStrays())
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("gpus 0\n", "lists no GPU"), ("init 9\n", "kernel module is not loaded"), ("init 18\n", "reboot after")],
+)
+def test_a_driver_without_gpus_is_refused(nvml: FakeNvml, script: str, said: str) -> None:
+    """Each trouble with what to do about it."""
+    nvml.play(script)
+
+    with pytest.raises(ConfigError, match=said):
+        make(nvml)
+
+
+@pytest.mark.slow
+def test_no_driver_is_refused_with_the_remedy() -> None:
+    """On a machine without NVIDIA's library, in a process that never saw ours."""
+    code = "from device_agents.config import *\nmake_drivers(parse_config({'devices': [{'driver': 'cuda'}]}))"
+    if any(Path("/proc/driver/nvidia/gpus").glob("*")):
+        pytest.skip("this machine has an NVIDIA driver")
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert "ConfigError: agent.yaml: devices[0]: there is no NVIDIA driver on this machine; install" in done.stderr
+
+
+async def test_without_cudas_libraries_the_device_is_listed_as_faulted(nvml: FakeNvml, tmp_path: Path) -> None:
+    """It can be seen, with what to install; it cannot be leased."""
+    (driver,) = make(nvml, tvm_library=str(tmp_path / "libtvm_runtime_cuda.so"))
+    await driver.open(NoStrays())
+
+    health = await driver.probe()
+
+    await driver.close()
+    assert not health.is_healthy
+    assert "libtvm_runtime_cuda.so" in health.reason
+    assert "tvm_library" in health.reason
+
+
+async def test_nothing_is_looked_for_where_no_driver_is(tmp_path: Path) -> None:
+    """Without /proc/driver/nvidia there is nothing to load and nothing to serve."""
+    assert CudaDriver.find(tmp_path) == []
+    assert not [entry for entry in find_devices(tmp_path) if entry["driver"] == "cuda"]
+
+
+async def test_reading_starts_no_thread(h200: Driver) -> None:
+    """Opening and reading through pynvml leaves the agent's threads as they were."""
+    before = set(threading.enumerate())
+
+    await asyncio.gather(*(h200.probe() for _ in range(3)))
+    h200.telemetry()
+
+    assert set(threading.enumerate()) == before
+
+
+def test_short_names() -> None:
+    """Of GPUs and of both generations of MIG's names."""
+    assert short_uuid(H200_UUID) == "5d5ba0d6"
+    assert short_uuid("MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f") == "c6d4f1ef"
+    assert short_uuid("MIG-GPU-b8ea3855-276c-c9cb/7/0") == "b8ea3855"
