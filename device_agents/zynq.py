@@ -32,6 +32,7 @@ from fleet.v1 import device_pb2, session_service_pb2
 
 _FAMILIES = ("xlnx,zynq-7000", "xlnx,zynqmp")
 _TREES = ("proc/device-tree", "sys/firmware/devicetree/base")
+_CALLS_PACKED = "device_agents.tvm_runtime:TvmRuntime"
 _PLAUSIBLE_C = (-40.0, 150.0)
 
 
@@ -139,9 +140,10 @@ class ZynqDriver(CpuDriver):
 
     def _worker_spec(self) -> WorkerSpec:
         spec = super()._worker_spec()
-        registers = self._fabric.registers_yaml if self._fabric is not None else ""
-        if not registers:
+        if spec.runtime != _CALLS_PACKED:
             return spec
+        # Also without a description: then it says so where a module calls the fabric.
+        registers = self._fabric.registers_yaml if self._fabric is not None else ""
         settings = {"registers_yaml": registers, "root": str(self._zynq.sys_root)}
         return replace(spec, runtime="device_agents.fabric_runtime:FabricRuntime", settings=settings)
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from examples.zynq_gemm_i8.sim.build import build
+from examples.zynq_gemm_i8.sim.build import DESIGNS, build
+from fleet.testing.bitstreams import XCZU3, make_bit, swap_words
 from tests.emulated.cache import cache_dir, locked
 
 WINDOW_BYTES = 0x4000
@@ -24,6 +25,13 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
 def registers_yaml(name: str = "registers") -> str:
     """Return a description that lies beside the designs."""
     return (EXAMPLE / f"{name}.yaml").read_text()
+
+
+def bitstream(design: str, folder: Path, *, idcode: int = XCZU3) -> Path:
+    """Write a .bit file that stands for a design, and return it."""
+    path = folder / f"{design}.bit"
+    path.write_bytes(make_bit(design.encode(), design=design, part="xczu3eg-sbva484-1-e", idcode=idcode))
+    return path
 
 
 def simulation() -> Path:
@@ -59,6 +67,15 @@ class EmulatedFabric:
             self.clear()
             raise RuntimeError(f"the simulation of {design} did not start")
         self.design = design
+
+    def take(self, image: bytes) -> None:
+        """Load what an image of the FPGA manager is: its frames name the design, as `bitstream` made them."""
+        words = swap_words(image)
+        named = [design.name for design in DESIGNS if design.name.encode() in words]
+        if named:
+            self.load(max(named, key=len))
+        else:
+            self.clear()
 
     def clear(self) -> None:
         """Leave the fabric empty: nothing answers any more."""

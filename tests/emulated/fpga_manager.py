@@ -18,8 +18,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,29 @@ class FakeFabric:
     def flags(self) -> list[str]:
         """The flags that each of them was loaded with."""
         return [path.read_text() for path in sorted(self.control.glob("loaded-*.flags"))]
+
+    @contextmanager
+    def followed(self, take: Callable[[bytes], None]) -> Iterator[None]:
+        """Have `take` called with each image, in a thread, before the fabric operates."""
+        stopping = threading.Event()
+        follower = threading.Thread(target=self._follow, args=(take, stopping), name="fabric follower")
+        (self.control / "follower").touch()
+        follower.start()
+        try:
+            yield
+        finally:
+            (self.control / "follower").unlink()
+            stopping.set()
+            follower.join()
+
+    def _follow(self, take: Callable[[bytes], None], stopping: threading.Event) -> None:
+        count = len(list(self.control.glob("loaded-*.bin")))
+        while not stopping.wait(_LOOK_SEC):
+            image = self.control / f"loaded-{count:04}.bin"
+            if image.exists():
+                take(image.read_bytes())
+                image.with_suffix(".taken").touch()
+                count += 1
 
     def fault(self, name: str) -> None:
         """Have the next loads go wrong in this way; "": not at all."""
@@ -179,9 +203,15 @@ class _Attributes:
         fresh = self._control / "loading"
         fresh.write_bytes(image)
         fresh.rename(self._control / f"loaded-{count:04}.bin")
+        self._await_follower(count)
         self._say("write complete" if fault == "wrong state" else "operating")
         sys.stdout.write(f"loaded {name} {hashlib.sha256(image).hexdigest()}\n")
         sys.stdout.flush()
+
+    def _await_follower(self, count: int) -> None:
+        """Where something takes up the images, the fabric operates when it has: see `FakeFabric.followed`."""
+        while (self._control / "follower").exists() and not (self._control / f"loaded-{count:04}.taken").exists():
+            time.sleep(_LOOK_SEC)
 
     def _fail(self, number: int, state: str) -> None:
         self._say(state)

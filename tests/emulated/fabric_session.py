@@ -1,0 +1,86 @@
+"""What a user does with a board whose fabric can multiply matrices, whatever emulates the board: leases, bitstreams,
+tensorised modules, cycles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fleet.aio
+from cross.build import build
+from cross.fabric import Tile, matmul_i8, schedule_matmul
+from fleet.artifacts import Artifact
+from fleet.client.device import Device
+from fleet.measuring import Measurement, TensorSpec
+from tests.emulated.fabric import EXAMPLE, bitstream
+
+EXTENT = 64
+TILES = (Tile(m=8, n=8, k=32), Tile(m=16, n=16, k=64), Tile(m=32, n=32, k=64))
+LEFT = np.random.default_rng(1).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
+RIGHT = np.random.default_rng(2).integers(-128, 128, (EXTENT, EXTENT), dtype=np.int8)
+PRODUCT = LEFT.astype(np.int32) @ RIGHT.astype(np.int32)
+_SHAPE = (EXTENT, EXTENT)
+SPECS = (
+    TensorSpec(_SHAPE, "int8"),
+    TensorSpec(_SHAPE, "int8"),
+    TensorSpec(_SHAPE, "int32", is_output=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one lease found out of one tiling."""
+
+    product: np.ndarray
+    cycles: tuple[int, ...]
+    measurement: Measurement
+
+
+def build_tilings(target_json: str, folder: Path) -> dict[Tile, Artifact]:
+    """Build one product in every tiling."""
+    mod = matmul_i8(EXTENT, EXTENT, EXTENT)
+    return {tile: build(schedule_matmul(mod, tile), target_json, folder, args=SPECS) for tile in TILES}
+
+
+async def program(device: Device, design: str, folder: Path) -> bool:
+    """Program a design, with the description that belongs to it."""
+    registers = "registers_relu.yaml" if design.endswith("relu") else "registers.yaml"
+    return await device.program(bitstream(design, folder), registers=EXAMPLE / registers)
+
+
+async def run(device: Device, artifact: Artifact) -> Found:
+    """Compute with an artifact, and time it."""
+    module = device.load(artifact)
+    product: Any = await module(LEFT, RIGHT)
+    timing = await module.time(repeat=2)
+    return Found(product=np.asarray(product), cycles=timing.run_cycles, measurement=timing)
+
+
+async def use_a_board(client: fleet.aio.Fleet, selector: str, artifacts: dict[Tile, Artifact], folder: Path) -> None:
+    """Two leases: three tilings on one bitstream, twice; then the same artifact on another bitstream."""
+    async with client.acquire(selector) as device:
+        assert await program(device, "gemm_i8", folder)
+        first = {tile: await run(device, artifact) for tile, artifact in artifacts.items()}
+        again = {tile: await run(device, artifact) for tile, artifact in artifacts.items()}
+    for tile, found in first.items():
+        np.testing.assert_array_equal(PRODUCT, found.product, err_msg=str(tile))
+        assert found.measurement.time_source == "cycles"
+        assert [cycles / 1e8 for cycles in found.cycles] == list(found.measurement.run_secs)
+        assert len({*found.cycles, *again[tile].cycles}) == 1
+    assert len({found.cycles[0] for found in first.values()}) == len(TILES)
+
+    tile = TILES[1]
+    async with client.acquire(selector) as device:
+        assert not await program(device, "gemm_i8", folder)
+        kept = await run(device, artifacts[tile])
+        assert await program(device, "gemm_i8_relu", folder)
+        changed = await run(device, artifacts[tile])
+        assert await program(device, "gemm_i8_wide", folder)
+        faster = await run(device, artifacts[tile])
+    assert kept.cycles == first[tile].cycles
+    np.testing.assert_array_equal(np.maximum(PRODUCT, 0), changed.product)
+    np.testing.assert_array_equal(PRODUCT, faster.product)
+    assert faster.cycles[0] < kept.cycles[0]
