@@ -1,0 +1,83 @@
+"""Builds what the OpenCL tests run, in a process of its own: `python opencl_models.py DIRECTORY TARGET_JSON`.
+
+Writes matmul.so (TVM's default schedule), tuned.so (one of MetaSchedule's), undefined.so (a kernel that calls a function
+that does not exist), scalars.so (arguments that are no tensors), model.so (a Relax model of two layers, one of them with
+a schedule) and weights.npz, what the model holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZE = 48
+
+
+def build_all(folder: Path, target_json: str) -> None:
+    """Write the files."""
+    from fleet.optimizer.build_task import BuildTask, build_candidate
+    from fleet.optimizer.propose import ProposeTask, propose
+    from fleet.workloads.programs import matmul
+    from fleet.workloads.workload import workload_of
+
+    def store(name: str, workload: Any, trace_json: str | None) -> None:
+        task = BuildTask(
+            mod_json=workload.mod_json, target_json=target_json, trace_json=trace_json, out_dir=str(folder / "built")
+        )
+        build_candidate(task).artifact.path.rename(folder / name)
+
+    product = matmul(SIZE)
+    proposals = propose(ProposeTask(mod_json=product.mod_json, target_json=target_json, count=1, seed=2))
+    store("matmul.so", product, None)
+    store("tuned.so", product, proposals[0].trace_json)
+    store("undefined.so", workload_of(_undefined(), name="undefined"), None)
+    _build_model(folder, target_json)
+
+
+def _undefined() -> Any:
+    from tvm import te, tirx
+
+    given = te.placeholder((SIZE,), "float32", "A")
+    called = te.compute((SIZE,), lambda i: tirx.call_extern("float32", "fleet_no_such_function", given[i]), "B")
+    return te.create_prim_func([given, called])
+
+
+def _build_model(folder: Path, target_json: str) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    from fleet.optimizer.propose import ProposeTask, propose
+    from fleet.workloads.extract import compile_model, extract, load_model
+
+    rng = np.random.default_rng(5)
+    weights = {
+        "first": rng.standard_normal((4, 3, 3, 3)).astype("float32"),
+        "second": rng.standard_normal((4 * 8 * 8, 6)).astype("float32"),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("MatMul", ["f", "second"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two_layers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    path = folder / "two_layers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    model = load_model(path)
+    costliest = extract(model, target_json)[0]
+    proposal = propose(ProposeTask(mod_json=costliest.mod_json, target_json=target_json, count=1, seed=1))[0]
+    artifact = compile_model(model, target_json, {costliest.shash: proposal.trace_json}, folder / "built")
+    artifact.path.rename(folder / "model.so")
+
+
+if __name__ == "__main__":
+    build_all(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,148 @@
+"""Real OpenCL kernels in real workers, on PoCL: numbers against numpy, device times, and every way to fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from opencl_presence import require_opencl
+
+from device_agents.host import read_host
+from device_agents.opencl import target_of
+from device_agents.opencl_devices import find_opencl_devices
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+DEVICE = "devices/cl"
+SIZE = 48
+MATMUL_ARGS = [spec("fill", SIZE, SIZE), spec("fill", SIZE, SIZE), spec("output", SIZE, SIZE)]
+QUICK = measurement_pb2.Evaluator(number=3, repeat=3, min_repeat_ms=1)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require_opencl()
+    target_json = json.dumps(target_of(find_opencl_devices()[0], read_host()))
+    folder = tmp_path_factory.mktemp("opencl-models")
+    command = [sys.executable, Path(__file__).with_name("opencl_models.py"), folder, target_json]
+    subprocess.run(command, check=True, timeout=150)
+    return folder
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    require_opencl()
+    async with serve_bench(tmp_path, {"devices": [{"driver": "opencl", "name": "cl"}]}) as served:
+        yield served
+
+
+@pytest.fixture
+def holder(bench: Bench) -> Holder:
+    return bench.holding(epoch=1, device=DEVICE)
+
+
+def tensor(array: np.ndarray) -> tensor_pb2.Argument:
+    shape = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
+    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=shape, content=array.tobytes()))
+
+
+def array(message: tensor_pb2.Tensor) -> np.ndarray:
+    return np.frombuffer(message.content, message.spec.dtype).reshape(message.spec.shape)
+
+
+async def product(holder: Holder, library: Path) -> tuple[np.ndarray, np.ndarray]:
+    """What a library makes of two random matrices, and what numpy makes of them."""
+    left, right = np.random.default_rng(3).standard_normal((2, SIZE, SIZE)).astype("float32")
+    digest = await holder.put(library.read_bytes())
+    request = session_service_pb2.CallRequest(
+        artifact_digest=digest, args=[tensor(left), tensor(right), spec("output", SIZE, SIZE)]
+    )
+    response = await holder.call(request)
+    assert not response.error, response.error_message
+    return array(response.outputs[0]), left @ right
+
+
+@pytest.mark.parametrize("name", ["matmul.so", "tuned.so"])
+async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, models: Path) -> None:
+    """TVM's default schedule, and one that MetaSchedule proposed."""
+    found, expected = await product(holder, models / name)
+
+    np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
+
+
+async def test_functions_are_timed_by_the_device(holder: Holder, models: Path) -> None:
+    """The times are those of its events, below what the host waited for, and marked as such."""
+    result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
+
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert result.time_source == "event"
+    assert len(result.run_secs) == 3
+    assert all(0 < sec < result.clocks.run.ToTimedelta().total_seconds() for sec in result.run_secs)
+
+
+async def test_a_model_runs_in_the_relax_vm(holder: Holder, models: Path) -> None:
+    """Its result is ONNX Runtime's, host parts included, and the whole of it is timed by the host's clock."""
+    import onnxruntime
+
+    x = np.random.default_rng(8).standard_normal((1, 3, 8, 8)).astype("float32")
+    session = onnxruntime.InferenceSession(str(models / "two_layers.onnx"), providers=["CPUExecutionProvider"])
+    digest = await holder.put((models / "model.so").read_bytes())
+    kind = measurement_pb2.MODULE_KIND_RELAX_VM
+
+    response = await holder.call(
+        session_service_pb2.CallRequest(artifact_digest=digest, args=[tensor(x)], module_kind=kind)
+    )
+    timing = await holder.measure([request_for(digest, args=[tensor(x)], module_kind=kind, evaluator=QUICK)])
+
+    assert not response.error, response.error_message
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], array(response.outputs[0]), rtol=1e-3, atol=1e-4)
+    assert timing[0].time_source == "wall"
+    assert len(timing[0].run_secs) == 3
+
+
+async def test_a_buffer_too_large_is_out_of_memory(holder: Holder, models: Path) -> None:
+    """The failure has its own kind, and the worker goes on."""
+    huge = [spec("fill", 1 << 20, 1 << 16), *MATMUL_ARGS[1:]]
+    content = (models / "matmul.so").read_bytes()
+
+    failed = await holder.run(content, args=huge, evaluator=QUICK)
+    after = await holder.run(content, args=MATMUL_ARGS, evaluator=QUICK)
+
+    assert kind_of(failed) == "OUT_OF_MEMORY", failed.error_message
+    assert kind_of(after) == "UNSPECIFIED", after.error_message
+    assert failed.provenance.worker_pid == after.provenance.worker_pid
+
+
+async def test_the_log_of_a_kernel_that_does_not_build_comes_back(holder: Holder, models: Path) -> None:
+    """The driver's own words name what it did not find, and the next candidate runs."""
+    result = await holder.run(
+        (models / "undefined.so").read_bytes(), args=[spec("fill", SIZE), spec("output", SIZE)], evaluator=QUICK
+    )
+    after = await holder.run((models / "matmul.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
+
+    assert kind_of(result) == "RUN_FAILED"
+    assert "fleet_no_such_function" in result.error_message
+    assert kind_of(after) == "UNSPECIFIED", after.error_message
+
+
+async def test_several_devices_compute_each_on_its_own(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices of one platform are served under two names, take turns on the cores, and both compute."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    async with serve_bench(tmp_path, {"devices": [{"driver": "opencl", "name": "cl"}]}) as bench:
+        names = [device.inventory.labels["model"] for hello in bench.tracker.hellos for device in hello.devices]
+        results = [
+            await product(bench.holding(epoch=1, device=f"devices/cl-{index}"), models / "matmul.so")
+            for index in range(2)
+        ]
+
+    assert ["basic", "pthread"] == sorted(name.partition("-")[0] for name in names)
+    for found, expected in results:
+        np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
