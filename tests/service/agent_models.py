@@ -10,9 +10,10 @@ TARGET = {"kind": "llvm", "mcpu": "x86-64-v2"}
 
 
 def build(folder: Path) -> None:
-    """Write add.so, cast.so (several dtypes) and vm.so."""
+    """Write matmul.so, one copy for each of several dtypes, stream.so, parallel.so and vm.so."""
     import tvm
     from tvm import relax, te
+    from tvm.s_tir import Schedule
 
     target = tvm.target.Target(TARGET)
 
@@ -30,6 +31,12 @@ def build(folder: Path) -> None:
     for dtype in ("int8", "int32", "int64", "uint8", "float16", "float64", "bool"):
         given = te.placeholder((8,), dtype, "A")
         export(f"{dtype}.so", given, te.compute((8,), copy_of(given), "B"))
+    wide = te.placeholder((2**18,), "float32", "A")
+    export("stream.so", wide, te.compute((2**18,), copy_of(wide), "B"))
+    schedule = Schedule(te.create_prim_func([wide, te.compute((2**18,), copy_of(wide), "B")]))
+    (loop,) = schedule.get_loops(schedule.get_sblock("B"))
+    schedule.parallel(schedule.split(loop, [16, None])[0])
+    tvm.compile(schedule.mod, target=target).export_library(str(folder / "parallel.so"))
     block = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 8), "float32"))
     w = relax.Var("w", relax.TensorType((8, 8), "float32"))

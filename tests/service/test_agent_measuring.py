@@ -1,0 +1,291 @@
+"""Measuring on a real cpu device: pinned, beside real load, cold and cooled, and never beside the agent's own work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+
+import fleet.aio
+from device_agents.agent import Agent, Place
+from device_agents.config import make_drivers, parse_config
+from fleet.artifacts import Artifact
+from fleet.measuring import Evaluator, TensorSpec, Trial
+from fleet.optimizer.progress import JobProgress
+from fleet.optimizer.repeats import Repeats, find_doubtful
+from fleet.optimizer.seat import Seat
+from fleet.testing import eventually, serve_tracker
+from fleet.v1 import measurement_pb2
+from fleet.v1.measurement_pb2 import Evaluator as Knobs
+from fleet.v1.measurement_pb2 import Measurement
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
+]
+DEVICE = "devices/here"
+CPUS = sorted(os.sched_getaffinity(0))
+CPU = CPUS[-1]
+"""Where the device's kernels are kept."""
+
+STREAM_ARGS = [spec("fill", 2**18), spec("output", 2**18)]
+HOG = f"import os\nos.sched_setaffinity(0, [{CPU}])\nwhile True: pass"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, Path(__file__).with_name("agent_models.py"), folder], check=True, timeout=100)
+    return folder
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    """The /sys of a board that is warm."""
+    sensor = tmp_path / "root/sys/class/thermal/thermal_zone0/temp"
+    sensor.parent.mkdir(parents=True)
+    sensor.write_text("80000\n")
+    return sensor
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with serve_bench(tmp_path, {"devices": [{"driver": "cpu", "name": "here", "cpus": [CPU]}]}) as served:
+        yield served
+
+
+@pytest.fixture
+def holder(bench: Bench) -> Holder:
+    return bench.holding(epoch=1, device=DEVICE)
+
+
+@contextlib.contextmanager
+def busy_processor() -> Iterator[subprocess.Popen[bytes]]:
+    """Keep the device's processor busy."""
+    hog = subprocess.Popen([sys.executable, "-c", HOG])
+    try:
+        yield hog
+    finally:
+        hog.kill()
+        hog.wait()
+
+
+def cpus_of_threads(pid: int) -> set[str]:
+    """Return where the threads of a process may run, as the kernel says it."""
+    found = set()
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        found |= {line.split()[1] for line in status.read_text().splitlines() if line.startswith("Cpus_allowed_list")}
+    return found
+
+
+async def timed(holder: Holder, artifact: Path, **knobs: object) -> Measurement:
+    content = await asyncio.to_thread(artifact.read_bytes)
+    result = await holder.run(content, args=STREAM_ARGS, evaluator=Knobs(**knobs))  # type: ignore[arg-type]
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    return result
+
+
+async def test_every_thread_of_a_worker_keeps_to_its_processors(holder: Holder, models: Path) -> None:
+    """Also those that TVM starts for a parallel loop and binds by itself; the record says where it ran."""
+    result = await timed(holder, models / "parallel.so", number=3)
+
+    assert list(result.provenance.pinned_cpus) == [CPU]
+    assert cpus_of_threads(result.provenance.worker_pid) == {str(CPU)}
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one processor: the agent has nowhere else to go")
+async def test_the_agent_keeps_off_the_processors_of_its_device(bench: Bench, holder: Holder, models: Path) -> None:
+    """The agent and the process that workers are forked from; all is as before when it is closed."""
+    await timed(holder, models / "stream.so", number=1)
+
+    assert bench.agent is not None
+    assert bench.agent.warm_pid is not None
+    for pid in (os.getpid(), bench.agent.warm_pid):
+        assert all(str(CPU) not in cpus.replace("-", ",").split(",") for cpus in cpus_of_threads(pid))
+    await bench.stop_agent()
+    assert os.sched_getaffinity(0) == set(CPUS)
+
+
+async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(holder: Holder, models: Path) -> None:
+    """Without it nobody would know why a candidate is slow today."""
+    knobs = {"number": 1, "repeat": 5, "min_repeat_ms": 20}
+
+    with busy_processor() as hog:
+        await eventually(lambda: cpus_of_threads(hog.pid) == {str(CPU)})
+        beside = await timed(holder, models / "stream.so", **knobs)
+
+    assert any("busy processor" in text for text in beside.provenance.disturbances), beside.provenance
+    assert beside.provenance.after.reference_sec > 0
+
+    async def is_calm() -> bool:
+        return not (await timed(holder, models / "stream.so", **knobs)).provenance.disturbances
+
+    await eventually(is_calm, timeout_sec=60)
+
+
+@pytest.mark.timeout(240)
+async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Path, models: Path) -> None:
+    """The optimizer's way through tracker and agent: marked, told, repeated, and clean once the load has ended."""
+    config = parse_config({"devices": [{"driver": "cpu", "name": "here", "cpus": [CPU]}]})
+    built = Artifact.of_file(models / "stream.so")
+    args = (TensorSpec((2**18,), "float32"), TensorSpec((2**18,), "float32", is_output=True))
+    trials = [
+        Trial(
+            candidate_id=str(number),
+            artifact_digest=built.digest,
+            args=args,
+            evaluator=Evaluator(repeat=3, min_repeat_ms=20),
+        )
+        for number in range(3)
+    ]
+    notices: list[str] = []
+    async with serve_tracker() as tracker:
+        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=tmp_path / "agent"))
+        async with agent, fleet.aio.connect(tracker.address) as client, Seat(client, "cpu", purpose="test") as seat:
+            assert await agent.wait_attached(10.0)
+            with busy_processor() as hog:
+
+                def on_notice(text: str) -> None:
+                    notices.append(text)
+                    hog.kill()
+
+                progress = JobProgress(notice=on_notice)
+                repeats = Repeats(seat, progress)
+                first = [result async for result in repeats.measure([built], trials)]
+
+            async def is_calm() -> bool:
+                return not find_doubtful([result async for result in repeats.measure([built], trials)][-3:])
+
+            assert find_doubtful(first[:3])
+            assert progress.repeated > 0
+            assert len(first) > 3
+            assert "is disturbed" in notices[0]
+            await eventually(is_calm, timeout_sec=100)
+
+
+async def test_flushing_the_cache_slows_what_lives_in_it(holder: Holder, models: Path) -> None:
+    """A megabyte that is copied again and again is warm; flushed before each run, by whichever knob, it is not."""
+    results = {
+        name: await timed(holder, models / "stream.so", repeat=15, **knobs)
+        for name, knobs in {
+            "warm": {"number": 5},
+            "cpu": {"flush_cpu_cache": True},
+            "bytes": {"cache_flush_bytes": 64 * 1024 * 1024},
+            "f_preproc": {"f_preproc": "cache_flush_cpu_non_first_arg"},
+        }.items()
+    }
+
+    medians = {name: statistics.median(result.run_secs) for name, result in results.items()}
+    assert all(medians[name] > 1.15 * medians["warm"] for name in ("cpu", "bytes", "f_preproc")), medians
+    assert [result.provenance.flushed for result in results.values()] == ["", "cpu", "cpu", ""]
+    assert all(len(result.run_secs) == 15 for result in results.values())
+
+
+async def test_a_relax_model_is_flushed_too(holder: Holder, models: Path) -> None:
+    """Nothing can reach the arguments in its closure, so all is pushed out of the cache."""
+    request = request_for(
+        await holder.put((models / "vm.so").read_bytes()),
+        args=[spec("fill", 4, 8), spec("fill", 8, 8)],
+        evaluator=Knobs(number=2, repeat=3, flush_cpu_cache=True),
+        module_kind=measurement_pb2.MODULE_KIND_RELAX_VM,
+    )
+
+    (result,) = await holder.measure([request])
+
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert len(result.run_secs) == 3
+    assert result.provenance.flushed == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"f_preproc": "no_such_function"}, "no global function 'no_such_function'"),
+        ({"f_preproc": "cache_flush_cpu_non_first_arg", "flush_cpu_cache": True}, "ask for one of them"),
+        ({"cache_flush_bytes": 2**31}, "cache_flush_bytes: at most"),
+    ],
+)
+async def test_knobs_that_cannot_work_say_why(
+    holder: Holder, models: Path, knobs: dict[str, object], message: str
+) -> None:
+    """And leave the worker as it is."""
+    digest = await holder.put((models / "stream.so").read_bytes())
+    request = request_for(digest, args=STREAM_ARGS, evaluator=Knobs(**knobs))  # type: ignore[arg-type]
+
+    (result,) = await holder.measure([request])
+
+    assert kind_of(result) == "BAD_ARGUMENTS"
+    assert message in result.error_message
+
+
+@pytest.mark.parametrize("cold", [{}, {"flush_cpu_cache": True}])
+async def test_rests_between_repeats_are_taken(holder: Holder, models: Path, cold: dict[str, object]) -> None:
+    """Every second repeat of six rests 60 ms: at least two rests, and not one for each single run."""
+    result = await timed(
+        holder, models / "stream.so", number=9, repeat=6, cooldown_interval_ms=60, repeats_to_cooldown=2, **cold
+    )
+
+    run_sec = result.clocks.run.ToTimedelta().total_seconds()
+    assert 0.12 <= run_sec < 9 * 6 * 0.06
+
+
+async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path) -> None:
+    """A repeat lasts as long as asked, and there are as many as asked."""
+    result = await timed(
+        holder, models / "stream.so", number=2, repeat=4, min_repeat_ms=30, limit_zero_time_iterations=7
+    )
+
+    assert len(result.run_secs) == 4
+    assert result.clocks.run.ToTimedelta().total_seconds() >= 4 * 0.030
+
+
+async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: Path) -> None:
+    """Until its sensor says that it is cool; the wait counts as waiting, and nothing speaks against the time."""
+    entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
+    async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        measuring = asyncio.create_task(timed(holder, models / "stream.so", cool_below_c=50.0))
+        await asyncio.wait((measuring,), timeout=1.0)
+        assert not measuring.done()
+        await asyncio.to_thread(board.write_text, "45000\n")
+        result = await measuring
+
+    assert result.provenance.cooldown.ToTimedelta().total_seconds() >= 0.5
+    assert result.clocks.wait.ToTimedelta() >= result.provenance.cooldown.ToTimedelta()
+    assert result.provenance.before.temp_c == 45
+    assert not any(text.startswith("still") for text in result.provenance.disturbances)
+
+
+async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, models: Path, board: Path) -> None:
+    """The client said how long it is worth to wait."""
+    entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
+    async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        result = await timed(holder, models / "stream.so", cool_below_c=50.0, cool_timeout_ms=300)
+
+    assert "still 80 C after 0.3 s, above 50 C" in result.provenance.disturbances
+    assert len(result.run_secs) == 1
+
+
+async def test_an_upload_waits_while_a_candidate_runs(tmp_path: Path) -> None:
+    """Inflating and hashing would take time from the kernel where both share their processors."""
+    async with serve_bench(tmp_path) as bench:
+        holder = bench.holding(epoch=1)
+        digest = await holder.put(b"sleep:1.0 ")
+        started = time.monotonic()
+        running = asyncio.create_task(holder.measure([request_for(digest)]))
+        await asyncio.wait((running,), timeout=0.3)
+        await holder.put(b"latency_us:5" + bytes(200_000))
+
+        assert time.monotonic() - started >= 1.0
+        assert (await running)[0].error == 0
