@@ -115,8 +115,14 @@ def find_compiler(arch: str) -> Compiler:
             return compiler
     if not found:
         raise ConfigError(f"neither nvcc nor NVRTC is here to compile CUDA code for {arch}: {_INSTALL}")
-    ranges = "; ".join(f"{compiler.name}: {_range(compiler.architectures())}" for compiler in found)
+    ranges = "; ".join(f"{compiler.name}: {architecture_range(compiler.architectures())}" for compiler in found)
     raise ConfigError(f"nothing here compiles CUDA code for {arch} ({ranges}): {_INSTALL}")
+
+
+def architecture_range(architectures: frozenset[str]) -> str:
+    """Return the oldest and newest in words."""
+    numbers = sorted({int(re.sub(r"\D", "", arch)) for arch in architectures})
+    return f"sm_{numbers[0]} to sm_{numbers[-1]}" if numbers else "none"
 
 
 @functools.cache
@@ -304,11 +310,6 @@ def _has_cccl(includes: Sequence[str]) -> bool:
 
 def _strings(texts: Sequence[str]) -> Any:
     return (ctypes.c_char_p * max(1, len(texts)))(*(text.encode() for text in texts))
-
-
-def _range(architectures: frozenset[str]) -> str:
-    numbers = sorted({int(re.sub(r"\D", "", arch)) for arch in architectures})
-    return f"sm_{numbers[0]} to sm_{numbers[-1]}" if numbers else "none"
 
 
 def _last(text: str) -> str:

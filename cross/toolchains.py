@@ -121,7 +121,7 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{shlex.join(command)} ran longer than {_LINK_TIMEOUT_SEC:.0f} s", "BUILD_TIMEOUT") from error
     if done.returncode != 0:
-        last = "\n".join(done.stderr.strip().splitlines()[-_STDERR_LINES:])
+        last = "\n".join(list(dict.fromkeys(done.stderr.strip().splitlines()))[-_STDERR_LINES:])
         raise BuildError(f"{shlex.join(command)} exited with {done.returncode}:\n{last}")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from cross.cuda_code import architecture_range
+from cross.link_check import BOARDS, LinkTrial
 from fleet.client.aio import connect, default_address
 from fleet.config import TRACKER_PORT, cache_dir, data_dir
 from fleet.errors import ConfigError, FleetError
@@ -35,7 +39,6 @@ for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
     ctypes.CDLL(str(library / name), ctypes.RTLD_GLOBAL)
 print("loaded from", library)
 """
-_TINY_PROGRAM = "int fleet_doctor(void) { return 42; }\n"
 
 _OPTIONAL_PACKAGES = {
     "onnx": "reading models: pip install 'tvm-fleet[tune]'",
@@ -66,7 +69,7 @@ class Finding:
 def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[Finding]:
     """Run all checks, or only those that take a moment."""
     quick: list[Callable[[], list[Finding]]] = [python, tvm_versions, packages, drivers, directories, multicast, load]
-    slow: list[Callable[[], list[Finding]]] = [tvm_runtime, linkers, lambda: tracker(tracker_address)]
+    slow: list[Callable[[], list[Finding]]] = [tvm_runtime, linkers, gpu_compilers, lambda: tracker(tracker_address)]
     return [finding for check in (quick if is_quick else quick + slow) for finding in check()]
 
 
@@ -121,20 +124,23 @@ def packages() -> list[Finding]:
 
 
 def linkers() -> list[Finding]:
-    """Try the compilers and linkers that builds can use. One that links is enough."""
-    with tempfile.TemporaryDirectory(prefix="fleet-doctor-") as directory:
-        found = {name: _links(name, Path(directory)) for name in ("cc", "gcc", "clang") if shutil.which(name)}
-    findings = []
-    for name, error in found.items():
-        seen = f"{shutil.which(name)} links" if not error else f"{shutil.which(name)} does not link: {error}"
-        findings.append(Finding(name=f"linker {name}", state=State.WARNING if error else State.OK, seen=seen))
-    if all(found.values()):
-        advice = "needed to build candidates: install gcc or clang (Debian: apt install gcc libc6-dev)"
-        findings.append(Finding(name="linker", state=State.PROBLEM, seen="none that works", advice=advice))
-    lld = shutil.which("ld.lld")
-    if lld:
-        findings.append(Finding(name="linker ld.lld", state=State.OK, seen=lld))
-    return findings
+    """Link an object of TVM's for each platform with every linker found. This machine's own platform needs one."""
+    from fleet import tvm_versions as versions
+
+    if versions.tvm_version() is None:
+        return [_finding("linkers", "not tried: TVM is not installed", advice="pip install 'tvm-fleet[tune]'")]
+    done = _run([sys.executable, "-m", "cross.link_check"])
+    try:
+        trials = [LinkTrial(**trial) for trial in json.loads(done.stdout)]
+    except ValueError:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return [_finding("linkers", f"cannot be tried: {last}", advice="see the check 'tvm runtime'")]
+    return [_linkers_of(name, [trial for trial in trials if trial.platform == name]) for name in BOARDS]
+
+
+def gpu_compilers() -> list[Finding]:
+    """Check what code for GPUs can be built with."""
+    return [_cuda_compilers(), _rocm_compiler()]
 
 
 def drivers() -> list[Finding]:
@@ -248,14 +254,45 @@ def _directory(name: str, path: Path) -> Finding:
     return Finding(name=name, state=State.OK, seen=seen)
 
 
-def _links(compiler: str, directory: Path) -> str:
-    """Return why a compiler cannot make a shared library, empty when it can."""
-    source, library = directory / "tiny.c", directory / f"{compiler}.so"
-    source.write_text(_TINY_PROGRAM)
-    done = _run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)])
-    if done.returncode == 0:
-        return ""
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+def _finding(name: str, seen: str, *, advice: str = "", state: State = State.WARNING) -> Finding:
+    return Finding(name=name, state=state if advice else State.OK, seen=seen, advice=advice)
+
+
+def _linkers_of(platform_name: str, trials: list[LinkTrial]) -> Finding:
+    name, is_own = f"linker for {platform_name}", platform_name == platform.machine()
+    seen = "; ".join(
+        f"{trial.linker} does not link: {trial.error.splitlines()[-1]}"
+        if trial.error
+        else f"{trial.linker} links ({trial.link_ms:.0f} ms)"
+        for trial in trials
+        if trial.linker
+    )
+    if trials and not trials[0].error:
+        return _finding(name, seen)
+    advice = trials[0].error if trials and not trials[0].linker else ""
+    works = next((trial.linker for trial in trials if not trial.error), None)
+    if works is not None:
+        advice = f"the first one is used: choose {works} with $FLEET_LINKER_{platform_name.upper()}, or repair it"
+    advice = advice or "install gcc, lld, or the Python package ziglang: pip install 'tvm-fleet[cross]'"
+    return _finding(name, seen or "none", advice=advice, state=State.PROBLEM if is_own else State.WARNING)
+
+
+def _cuda_compilers() -> Finding:
+    from cross.cuda_code import compilers
+
+    found = compilers()
+    seen = "; ".join(f"{compiler.name} for {architecture_range(compiler.architectures())}" for compiler in found)
+    advice = "needed to build for NVIDIA GPUs: pip install nvidia-cuda-nvrtc, or install the CUDA toolkit"
+    return _finding("compiler for cuda", seen or "neither nvcc nor NVRTC", advice="" if found else advice)
+
+
+def _rocm_compiler() -> Finding:
+    from cross.rocm_code import find_device_library, find_linker
+
+    try:
+        return _finding("compiler for rocm", f"{shlex.join(find_linker())}, {find_device_library()}")
+    except ConfigError as error:
+        return _finding("compiler for rocm", "incomplete", advice=f"needed to build for AMD GPUs: {error}")
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

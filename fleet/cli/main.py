@@ -22,6 +22,7 @@ _INTERRUPTED_EXIT_CODE = 130
 _COMMANDS = {
     "tune": "Tune a model's operators on a device.",
     "up": "Run tracker and agent for this machine until Ctrl-C.",
+    "build": "Build one workload for a target.",
     "time": "Time an artifact on a device.",
     "run": "Run an artifact once on a device, on real arrays.",
     "program": "Program a board's fabric with a bitstream.",
@@ -30,6 +31,7 @@ _COMMANDS = {
     "leases": "List leases, or revoke one.",
     "acquire": "Run a command while holding a device.",
     "library": "Look into the records of all tuning runs.",
+    "targets": "List the boards that can be built for, or show one.",
     "doctor": "Say what of this machine works, and what to do about the rest.",
     "tracker": "Serve a tracker.",
     "agent": "Serve this machine's devices.",

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cross import gpu_code
 from cross.build import build_executable, last_lines
 from cross.intrinsics import load_intrinsics
 from cross.targets import make_target
 from fleet.artifacts import Artifact
-from fleet.errors import BuildError, ImportFailed
+from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.model import Model, bundled_model, load_model
 from fleet.workloads.workload import Workload, module_of, workload_of
@@ -55,7 +56,10 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
         with target, _database(mod, target_json, schedules):
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
         mod = default_schedule(mod, target_json)
-        executable = tvm.compile(mod, target=target)
+        with gpu_code.compiling(target_json):
+            executable = tvm.compile(mod, target=target)
+    except FleetError:
+        raise
     except Exception as error:
         raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
     return build_executable(executable, target_json, Path(out_dir), args=model.inputs)

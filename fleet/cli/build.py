@@ -1,0 +1,249 @@
+"""`fleet build`: one workload, with the best schedule that the library has for it, as a library for a board."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cross.targets import resolve_target
+from fleet.artifacts import Artifact
+from fleet.cli import options
+from fleet.cli.tune import parse_shape
+from fleet.config import nearest
+from fleet.errors import BuildError, ConfigError, InvalidRequest
+
+_NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
+_SHOWN_OPERATORS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOrder:
+    """What is asked for."""
+
+    workload: str
+    target_json: str
+    output: Path
+    linker: str | None = None
+    library: str | None = None
+    device_model: str | None = None
+    is_untuned: bool = False
+    shapes: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What came of it."""
+
+    artifact: Artifact
+    workload: str
+    schedule: str
+    """Where the schedule is from: "library", "default", "none"."""
+
+
+def build(
+    ctx: typer.Context,
+    workload: Annotated[
+        str,
+        typer.Argument(
+            help="model.onnx:OPERATOR (a name or pattern), model.onnx for all of it, module.json (a TIR module), "
+            "or matmul-SIZE[-DTYPE]."
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+    ] = "host",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.so", help="Default: <workload>.so here.")
+    ] = None,
+    linker: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Link with this, instead of the one that is found.")
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="Where schedules are looked for.")
+    ] = None,
+    device_model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Take the schedule that was best there, whatever its exact target."),
+    ] = None,
+    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look into the library.")] = False,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=SHAPE", help="Shape of a model's input: data=1,3,224,224.")
+    ] = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Build one workload for a target, with the best schedule that the library has for it.
+
+    What is known of the artifact (target, arguments, linker, TVM version) goes beside it, to FILE.so.json, where
+    fleet run and fleet time find it. No device is needed.
+
+    Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
+    """
+    target_json = resolve_target(target)
+    order = BuildOrder(
+        workload=workload,
+        target_json=target_json,
+        output=output
+        or Path(
+            f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(workload).name.removesuffix('.json').replace('.onnx', ''))}.so"
+        ),
+        linker=linker,
+        library=library,
+        device_model=device_model,
+        is_untuned=untuned,
+        shapes=dict(map(parse_shape, shape or ())),
+    )
+    with options.stderr().status(f"building {workload}"):
+        built = run_build(order)
+    if options.wants_json(ctx, json_output):
+        options.print_json(built_data(built))
+    else:
+        _say(built)
+
+
+def run_build(order: BuildOrder) -> Built:
+    """Build what is asked for, and put it with its facts where it is wanted.
+
+    Raises:
+        ConfigError: no such workload, or nothing to build for the target with.
+        BuildError: it does not compile or link, or cannot be written.
+    """
+    folder = order.output.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{order.output}: there is no folder {folder}; make it, or name another with -o")
+    with tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder) as scratch:
+        built = _built(order, Path(scratch))
+        artifact = replace(built.artifact, path=order.output.absolute())
+        try:
+            artifact.save_facts()
+            shutil.move(built.artifact.path, artifact.path)
+        except OSError as error:
+            raise BuildError(f"cannot write {order.output}: {error.strerror}") from error
+    return replace(built, artifact=artifact)
+
+
+def built_data(built: Built) -> dict[str, Any]:
+    """Return it as JSON data."""
+    facts = {key: value for key, value in asdict(built.artifact).items() if key != "path"}
+    facts["module_kind"] = built.artifact.module_kind.value
+    size_bytes = built.artifact.path.stat().st_size
+    return {
+        "file": str(built.artifact.path),
+        "workload": built.workload,
+        "schedule": built.schedule,
+        "size_bytes": size_bytes,
+        **facts,
+    }
+
+
+def _built(order: BuildOrder, out_dir: Path) -> Built:
+    if order.workload.endswith(".onnx"):
+        return _built_model(order, out_dir)
+    from cross.build import build as build_module
+    from cross.intrinsics import load_intrinsics
+    from fleet.optimizer.traces import replay
+    from fleet.workloads.default_schedule import default_schedule, needs_schedule
+    from fleet.workloads.workload import module_of
+
+    load_intrinsics(order.target_json)
+    workload = _find_workload(order)
+    mod, schedule = module_of(workload.mod_json), "none"
+    trace = None if order.is_untuned else _best_trace(order, workload.shash)
+    if trace is not None:
+        mod, schedule = replay(mod, trace).mod, "library"
+    elif needs_schedule(order.target_json):
+        mod, schedule = default_schedule(mod, order.target_json), "default"
+    artifact = build_module(mod, order.target_json, out_dir, args=workload.args, linker=order.linker)
+    return Built(artifact=artifact, workload=workload.name, schedule=schedule)
+
+
+def _built_model(order: BuildOrder, out_dir: Path) -> Built:
+    from fleet.workloads.default_schedule import needs_schedule
+    from fleet.workloads.extract import compile_model, extract, load_model
+
+    if order.linker:
+        raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
+    model = load_model(Path(order.workload), shapes=order.shapes)
+    workloads = [] if order.is_untuned else extract(model, order.target_json)
+    traces = {item.shash: trace for item in workloads if (trace := _best_trace(order, item.shash)) is not None}
+    artifact = compile_model(model, order.target_json, traces, out_dir)
+    schedule = "library" if traces else "default" if needs_schedule(order.target_json) else "none"
+    return Built(artifact=artifact, workload=model.title, schedule=schedule)
+
+
+def _find_workload(order: BuildOrder) -> Any:
+    path, colon, pattern = order.workload.rpartition(":")
+    if colon and path.endswith(".onnx"):
+        return _operator(Path(path), pattern, order)
+    if order.workload.endswith(".json"):
+        return _module(Path(order.workload))
+    named = _NAMED.fullmatch(order.workload)
+    if named is None:
+        raise ConfigError(
+            f"unknown workload {order.workload!r}; write model.onnx:OPERATOR, model.onnx, module.json or matmul-256"
+        )
+    from fleet.workloads.programs import matmul
+
+    return matmul(int(named["size"]), named["dtype"] or "float32")
+
+
+def _operator(path: Path, pattern: str, order: BuildOrder) -> Any:
+    from fleet.workloads.extract import extract, load_model
+
+    found = {item.name: item for item in extract(load_model(path, shapes=order.shapes), order.target_json)}
+    fitting = fnmatch.filter(found, pattern)
+    if len(fitting) == 1:
+        return found[fitting[0]]
+    if not fitting:
+        raise ConfigError(f"{path.name} has no operator {pattern!r}{nearest(pattern, found)}")
+    shown = ", ".join(fitting[:_SHOWN_OPERATORS]) + (", ..." if len(fitting) > _SHOWN_OPERATORS else "")
+    raise ConfigError(f"{pattern!r} is {len(fitting)} operators of {path.name}: {shown}; name one")
+
+
+def _module(path: Path) -> Any:
+    import tvm
+
+    from fleet.workloads.workload import workload_of
+
+    try:
+        mod = tvm.ir.load_json(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except Exception as error:
+        raise InvalidRequest(f"{path} is no module as tvm.ir.save_json writes it") from error
+    try:
+        return workload_of(mod, name=path.stem)
+    except Exception as error:
+        raise InvalidRequest(f"{path} is no TIR module with one function: {str(error).strip()[-200:]}") from error
+
+
+def _best_trace(order: BuildOrder, shash: str) -> str | None:
+    """Return the fastest schedule known for the target, one whose output was checked before one that was not."""
+    from fleet.library import Library
+
+    target_json = None if order.device_model else order.target_json
+    with Library.open(order.library) as library:
+        for is_checked in (True, False):
+            found = library.best(
+                shash, target_json=target_json, device_model=order.device_model, checked_only=is_checked
+            )
+            if found:
+                return found[0].trace_json
+    return None
+
+
+def _say(built: Built) -> None:
+    words = {
+        "library": "the best schedule of the library",
+        "default": "the default schedule, since the library has none for it",
+        "none": "no schedule, since the library has none for it: fleet tune finds one",
+    }
+    print(built.artifact.path)
+    console = options.stderr()
+    console.print(f"{built.workload} with {words[built.schedule]}, linked by {built.artifact.linker}", markup=False)

@@ -1,0 +1,81 @@
+"""`fleet targets`: the boards that can be built for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cross.boards import Board, find_board, load_boards
+from fleet.cli import options
+
+
+def targets(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Show this one in full.", metavar="[NAME]")] = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """List the boards that can be built for, or show one with its TVM target and where its numbers come from.
+
+    A name goes wherever a target is asked for: fleet build matmul-256 --target rpi4-64.
+
+    Example: fleet targets jetson-orin --json
+    """
+    boards = [find_board(name)] if name else list(load_boards().values())
+    if options.wants_json(ctx, json_output):
+        found = [board_data(board) for board in boards]
+        options.print_json(found[0] if name else found)
+    elif name:
+        Console(highlight=False).print(_one(boards[0]))
+    else:
+        Console(highlight=False).print(_table(boards))
+
+
+def board_data(board: Board) -> dict[str, Any]:
+    """Return all of a board as JSON data, its TVM target spelled out."""
+    return {
+        "name": board.name,
+        "title": board.title,
+        "kind": board.kind,
+        "target": board.target,
+        **{key: value for key, value in asdict(board).items() if key not in ("gpu", "mcpu", "mattr")},
+    }
+
+
+def short_target(board: Board) -> str:
+    """Return what tells a target from others, in a few words: "opencl adreno", "llvm cortex-a72"."""
+    target = board.target
+    which = target.get("arch") or target.get("mcpu") or target.get("device") or ""
+    return f"{target['kind']} {which}".strip()
+
+
+def _table(boards: list[Board]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("name", "title", "kind", "arch", "target"):
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    for board in boards:
+        table.add_row(Text(board.name), Text(board.title), board.kind, board.arch or "any", Text(short_target(board)))
+    return table
+
+
+def _one(board: Board) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    data = board_data(board)
+    rows = {
+        **{key: str(data[key]) for key in ("name", "title", "kind", "arch", "triple", "libc", "features") if data[key]},
+        "cores": str(board.cores or ""),
+        "memory": f"{board.memory_mb} MB" if board.memory_mb else "",
+        "target": board.target_json,
+        "recognised by": ", ".join(f"{key} {value}" for key, value in data["recognise"].items() if value),
+        "sources": "\n".join(board.sources),
+    }
+    for key, value in rows.items():
+        if value:
+            table.add_row(key, Text(value))
+    return table
