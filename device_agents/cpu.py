@@ -7,7 +7,8 @@
         cpus: [2, 3]          # or "2-3", big, little; default: all. The agent keeps off them where it has others
         reference_limit: 1.15 # times its usual time that the reference kernel may take
 
-Kernels run in TVM's runtime libraries alone, without its compiler.
+Kernels run in TVM's runtime libraries alone, without its compiler; on 32-bit ARM, which has none, in
+device_agents.plain_runtime.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from device_agents import plain_runtime
 from device_agents.driver import Driver, WorkerSpec
 from device_agents.host import Host, own_cpus, read_host
 from device_agents.pinning import check_setting, choose_cpus
@@ -26,6 +28,8 @@ from fleet.config import parse
 from fleet.errors import ConfigError, DeviceError
 from fleet.tvm_versions import check_versions, tvm_version
 from fleet.v1 import device_pb2
+
+_PLAIN_RUNTIME = "device_agents.plain_runtime:PlainRuntime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,9 @@ class CpuDriver(Driver):
         self._readings: HostTelemetry | None = None
         self._cpus: tuple[int, ...] = ()
         self.reference_limit = config.reference_limit
+        self._is_plain = plain_runtime.is_only_choice()
+        if self._is_plain:
+            self.preload = "device_agents.plain_runtime"
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
@@ -80,7 +87,8 @@ class CpuDriver(Driver):
         return self._cpus
 
     async def _find(self) -> None:
-        check_versions()
+        if not self._is_plain:
+            check_versions()
         root, usable = self._config.sys_root, own_cpus()
         self._cpus = choose_cpus(self._config.cpus, usable, root, where=self.name)
         self._host = read_host(root, usable_cpus=set(self._cpus) or usable)
@@ -108,7 +116,7 @@ class CpuDriver(Driver):
             # TVM counts its processors from 0, and would bind its threads to others than these.
             environment["TVM_BIND_THREADS"] = "0"
         return WorkerSpec(
-            runtime="device_agents.tvm_runtime:TvmRuntime",
+            runtime=_PLAIN_RUNTIME if self._is_plain else "device_agents.tvm_runtime:TvmRuntime",
             settings={"device_type": "cpu"},
             environment=environment,
             cpus=self._cpus,
