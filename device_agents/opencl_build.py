@@ -1,11 +1,12 @@
 """Compiles the OpenCL plug-in (device_agents/opencl_plugin, C++) for the TVM that is installed: once, about 6 s.
 
 TVM's C++ classes differ from one release to the next, so the file's name depends on the versions of TVM and tvm-ffi,
-the sources and the compiler. It appears by a rename: processes that build at the same time do not disturb each other.
+the sources and the compiler. It appears by a rename, and of processes that want it at the same time one compiles.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import shutil
@@ -60,7 +61,13 @@ def ensure_plugin(folder: Path | None = None) -> Path:
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as scratch:
+    with (
+        (path.parent / ".lock").open("w") as lock,
+        tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as scratch,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.is_file():  # compiled by another process meanwhile
+            return path
         output = Path(scratch) / path.name
         _compile(output)
         output.replace(path)

@@ -1,8 +1,7 @@
 """Builds what the OpenCL tests run, in a process of its own: `python opencl_models.py DIRECTORY TARGET_JSON`.
 
-Writes matmul.so (TVM's default schedule), tuned.so (one of MetaSchedule's), undefined.so (a kernel that calls a function
-that does not exist), scalars.so (arguments that are no tensors), model.so (a Relax model of two layers, one of them with
-a schedule) and weights.npz, what the model holds.
+Writes matmul.so (TVM's default schedule), tuned.so (one of MetaSchedule's), undefined.so (a kernel that calls a
+function that does not exist), two_layers.onnx, and model.so, which is that model with a schedule for one layer.
 """
 
 from __future__ import annotations

@@ -56,10 +56,10 @@ def array(message: tensor_pb2.Tensor) -> np.ndarray:
     return np.frombuffer(message.content, message.spec.dtype).reshape(message.spec.shape)
 
 
-async def product(holder: Holder, library: Path) -> tuple[np.ndarray, np.ndarray]:
+async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarray]:
     """What a library makes of two random matrices, and what numpy makes of them."""
     left, right = np.random.default_rng(3).standard_normal((2, SIZE, SIZE)).astype("float32")
-    digest = await holder.put(library.read_bytes())
+    digest = await holder.put(library)
     request = session_service_pb2.CallRequest(
         artifact_digest=digest, args=[tensor(left), tensor(right), spec("output", SIZE, SIZE)]
     )
@@ -71,7 +71,7 @@ async def product(holder: Holder, library: Path) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize("name", ["matmul.so", "tuned.so"])
 async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, models: Path) -> None:
     """TVM's default schedule, and one that MetaSchedule proposed."""
-    found, expected = await product(holder, models / name)
+    found, expected = await product(holder, (models / name).read_bytes())
 
     np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
 
@@ -136,12 +136,10 @@ async def test_several_devices_compute_each_on_its_own(
 ) -> None:
     """Two devices of one platform are served under two names, take turns on the cores, and both compute."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    content = (models / "matmul.so").read_bytes()
     async with serve_bench(tmp_path, {"devices": [{"driver": "opencl", "name": "cl"}]}) as bench:
         names = [device.inventory.labels["model"] for hello in bench.tracker.hellos for device in hello.devices]
-        results = [
-            await product(bench.holding(epoch=1, device=f"devices/cl-{index}"), models / "matmul.so")
-            for index in range(2)
-        ]
+        results = [await product(bench.holding(epoch=1, device=f"devices/cl-{index}"), content) for index in range(2)]
 
     assert ["basic", "pthread"] == sorted(name.partition("-")[0] for name in names)
     for found, expected in results:

@@ -1,0 +1,162 @@
+"""The plug-in as a library: compiled once, refused by another TVM, found by stock TVM; and who lists the devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from opencl_presence import require_opencl
+
+from device_agents.opencl_build import built_for, ensure_plugin, plugin_path
+from device_agents.opencl_devices import find_opencl_devices
+from device_agents.opencl_loader import load_runtime
+from fleet.errors import BuildError, ConfigError, DeviceError
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+_STOCK = """
+import numpy as np
+import tvm
+from tvm import te
+
+size = 32
+left, right = (te.placeholder((size, size), "float32", name) for name in "AB")
+total = te.compute((size, size), lambda i, j: left[i, j] + right[i, j], "C")
+target = tvm.target.Target({"kind": "opencl", "host": {"kind": "llvm"}})
+device = tvm.device("opencl", 0)
+assert device.exist
+with target:
+    from tvm.s_tir import dlight
+    mod = tvm.IRModule({"main": te.create_prim_func([left, right, total])})
+    mod = dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())(mod)
+built = tvm.compile(mod, target=target)
+a, b = np.random.default_rng(0).standard_normal((2, size, size)).astype("float32")
+arrays = [tvm.runtime.tensor(value, device) for value in (a, b, np.zeros_like(a))]
+built["main"](*arrays)
+np.testing.assert_allclose(a + b, arrays[2].numpy(), rtol=1e-6)
+assert built.mod.time_evaluator("main", device, number=3)(*arrays).mean > 0
+built.export_library(LIBRARY)
+again = tvm.runtime.load_module(LIBRARY)
+arrays[2] = tvm.runtime.tensor(np.zeros_like(a), device)
+again["main"](*arrays)
+np.testing.assert_allclose(a + b, arrays[2].numpy(), rtol=1e-6)
+print(device.device_name)
+"""
+
+
+@pytest.fixture(autouse=True)
+def packages() -> None:
+    require_opencl()
+
+
+@pytest.fixture(scope="module")
+def plugin() -> Path:
+    return ensure_plugin()
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env={**os.environ, **environment}
+    )
+
+
+def test_stock_tvm_runs_opencl(plugin: Path, tmp_path: Path) -> None:
+    """`import tvm` finds the plug-in by its entry point: it compiles, runs, times, exports, loads without our help."""
+    code = f"LIBRARY = {str(tmp_path / 'sum.so')!r}\n{_STOCK}"
+
+    done = run_python(code)
+
+    assert done.returncode == 0, done.stderr
+    assert "pthread" in done.stdout
+    assert "No timer implementation" not in done.stderr
+
+
+def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
+    """Importing does not wait for a compiler; asking for a device does, once, whoever else does so at that moment."""
+    cache = {"FLEET_CACHE_DIR": str(tmp_path)}
+
+    imported = run_python("import tvm; import os; print(os.listdir(os.environ['FLEET_CACHE_DIR']))", **cache)
+    code = "import tvm; assert tvm.device('opencl', 0).exist and not tvm.device('opencl', 99).exist"
+    with ThreadPoolExecutor(2) as both:
+        done = list(both.map(lambda _: run_python(code, **cache), range(2)))
+
+    assert imported.stdout.strip() == "[]", imported.stderr
+    assert [0, 0] == [process.returncode for process in done], done[0].stderr + done[1].stderr
+    assert [plugin_path(tmp_path / "opencl")] == list((tmp_path / "opencl").glob("[!.]*"))
+
+
+def test_a_plugin_for_another_tvm_is_refused(tmp_path: Path) -> None:
+    """It is not even asked to register: classes of another release have another layout."""
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text(
+        'const char* fleet_opencl_built_for() { return "apache-tvm 0.1.0, apache-tvm-ffi 0.1.0"; }\n'
+        "int fleet_opencl_install() { __builtin_trap(); }\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
+
+    with pytest.raises(ConfigError, match=r"built for apache-tvm 0\.1\.0.*remove it") as refused:
+        load_runtime(library)
+
+    assert built_for() in str(refused.value)
+
+
+def test_what_is_missing_to_compile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler, or one that fails: the package, or the compiler's words."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(ConfigError, match=r"apt install g\+\+"):
+        ensure_plugin(tmp_path)
+
+    for said, expected in (
+        ("fatal error: CL/cl.h: No such file", (ConfigError, "apt install opencl-c-headers")),
+        ("cannot find -l:libOpenCL.so.1", (ConfigError, "apt install ocl-icd-libopencl1")),
+        ("module.cc:1: error: so it is", (BuildError, "so it is")),
+    ):
+        compiler = tools / "g++"
+        compiler.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        compiler.chmod(0o755)
+        with pytest.raises(expected[0], match=expected[1]):
+            ensure_plugin(tmp_path)
+    assert list((tmp_path).glob("*.so")) == []
+
+
+def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without any ICD the message names packages; a driver that crashes takes only the child with it."""
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    with pytest.raises(ConfigError, match="pocl-opencl-icd"):
+        find_opencl_devices()
+
+    crash = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    with pytest.raises(DeviceError, match="an OpenCL driver fails"):
+        find_opencl_devices(crash)
+    other = "import device_agents.opencl_devices as d; d.LOADER = 'libNoSuchOpenCL.so'; d.main()"
+    with pytest.raises(ConfigError, match="ocl-icd-libopencl1"):
+        find_opencl_devices((sys.executable, "-c", other))
+
+
+def test_both_sides_list_the_same_devices_in_the_same_order(plugin: Path) -> None:
+    """An index means the same device to the agent, which lists them, and to the worker, which opens one."""
+    code = (
+        "import json, tvm\n"
+        "names = []\n"
+        "while tvm.device('opencl', len(names)).exist:\n"
+        "    names.append(tvm.device('opencl', len(names)).device_name)\n"
+        "print(json.dumps(names))"
+    )
+    listed = run_python(
+        "import json, device_agents.opencl_devices as listing\n"
+        "print(json.dumps([device.name for device in listing.list_devices()]))",
+        POCL_DEVICES="pthread basic",
+    )
+
+    opened = run_python(code, POCL_DEVICES="pthread basic")
+
+    assert opened.stdout.strip(), opened.stderr
+    assert listed.stdout == opened.stdout
+    assert len(json.loads(opened.stdout)) == 2
