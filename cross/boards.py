@@ -101,7 +101,9 @@ class Board:
     @property
     def cpu_target(self) -> dict[str, Any]:
         """TVM target of its CPU, which is the host where a GPU runs the kernels."""
-        target: dict[str, Any] = {"kind": "llvm", "mtriple": self.triple}
+        target: dict[str, Any] = {"kind": "llvm"}
+        if self.triple:
+            target["mtriple"] = self.triple
         if self.mcpu:
             target["mcpu"] = self.mcpu
         if self.mattr:

@@ -14,23 +14,34 @@
         disconnect_after: 100 # trials until the device stops answering...
         reconnect_sec: 5      # ...and how long it stays away
         labels: {arch: armv8}
+        board: rpi4-64        # be taken for this one of `fleet targets`: its architecture, target, cores, memory
+
+With `board` the device stays of kind "simulated" and says so (`is_simulated`, label emulated=true); what it is taken for
+is in its labels: arch, model, cores, mcpu, the board's CPU features, board=rpi4-64 and board_kind=raspberry_pi. A load
+test with a fleet of each is a few lines of agent.yaml, and `fleet acquire 'board=rpi4-64'` finds one of them.
 
 What single artifacts do, faults included, is in device_agents.simulated_runtime.
 """
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from cross.boards import Board, find_board
 from device_agents.driver import Driver, Health, WorkerSpec
+from device_agents.host import slug
 from fleet.config import parse
 from fleet.errors import ConfigError
 from fleet.v1 import device_pb2
 from fleet.wire import timestamp
 
+_PLAIN = Board(
+    name="simulated", title="simulated", kind="simulated", arch="simulated", mcpu="x86-64-v3", cores=1, memory_mb=1024
+)
 _RUNTIME_KEYS = ("latency_us", "noise", "seed", "crash_rate", "hang_rate", "load_ms", "time_scale")
 
 
@@ -52,6 +63,7 @@ class SimulatedConfig:
 
     reconnect_sec: float = 5.0
     labels: dict[str, str] = field(default_factory=dict)
+    board: str | None = None
 
 
 class SimulatedDriver(Driver):
@@ -64,6 +76,7 @@ class SimulatedDriver(Driver):
     def __init__(self, device_id: str, config: SimulatedConfig) -> None:
         super().__init__(device_id)
         self._config = config
+        self._board = _PLAIN if config.board is None else find_board(config.board)
         self._trials = 0
         self._away_until: float | None = None
 
@@ -72,7 +85,12 @@ class SimulatedDriver(Driver):
         config = parse(SimulatedConfig, values, where=where)
         if config.count < 1:
             raise ConfigError(f"{where}: count: expected a number above zero, found {config.count}")
-        base = config.name or f"{host_name}-simulated"
+        if config.board is not None:
+            try:
+                find_board(config.board)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: board: {error}") from error
+        base = config.name or f"{host_name}-{config.board or 'simulated'}"
         if config.count == 1:
             return [cls(base, config)]
         return [cls(f"{base}-{index}", replace(config, seed=config.seed + index)) for index in range(config.count)]
@@ -89,16 +107,23 @@ class SimulatedDriver(Driver):
         return Health()
 
     def _inventory(self) -> device_pb2.Inventory:
-        labels = {"arch": "simulated", "model": "simulated", "cores": "1"}
+        board, cores = self._board, self._board.cores or 1
+        labels = {"arch": board.arch or platform.machine(), "model": slug(board.title), "cores": str(cores)}
+        labels["emulated"] = "true"
+        if self._config.board is not None:
+            labels |= {**board.labels, **dict.fromkeys(board.features.split(), "true")}
+            labels |= {"board": board.name, "board_kind": board.kind}
+        if board.mcpu:
+            labels["mcpu"] = board.mcpu
         labels.update({key: str(value) for key, value in self._config.labels.items()})
         return device_pb2.Inventory(
             kind=self.kind,
             labels=labels,
-            target_json='{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}',
-            device_model="simulated",
+            target_json=board.target_json,
+            device_model=board.title if board is _PLAIN else f"{board.title} (simulated)",
             host_fingerprint=f"simulated-{self.device_id}",
-            memory_bytes=1024**3,
-            core_count=1,
+            memory_bytes=board.memory_bytes or 1024**3,
+            core_count=cores,
             is_simulated=True,
         )
 
