@@ -26,20 +26,24 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
     artifacts = build_tilings(host_target_json(), tmp_path)
     entry = {"driver": "zynq", "name": "zynq", "part": "xczu3eg", "sys_root": str(root)}
     config = parse_config({"devices": [{**entry, "state_dir": str(tmp_path / "fabric"), "emulated": True}]})
-    with fpga_manager(root) as manager, emulated_fabric(root / "dev/uio0", sysfs_root=root) as fabric:
-        with manager.followed(fabric.take):
-            async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
-                place = Place(tracker=tracker.address, state_dir=tmp_path / "agent")
-                async with Agent(config, make_drivers(config), place) as agent:
-                    assert await agent.wait_attached(10.0)
-                    async with client.acquire("kind=zynq") as device:
-                        with pytest.raises(MeasurementError, match="program a bitstream with its description"):
-                            await run(device, artifacts[TILES[0]])
-                        await device.program(bitstream("gemm_i8", tmp_path))
-                        with pytest.raises(MeasurementError, match="program a bitstream with its description"):
-                            await run(device, artifacts[TILES[0]])
-                        assert not await program(device, "gemm_i8", tmp_path)
+    with (
+        fpga_manager(root) as manager,
+        emulated_fabric(root / "dev/uio0", sysfs_root=root) as fabric,
+        manager.followed(fabric.take),
+    ):
+        async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
+            place = Place(tracker=tracker.address, state_dir=tmp_path / "agent")
+            async with Agent(config, make_drivers(config), place) as agent:
+                assert await agent.wait_attached(10.0)
+                async with client.acquire("kind=zynq") as device:
+                    with pytest.raises(MeasurementError, match="program a bitstream with its description"):
                         await run(device, artifacts[TILES[0]])
-                        await program(device, "gemm_i8_relu", tmp_path)
+                    await device.program(bitstream("gemm_i8", tmp_path))
+                    with pytest.raises(MeasurementError, match="program a bitstream with its description"):
+                        await run(device, artifacts[TILES[0]])
+                    # The description alone is news, too.
+                    assert not await program(device, "gemm_i8", tmp_path)
+                    await run(device, artifacts[TILES[0]])
+                    await program(device, "gemm_i8_relu", tmp_path)
 
-                    await use_a_board(client, "kind=zynq", artifacts, tmp_path)
+                await use_a_board(client, "kind=zynq", artifacts, tmp_path)
