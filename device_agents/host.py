@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.machine import machine_fingerprint
 
-_ARM_CORES = {
+ARM_CORES = {
     ("0x41", "0xd03"): "cortex-a53",
     ("0x41", "0xd04"): "cortex-a35",
     ("0x41", "0xd05"): "cortex-a55",
@@ -167,7 +167,7 @@ def _arm_core(cpuinfo: str) -> str | None:
     """Name the last kind of core listed: on big.LITTLE machines Linux lists the big ones last."""
     implementers = re.findall(r"^CPU implementer\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
     parts = re.findall(r"^CPU part\s*:\s*(\S+)", cpuinfo, re.MULTILINE)
-    known = [_ARM_CORES[pair] for pair in zip(implementers, parts, strict=False) if pair in _ARM_CORES]
+    known = [ARM_CORES[pair] for pair in zip(implementers, parts, strict=False) if pair in ARM_CORES]
     return known[-1] if known else None
 
 

@@ -202,8 +202,10 @@ class TvmRuntime:
             problem = f"this runtime has no global function {evaluator.f_preproc!r} for f_preproc"
         elif evaluator.cache_flush_bytes > _MOST_FLUSHED_BYTES:
             problem = f"cache_flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.cache_flush_bytes}"
-        elif evaluator.flush_cpu_cache and request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
-            # Its arguments are bound in a closure, where nothing can flush them: push them out instead.
+        elif evaluator.flush_cpu_cache and (
+            request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM or self._host_device() is not None
+        ):
+            # Arguments are bound in a closure, or lie where no processor can flush them: push them out instead.
             pushed = measurement_pb2.Evaluator()
             pushed.CopyFrom(evaluator)
             pushed.flush_cpu_cache = False

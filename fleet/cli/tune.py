@@ -20,7 +20,7 @@ from cross.targets import resolve_target
 from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
-from fleet.optimizer.job import TuneOptions, TuneReport
+from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
 from fleet.optimizer.progress import JobProgress
 from fleet.optimizer.service import tune as run_tune
 
@@ -80,6 +80,21 @@ def tune(
     connect_timeout: ConnectTimeoutOption = 10.0,
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue for a device.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    cooldown_ms: Annotated[
+        int, typer.Option(min=0, metavar="MS", help="Rest between the repeats of a candidate; it multiplies the time.")
+    ] = 0,
+    cool_below_c: Annotated[
+        float | None,
+        typer.Option(
+            metavar="C", help="Wait before each candidate until the device is at most this warm, half a minute at most."
+        ),
+    ] = None,
+    flush_cache: Annotated[
+        bool,
+        typer.Option(
+            "--flush-cache", help="Empty the caches before each run: times of a first run, not of a warm one."
+        ),
+    ] = False,
     compare_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
     ] = True,
@@ -110,6 +125,7 @@ def tune(
         connect_timeout_sec=connect_timeout,
         priority=priority,
         workers=workers,
+        evaluator=trial_evaluator(cooldown_ms=cooldown_ms, cool_below_c=cool_below_c, flush_cache=flush_cache),
         compares_model=compare_model,
     )
     report = _run(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -49,6 +49,20 @@ class Conditions:
     artifact_dir: Path
     started_at: float
     """time.monotonic() of the start of the process [s]."""
+
+    def like_trials(self, evaluator: Evaluator) -> Evaluator:
+        """Return an evaluator that rests and flushes as that of the candidates does: only such times compare."""
+        asked = self.evaluator
+        return replace(
+            evaluator,
+            cooldown_interval_ms=asked.cooldown_interval_ms,
+            repeats_to_cooldown=asked.repeats_to_cooldown,
+            cool_below_c=asked.cool_below_c,
+            cool_timeout_ms=asked.cool_timeout_ms,
+            cache_flush_bytes=asked.cache_flush_bytes,
+            flush_cpu_cache=asked.flush_cpu_cache,
+            f_preproc=asked.f_preproc,
+        )
 
     def build_task(self, item: WorkloadProgress, trace_json: str | None) -> BuildTask:
         """Return the build of one candidate; `trace_json` None: of the unscheduled program."""

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from fleet.errors import ConfigError
 from fleet.measuring import Evaluator
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
 """A clearly slower candidate stops after one repeat of 10 ms; a close one repeats until its spread is small."""
+
+_HOTTEST_C = 150
+
+
+def trial_evaluator(*, cooldown_ms: int = 0, cool_below_c: float | None = None, flush_cache: bool = False) -> Evaluator:
+    """Return how candidates are timed, with a person's wishes about heat and caches.
+
+    Raises:
+        ConfigError: a temperature at which no device is.
+    """
+    if cool_below_c is not None and not 0 < cool_below_c < _HOTTEST_C:
+        raise ConfigError(f"--cool-below-c {cool_below_c:g}: expected degrees Celsius between 0 and {_HOTTEST_C}")
+    return replace(
+        TRIAL_EVALUATOR,
+        cooldown_interval_ms=cooldown_ms,
+        cool_below_c=cool_below_c or 0.0,
+        flush_cpu_cache=flush_cache,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class Pipeline:
                 candidate_id=shash,
                 artifact_digest=artifact.digest,
                 args=item.workload.args,
-                evaluator=_UNTUNED,
+                evaluator=self._conditions.like_trials(_UNTUNED),
                 timeout_sec=max(_UNTUNED_TIMEOUT_SEC, self._conditions.trial_timeout_sec),
             )
             for (shash, item), artifact in zip(missing.items(), artifacts, strict=True)

@@ -47,7 +47,7 @@ class RunOff:
                 candidate_id=digest,
                 artifact_digest=candidate.artifact.digest,
                 args=item.workload.args,
-                evaluator=_EVALUATOR,
+                evaluator=self._conditions.like_trials(_EVALUATOR),
                 timeout_sec=self._conditions.trial_timeout_sec,
             )
             for digest, candidate in runners.items()

@@ -27,6 +27,7 @@ from fleet.config import nearest
 from fleet.errors import FleetError, ImportFailed, InvalidRequest
 from fleet.library import Job, JobState, Library
 from fleet.machine import machine_fingerprint
+from fleet.measuring import Evaluator
 from fleet.optimizer.candidates import Conditions
 from fleet.optimizer.history import Where, interrupted_job, recall
 from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_workloads
@@ -150,7 +151,7 @@ class _Run:
                     search_threads=options.workers or os.cpu_count() or 1,
                     enough=options.enough,
                     evaluator=options.evaluator,
-                    trial_timeout_sec=options.trial_timeout_sec,
+                    trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
                     artifact_dir=self.artifact_dir,
                     started_at=self.started_at,
                     **where,
@@ -349,3 +350,8 @@ class _Run:
 
     async def _in_pool(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return await asyncio.wrap_future(self.pool.submit_within(_IMPORT_TIMEOUT_SEC, fn, *args, **kwargs))
+
+
+def _rests_sec(evaluator: Evaluator) -> float:
+    """Return how long a candidate may rest between its repeats, which is no fault of its own."""
+    return max(evaluator.repeat, evaluator.max_repeat) * evaluator.cooldown_interval_ms / 1000

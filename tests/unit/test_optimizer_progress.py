@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from fleet.errors import ConfigError
-from fleet.measuring import ErrorKind
-from fleet.optimizer.job import ModelReport, TuneReport, report_workload
+from fleet.measuring import ErrorKind, Evaluator
+from fleet.optimizer.candidates import Conditions
+from fleet.optimizer.job import TRIAL_EVALUATOR, ModelReport, TuneReport, report_workload, trial_evaluator
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.propose import SearchRecord
 from fleet.workloads.workload import Workload
@@ -129,3 +131,36 @@ def test_an_interrupted_run_says_what_is_kept() -> None:
 
     assert "5 of 9 trials" in stopped_line(some)
     assert "before the first trial" in stopped_line(JobProgress())
+
+
+def test_wishes_about_heat_and_caches_reach_every_comparison() -> None:
+    """Times of cold and warm runs do not compare: baselines and the last comparison rest and flush as candidates do."""
+    evaluator = trial_evaluator(cooldown_ms=50, cool_below_c=55, flush_cache=True)
+
+    assert evaluator.cooldown_interval_ms == 50
+    assert evaluator.cool_below_c == 55
+    assert evaluator.flush_cpu_cache
+    assert trial_evaluator() == TRIAL_EVALUATOR
+    baseline = conditions(evaluator).like_trials(Evaluator(number=7, repeat=2))
+    assert (baseline.number, baseline.repeat) == (7, 2)
+    assert (baseline.cooldown_interval_ms, baseline.cool_below_c, baseline.flush_cpu_cache) == (50, 55, True)
+    with pytest.raises(ConfigError, match="between 0 and 150"):
+        trial_evaluator(cool_below_c=1000)
+
+
+def conditions(evaluator: Evaluator) -> Conditions:
+    return Conditions(
+        job_name="jobs/1",
+        target_json="{}",
+        device_model="board",
+        device_fingerprint="",
+        tvm_version="",
+        seed=0,
+        batch_size=1,
+        search_threads=1,
+        enough=1,
+        evaluator=evaluator,
+        trial_timeout_sec=1.0,
+        artifact_dir=Path(),
+        started_at=0.0,
+    )
