@@ -16,7 +16,7 @@
         labels: {arch: armv8}
         board: rpi4-64        # be taken for this one of `fleet targets`: its architecture, target, cores, memory
 
-With `board` the device stays of kind "simulated" and says so (`is_simulated`, label emulated=true); what it is taken for
+With `board` the device stays of kind "simulated" and says so (`is_simulated`, label emulated=true); what it stands for
 is in its labels: arch, model, cores, mcpu, the board's CPU features, board=rpi4-64 and board_kind=raspberry_pi. A load
 test with a fleet of each is a few lines of agent.yaml, and `fleet acquire 'board=rpi4-64'` finds one of them.
 
