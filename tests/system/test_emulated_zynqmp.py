@@ -104,7 +104,7 @@ async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
     operand = np.ones((40, 40), np.int8)
     async with bench.connect() as client, client.acquire(BOARD) as device:
         await program(device, "gemm_i8_faulty", bench.folder)
-        with pytest.raises(MeasurementError, match="RUN_FAILED .* gemm_i8 is stuck") as raised:
+        with pytest.raises(MeasurementError, match=r"RUN_FAILED .* gemm_i8 is stuck") as raised:
             await device.load(stuck)(operand, operand)
         found = await run(device, bench.tilings[TILES[2]])
 
