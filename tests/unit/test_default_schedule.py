@@ -1,0 +1,73 @@
+"""Programs for GPUs without a tuned schedule: TVM's default rules make them run, and leave everything else alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cross.targets import host_target_json
+from fleet.optimizer.build_task import BuildTask, build_candidate
+from fleet.optimizer.propose import ProposeTask, propose
+from fleet.workloads.default_schedule import default_schedule, needs_schedule
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import Workload, module_of
+
+HOST = json.loads(host_target_json())
+OPENCL = json.dumps({"kind": "opencl", "max_threads_per_block": 256, "max_num_threads": 256, "host": HOST})
+ROCM = json.dumps({"kind": "rocm", "mcpu": "gfx1100", "host": HOST})
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return matmul(64)
+
+
+@pytest.mark.parametrize("target_json", [OPENCL, ROCM])
+def test_gpu_programs_are_bound_to_threads(workload: Workload, target_json: str) -> None:
+    """The result launches blocks and threads; the workload that it was made of stays what it was."""
+    before = module_of(workload.mod_json).script()
+
+    scheduled = default_schedule(module_of(workload.mod_json), target_json)
+
+    assert needs_schedule(target_json)
+    assert "blockIdx.x" in scheduled.script()
+    assert module_of(workload.mod_json).script() == before
+    assert "blockIdx.x" not in before
+
+
+def test_what_is_scheduled_already_stays(workload: Workload) -> None:
+    """A second time changes nothing: tuned kernels of a model are safe from the rules."""
+    once = default_schedule(module_of(workload.mod_json), OPENCL)
+
+    assert default_schedule(once, OPENCL).script() == once.script()
+
+
+def test_cpu_programs_stay_as_they_are(workload: Workload) -> None:
+    """Loop nests run there."""
+    mod = module_of(workload.mod_json)
+
+    assert not needs_schedule(host_target_json())
+    assert default_schedule(mod, host_target_json()) is mod
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target_json", [OPENCL, ROCM])
+def test_gpu_candidates_are_found_built_and_described(workload: Workload, target_json: str, tmp_path: Path) -> None:
+    """Search, code generation and features for the cost model work for GPUs, with and without a schedule."""
+    task = ProposeTask(mod_json=workload.mod_json, target_json=target_json, count=2, seed=1)
+
+    proposals = propose(task)
+    built = [
+        build_candidate(
+            BuildTask(mod_json=workload.mod_json, target_json=target_json, trace_json=trace, out_dir=str(tmp_path))
+        )
+        for trace in (None, *(proposal.trace_json for proposal in proposals))
+    ]
+
+    assert len(proposals) == 2
+    assert [proposal.digest for proposal in propose(task)] == [proposal.digest for proposal in proposals]
+    assert built[0].features is None
+    assert all(candidate.features is not None and len(candidate.features) for candidate in built[1:])
+    assert len({candidate.artifact.digest for candidate in built}) == 3
