@@ -38,7 +38,8 @@ def test_llvm_knows_every_core(name: str) -> None:
     """LLVM takes an unknown core for a generic one with a mere warning."""
     import tvm_ffi
 
-    known = tvm_ffi.get_global_func("target.llvm_get_cpu_archlist")(make_target(json.dumps(BOARDS[name].cpu_target)))
+    target = make_target(json.dumps(BOARDS[name].cpu_target))
+    known = tvm_ffi.get_global_func("target.llvm_get_cpu_archlist")(target)
     assert BOARDS[name].mcpu in {str(core) for core in known}
 
 

@@ -1,0 +1,150 @@
+"""Every linker of this machine links for every platform, and what it makes is checked."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cross.boards import find_board
+from cross.link_check import BOARDS
+from cross.toolchains import Linker, check_linked, find_linker, find_linkers, link
+from fleet.elf import arm_float_abi, read_header, undefined_symbols
+from fleet.errors import BuildError, ConfigError
+
+TARGETS = {name: find_board(board).target_json for name, board in BOARDS.items()}
+TARGETS["riscv64"] = '{"kind": "llvm", "mtriple": "riscv64-linux-gnu", "mcpu": "generic-rv64", "mattr": ["+m", "+d"]}'
+ARCHES = {name: "aarch64" if name == "android" else name for name in TARGETS}
+SOFT_ARM = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabi", "mcpu": "cortex-a9"}
+ALLOWED_UNDEFINED = {"exp", "expf", "memset", "memcpy", "__aeabi_unwind_cpp_pr0", "__aeabi_memclr8", "__aeabi_memclr4"}
+
+
+@functools.cache
+def object_code(target_json: str) -> bytes:
+    """An object with a loop, a float argument and a call of the mathematical library."""
+    import tvm
+    from tvm import te
+    from tvm.target import Target
+
+    values = te.placeholder((64,), name="A")
+    program = te.create_prim_func([values, te.compute((64,), lambda i: te.exp(values[i]) * 2.0, name="B")])
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "code.o"
+        tvm.compile(program, target=Target(json.loads(target_json))).mod.write_to_file(str(path), "o")
+        return path.read_bytes()
+
+
+def linked(linker: Linker, target_json: str, tmp_path: Path) -> bytes:
+    code, output = tmp_path / "code.o", tmp_path / f"{linker.name}.so"
+    code.write_bytes(object_code(target_json))
+    link(linker, [code], output)
+    return output.read_bytes()
+
+
+def cross_linkers(target_json: str) -> dict[str, Linker]:
+    return {linker.name: linker for linker in find_linkers(target_json)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("linker_name", ["ziglang", "ld.lld"])
+@pytest.mark.parametrize("platform_name", TARGETS)
+def test_both_cross_linkers_link_for_every_platform(platform_name: str, linker_name: str, tmp_path: Path) -> None:
+    """The right machine, hard-float where that is a question, and nothing undefined but what runtimes have."""
+    target_json = TARGETS[platform_name]
+    found = cross_linkers(target_json)
+    assert linker_name in found, f"install {linker_name} (Debian package lld, Python package ziglang) to run this test"
+
+    library = linked(found[linker_name], target_json, tmp_path)
+
+    check_linked(library, target_json, found[linker_name])
+    header = read_header(library)
+    assert header is not None
+    assert header.machine == ARCHES[platform_name]
+    assert arm_float_abi(library) == ("hard" if platform_name == "armv7l" else "")
+    foreign = {name for name in undefined_symbols(library) if not name.startswith(("TVMFFI", "TVMBackend"))}
+    assert foreign <= ALLOWED_UNDEFINED
+
+
+@pytest.mark.slow
+def test_what_is_linked_for_this_machine_runs(tmp_path: Path) -> None:
+    """Each linker that is found for this machine makes a library that TVM loads and that computes."""
+    import numpy as np
+    import tvm
+
+    target_json = '{"kind": "llvm"}'
+    linkers = cross_linkers(target_json)
+    assert {"gcc", "ziglang", "ld.lld"} <= set(linkers), "install gcc, lld and ziglang to run this test"
+    for name, linker in linkers.items():
+        linked(linker, target_json, tmp_path)
+        output = tvm.runtime.tensor(np.zeros(64, "float32"))
+        values = np.linspace(0, 1, 64, dtype="float32")
+        tvm.runtime.load_module(str(tmp_path / f"{name}.so"))["main"](tvm.runtime.tensor(values), output)
+        np.testing.assert_allclose(output.numpy(), np.exp(values) * 2, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("linker_name", ["ziglang", "ld.lld"])
+def test_a_soft_float_library_is_told_by_flags_and_by_attributes(linker_name: str, tmp_path: Path) -> None:
+    """Objects say it in their attributes only, linked libraries in e_flags, too; both are read."""
+    soft, hard = json.dumps(SOFT_ARM), TARGETS["armv7l"]
+    assert "soft" == arm_float_abi(object_code(soft))
+    assert "hard" == arm_float_abi(object_code(hard))
+
+    linker = cross_linkers(hard)[linker_name]
+    library = linked(linker, soft, tmp_path)
+
+    assert "soft" == arm_float_abi(library[:64])
+    without_flags = library[:36] + b"\0\0\0\5" + library[40:]
+    assert "" == arm_float_abi(without_flags[:64])
+    assert "soft" == arm_float_abi(without_flags)
+    with pytest.raises(BuildError, match="soft-float"):
+        check_linked(library, hard, linker)
+
+
+@pytest.mark.slow
+def test_a_linker_for_another_machine_is_caught(tmp_path: Path) -> None:
+    """ld.lld links whatever it is given; the library's machine is compared with the target's."""
+    linker = Linker(name="ld.lld", command=("ld.lld", "-shared"))
+    library = linked(linker, TARGETS["aarch64"], tmp_path)
+
+    with pytest.raises(BuildError, match="made aarch64 when asked for x86_64; name another with --linker"):
+        check_linked(library, TARGETS["x86_64"], linker)
+
+
+def test_android_never_takes_a_compiler_for_another_c_library() -> None:
+    """No gcc, though the architecture may be this machine's own."""
+    assert not [name for name in cross_linkers(TARGETS["android"]) if "gcc" in name]
+
+
+def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By argument, by the platform's variable, by the file, in this order; Android has its own name."""
+    config = tmp_path / "cross.yaml"
+    config.write_text("linkers:\n  aarch64: ld.lld --build-id\n  android: ld.lld --icf=all\n")
+    monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
+    monkeypatch.setenv("FLEET_LINKER_AARCH64", f"{sys.executable} from-variable")
+
+    assert find_linker(TARGETS["aarch64"], "ld.lld -s").command == ("ld.lld", "-s", "-shared")
+    assert find_linker(TARGETS["aarch64"]).command == (sys.executable, "from-variable", "-shared")
+    assert find_linker(TARGETS["android"]).command == ("ld.lld", "--icf=all", "-shared")
+    monkeypatch.delenv("FLEET_LINKER_AARCH64")
+    assert find_linker(TARGETS["aarch64"]).command == ("ld.lld", "--build-id", "-shared")
+
+
+def test_a_linker_that_is_not_there_is_named_with_its_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A slip in the file or the variable is not passed over."""
+    monkeypatch.setenv("FLEET_LINKER_ARMV7L", "no-such-ld")
+    with pytest.raises(ConfigError, match=r"'no-such-ld' .from \$FLEET_LINKER_ARMV7L. is not on PATH"):
+        find_linker(TARGETS["armv7l"])
+
+    config = tmp_path / "cross.yaml"
+    config.write_text("linker:\n  aarch64: gcc\n")
+    monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
+    with pytest.raises(ConfigError, match="unknown key 'linker'; did you mean 'linkers'"):
+        find_linker(TARGETS["aarch64"])
+    monkeypatch.setenv("FLEET_CROSS_CONFIG", str(tmp_path / "missing.yaml"))
+    with pytest.raises(ConfigError, match=r"cannot read .*missing\.yaml"):
+        find_linker(TARGETS["aarch64"])
