@@ -15,6 +15,7 @@ DEFAULT_LIMIT = 1.15
 """Times the usual; above it, measurements count as disturbed."""
 
 _DUE_SEC = 0.5
+_CURRENT_SEC = 30.0
 _REMEMBERED = 31
 _MOST_MISSES = 3
 _LASTING_SEC = 600.0
@@ -40,6 +41,10 @@ class Reference:
     def usual_sec(self) -> float | None:
         """What a piece takes when all is calm; None before the first run."""
         return statistics.median(self._fastest) if self._fastest else None
+
+    def current_sec(self, now_sec: float) -> float | None:
+        """Return the latest time while it says something about now; it runs only when something is measured."""
+        return self.latest_sec if now_sec - self._taken_at_sec < _CURRENT_SEC else None
 
     @property
     def ratio(self) -> float:

@@ -95,8 +95,9 @@ class ServedDevice:
         self._reading.trials = self._trials
         self._reading.trials_per_min = float(len(self._trial_times))
         self._reading.last_error = self._last_error
-        if self.reference.latest_sec is not None:
-            self._reading.reference_sec = self.reference.latest_sec
+        reference_sec = self.reference.current_sec(now)
+        if reference_sec is not None:
+            self._reading.reference_sec = reference_sec
         return self._reading
 
     async def health(self) -> Health:

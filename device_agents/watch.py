@@ -42,8 +42,9 @@ class Watch:
         provenance = measurement.provenance
         provenance.before.CopyFrom(self._before)
         provenance.after.CopyFrom(self._after)
-        if reference.latest_sec is not None:
-            provenance.after.reference_sec = reference.latest_sec
+        reference_sec = reference.current_sec(time.monotonic())
+        if reference_sec is not None:
+            provenance.after.reference_sec = reference_sec  # newer than the readings where it ran right after
         provenance.worker_pid = self._worker_pid
         provenance.bitstream_digest = self._device.driver.bitstream_digest
         if rest.waited_sec:

@@ -13,6 +13,7 @@ import fleet.aio
 from fleet import wire
 from fleet.cli import options
 from fleet.dashboard import words
+from fleet.dashboard.chart import render_history
 from fleet.dashboard.view import device_state
 from fleet.errors import NotFound
 from fleet.v1 import device_pb2, fleet_service_pb2
@@ -56,27 +57,42 @@ def show(
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
-    """Show all that is known about one device.
+    """Show all that is known about one device, with its last hour: temperature, clock, and the reference kernel.
 
     Example: fleet devices show pi4-03
     """
     _, outer_tracker, outer_json = ctx.obj
-    snapshot = _snapshot(options.tracker_address(ctx, tracker or outer_tracker), connect_timeout)
     wanted = f"devices/{name.removeprefix('devices/')}"
+    snapshot, history = _with_history(options.tracker_address(ctx, tracker or outer_tracker), wanted, connect_timeout)
     device = next((device for device in snapshot.devices if device.name == wanted), None)
     if device is None:
         known = ", ".join(words.short_name(device.name) for device in snapshot.devices) or "none"
         raise NotFound(f"there is no {wanted}; known are: {known}")
     if options.wants_json(ctx, json_output or outer_json):
-        options.print_json(options.message_dict(device))
+        options.print_json({**options.message_dict(device), "history": list(map(options.message_dict, history))})
         return
-    Console(highlight=False).print(_details(device, wire.timestamp_sec(snapshot.taken_at)))
+    console, now_sec = Console(highlight=False), wire.timestamp_sec(snapshot.taken_at)
+    console.print(_details(device, now_sec))
+    console.print()
+    console.print(render_history(history, now_sec, width=console.width))
 
 
 def _snapshot(address: str | None, connect_timeout_sec: float) -> fleet_service_pb2.Snapshot:
     async def work() -> fleet_service_pb2.Snapshot:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
             return await client.snapshot()
+
+    return options.run(work())
+
+
+def _with_history(
+    address: str | None, device_name: str, connect_timeout_sec: float
+) -> tuple[fleet_service_pb2.Snapshot, list[device_pb2.Telemetry]]:
+    async def work() -> tuple[fleet_service_pb2.Snapshot, list[device_pb2.Telemetry]]:
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
+            snapshot = await client.snapshot()
+            is_known = any(device.name == device_name for device in snapshot.devices)
+            return snapshot, await client.history(device_name) if is_known else []
 
     return options.run(work())
 
@@ -123,9 +139,25 @@ def _details(device: device_pb2.Device, now_sec: float) -> Table:
         "tvm": inventory.tvm_version or "-",
         "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
         "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
+        **_readings(telemetry),
         "last error": telemetry.last_error or "-",
         **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
     }
     for key, value in rows.items():
         table.add_row(key, Text(value))
     return table
+
+
+def _readings(telemetry: device_pb2.Telemetry) -> dict[str, str]:
+    """Return what it tells of this moment."""
+    known = {
+        "temperature": f"{telemetry.temp_c:.0f} °C" if telemetry.HasField("temp_c") else "",
+        "clock": f"{telemetry.freq_hz / 1e9:.2f} GHz" if telemetry.HasField("freq_hz") else "",
+        "governor": telemetry.governor,
+        "power": f"{telemetry.power_w:.1f} W" if telemetry.HasField("power_w") else "",
+        "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.HasField("battery_percent") else "",
+        "throttled": ", ".join(telemetry.throttle_reasons),
+        "foreign processes": str(telemetry.foreign_processes) if telemetry.foreign_processes else "",
+        "reference kernel": words.latency(telemetry.reference_sec * 1e6) if telemetry.HasField("reference_sec") else "",
+    }
+    return {key: text for key, text in known.items() if text}

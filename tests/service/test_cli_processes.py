@@ -19,7 +19,7 @@ import fleet.aio
 from fleet.aio import LocalFleet
 from fleet.client.aio import Fleet
 from fleet.client.children import Child, ChildSpec
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NotFound
 from fleet.measuring import Trial
 from fleet.testing import eventually
 
@@ -229,3 +229,23 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
         await Child(spec).start()
 
     assert str(caught.value) == "the child did not start (exit code 1)\n  child: error: the port is taken"
+
+
+async def test_a_device_shows_its_last_hour(local: LocalFleet) -> None:
+    """As a picture for people, and as samples for scripts."""
+    process = await start(local, "devices", "show", "sim")
+    shown, _ = await process.communicate()
+    process = await start(local, "devices", "show", "sim", "--json")
+    told, _ = await process.communicate()
+
+    assert b"temperature" in shown
+    assert b"60 min ago" in shown
+    history = json.loads(told)["history"]
+    assert history[0]["temp_c"] == 40.0
+    assert "read_at" in history[0]
+
+
+async def test_an_unknown_device_has_no_history(client: Fleet) -> None:
+    """The tracker says so instead of showing an empty hour."""
+    with pytest.raises(NotFound, match="devices/nobody"):
+        await client.history("devices/nobody")

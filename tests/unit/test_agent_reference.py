@@ -82,6 +82,14 @@ def test_when_it_is_due() -> None:
     assert reference.is_due(PID, 0.1)
 
 
+def test_an_old_time_says_nothing_about_now() -> None:
+    """A device that was idle for a minute shows a gap, not a line."""
+    reference = taken(CALM)
+
+    assert reference.current_sec(1.0) == reference.latest_sec
+    assert reference.current_sec(60.0) is None
+
+
 def test_a_device_without_one_is_never_asked_again() -> None:
     """Unknown is not drifted."""
     reference = taken(())
