@@ -164,18 +164,7 @@ class Launcher {
 
 class OpenClModule final : public tvm::ffi::ModuleObj {
  public:
-  explicit OpenClModule(ModuleContent content) : content_(std::move(content)), sources_(SplitSources(content_.code)) {
-    if (content_.format != "cl") {
-      TVM_FFI_THROW(ValueError) << "the OpenCL module holds " << content_.format << ", not OpenCL C";
-    }
-    for (const char* word : {"image2d_t", "image2d_array_t", "sampler_t"}) {
-      if (content_.code.find(word) != std::string::npos) {
-        TVM_FFI_THROW(ValueError) << "the OpenCL module uses images (" << word
-                                  << "), which this runtime does not have; build it without texture memory, or "
-                                     "install TVM's own libtvm_runtime_opencl.so";
-      }
-    }
-  }
+  explicit OpenClModule(ModuleContent content) : content_(std::move(content)), sources_(SplitSources(content_.code)) {}
 
   const char* kind() const final { return "opencl"; }
 
@@ -188,6 +177,7 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
     const auto found = std::find_if(content_.kernels.begin(), content_.kernels.end(),
                                     [&](const KernelSpec& kernel) { return kernel.key == wanted; });
     if (found == content_.kernels.end()) return std::nullopt;
+    RefuseWhatCannotRun();
     const auto source = sources_.find(wanted);
     if (source == sources_.end()) {
       TVM_FFI_THROW(ValueError) << "the OpenCL module has no source of its kernel " << wanted;
@@ -209,6 +199,20 @@ class OpenClModule final : public tvm::ffi::ModuleObj {
   String InspectSource(const String&) const final { return String(content_.code); }
 
  private:
+  // Not before a kernel is wanted: a module may be made here to run elsewhere.
+  void RefuseWhatCannotRun() const {
+    if (content_.format != "cl") {
+      TVM_FFI_THROW(ValueError) << "the OpenCL module holds " << content_.format << ", not OpenCL C";
+    }
+    for (const char* word : {"image2d_t", "image2d_array_t", "sampler_t"}) {
+      if (content_.code.find(word) != std::string::npos) {
+        TVM_FFI_THROW(ValueError) << "the OpenCL module uses images (" << word
+                                  << "), which this runtime does not have; build it without texture memory, or "
+                                     "install TVM's own libtvm_runtime_opencl.so";
+      }
+    }
+  }
+
   ModuleContent content_;
   std::map<std::string, std::string> sources_;
 };

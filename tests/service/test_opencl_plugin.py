@@ -160,3 +160,62 @@ def test_both_sides_list_the_same_devices_in_the_same_order(plugin: Path) -> Non
     assert opened.stdout.strip(), opened.stderr
     assert listed.stdout == opened.stdout
     assert len(json.loads(opened.stdout)) == 2
+
+
+_HAND_MADE = """
+import struct, tvm, tvm_ffi
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+def module(code, launch_tag="blockIdx.x"):
+    handle = struct.pack("<QBBH", 1, 3, 64, 1)
+    kernel = text("main_kernel") + text("main_kernel") + handle + struct.pack("<Q", 1) + text(launch_tag)
+    content = text("cl") + struct.pack("<Q", 1) + kernel + struct.pack("<Q", 0)
+    return content + text("// Function: main_kernel\\n" + code)
+
+def load(content):
+    return tvm_ffi.get_global_func("ffi.Module.load_from_bytes.opencl")(content)
+"""
+
+
+@pytest.mark.parametrize(
+    ("attempt", "complaint"),
+    [
+        ("load(module('kernel void main_kernel(read_only image2d_t a) {}'))['main_kernel']", "uses images (image2d_t)"),
+        ("load(module('kernel void main_kernel(global float* a) {}')[:-9])", "the OpenCL module is damaged at byte"),
+        ("load(module('', 'clusterCtaIdx.x'))['main_kernel']", "cannot launch by clusterCtaIdx.x"),
+        (
+            "tvm.runtime.empty((4, 4), 'float32', tvm.device('opencl', 0), 'global.texture')",
+            "no images (textures): memory of scope global.texture",
+        ),
+        ("tvm.runtime.empty((4,), 'float32', tvm.device('opencl', 7))", "there is no OpenCL device 7; 1 found"),
+    ],
+)
+def test_what_the_runtime_does_not_have_it_says(plugin: Path, attempt: str, complaint: str) -> None:
+    """Images, clusters, damaged modules and devices that are not there: an error in words, never a crash."""
+    done = run_python(f"{_HAND_MADE}\n{attempt}")
+
+    assert done.returncode == 1, done.stderr
+    assert complaint in done.stderr
+
+
+def test_artifacts_are_the_same_with_and_without_it(plugin: Path, tmp_path: Path) -> None:
+    """A machine without OpenCL builds the same bytes, so digests are the same everywhere."""
+    code = (
+        "from fleet.optimizer.build_task import BuildTask, build_candidate\n"
+        "from fleet.workloads.programs import matmul\n"
+        "import tvm_ffi\n"
+        'target = \'{"kind": "opencl", "host": {"kind": "llvm"}}\'\n'
+        f"where = {{'target_json': target, 'out_dir': {str(tmp_path)!r}}}\n"
+        "task = BuildTask(mod_json=matmul(32).mod_json, trace_json=None, **where)\n"
+        "built = build_candidate(task)\n"
+        "print(tvm_ffi.get_global_func('ffi.Module.create.opencl', allow_missing=True) is not None)\n"
+        "print(built.artifact.digest)\n"
+    )
+
+    with_it = run_python(code)
+    without_it = run_python(code, TVM_DEVICE_BACKEND_AUTOLOAD="0")
+
+    assert with_it.stdout.startswith("True\nsha256:"), with_it.stderr
+    assert with_it.stdout.replace("True", "False") == without_it.stdout
