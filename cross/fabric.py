@@ -1,6 +1,6 @@
 """Puts int8 matrix products onto a fabric: cut into tiles whose inner product is one call of `fabric.gemm_i8`.
 
-The call is a tensor intrinsic, so schedules that use it (by hand here, or MetaSchedule's with `schedule_rules`) are
+The call is a tensor intrinsic, so schedules that use it (by hand here, or MetaSchedule's, see `cross.fabric_space`) are
 checked by TVM: what they compute is what the program computes. The fabric's side is in device_agents.fabric.
 """
 
@@ -89,7 +89,16 @@ def schedule_matmul(mod: Any, tile: Tile, *, block: str = "C") -> Any:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    product = schedule.get_sblock(block)
+    tile_product(schedule, schedule.get_sblock(block), tile)
+    return schedule.mod
+
+
+def tile_product(schedule: Any, product: Any, tile: Tile) -> None:
+    """Cut a block that is a product into tiles, in a schedule.
+
+    Raises:
+        BuildError: the tile does not fit the core, or does not divide the product.
+    """
     loops = schedule.get_loops(product)
     extents = [int(schedule.get(loop).extent) for loop in loops]
     if any(extent % size for extent, size in zip(extents, (tile.m, tile.n, tile.k), strict=True)):
@@ -99,7 +108,6 @@ def schedule_matmul(mod: Any, tile: Tile, *, block: str = "C") -> Any:
     schedule.reorder(*(outer for outer, _ in pairs), *(inner for _, inner in pairs))
     schedule.decompose_reduction(product, pairs[2][0])
     schedule.tensorize(pairs[0][1], name)
-    return schedule.mod
 
 
 def tiles_for(m: int, n: int, k: int) -> Iterator[Tile]:
