@@ -69,10 +69,10 @@ class GpuRuntime(TvmRuntime):
         return "l2" if evaluator.cache_flush_bytes or evaluator.flush_cpu_cache else ""
 
     def _l2_size(self) -> int:
-        """Return the size of the L2 cache [bytes], from the device where it tells."""
+        """Return how much pushes everything out of the caches [bytes]: the larger of what device and driver tell."""
         ask = self._ffi.get_global_func("runtime.GetDeviceAttr")
         found = ask(self._device.dlpack_device_type(), self._device.index, _L2_ATTRIBUTE)
-        return int(found or 0) or self._l2_bytes
+        return max(int(found or 0), self._l2_bytes)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

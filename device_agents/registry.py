@@ -19,6 +19,7 @@ _BUILT_IN = {
     "cuda": "device_agents.cuda:CudaDriver",
     "opencl": "device_agents.opencl:OpenClDriver",
     "raspberry_pi": "device_agents.raspberry_pi:RaspberryPiDriver",
+    "rocm": "device_agents.rocm:RocmDriver",
     "simulated": "device_agents.simulated:SimulatedDriver",
     "tvm_rpc": "device_agents.tvm_rpc:TvmRpcDriver",
     "zynq": "device_agents.zynq:ZynqDriver",

@@ -22,10 +22,11 @@ from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
 from tests.android.rpc_servers import serve_rpc
 from tests.contract import fake_nvml
+from tests.contract.amd_cards import put_card
 from tests.contract.fake_nvml import playing
 from tests.emulated.pi_files import PI_4, put_files
 
-DRIVERS = ["cpu", "cuda", "opencl", "raspberry_pi", "simulated", "tvm_rpc", "zynq"]
+DRIVERS = ["cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
 
 
@@ -43,7 +44,7 @@ def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
 
 
-NEEDED = {"cuda": "nvidia_gpu", "raspberry_pi": "raspberry_pi_tree", "tvm_rpc": "tvm_rpc_server"}
+NEEDED = {"cuda": "nvidia_gpu", "raspberry_pi": "raspberry_pi_tree", "rocm": "amd_gpu", "tvm_rpc": "tvm_rpc_server"}
 """Fixtures that run what a driver needs, and give its settings."""
 
 
@@ -59,6 +60,13 @@ def nvidia_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, A
     with playing(fake_nvml.build(folder)) as fake:
         stub = fake_nvml.compile_library("", folder / "libstub.so")
         yield {"nvml_library": str(fake.library), "tvm_library": str(stub)}
+
+
+@pytest.fixture(scope="module")
+def amd_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("rocm")
+    stub = fake_nvml.compile_library("", folder / "libstub.so")
+    return {"sys_root": str(put_card(folder / "card", "mi300x")), "tvm_library": str(stub)}
 
 
 @pytest.fixture

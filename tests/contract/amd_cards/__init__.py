@@ -1,0 +1,17 @@
+"""AMD cards for tests, as the kernel shows them; where each figure comes from stands in README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CARDS = ("mi210", "mi300x", "rx7900xtx")
+
+
+def put_card(root: Path, name: str) -> Path:
+    """Write the tree of one card below `root`."""
+    for part in Path(__file__).with_name(f"{name}.txt").read_text().split("== ")[1:]:
+        path, _, content = part.partition("\n")
+        file = root / path.strip()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return root
