@@ -10,7 +10,7 @@ venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,compare,cross,cuda,postgres,dev]'
+	$(PIP_INSTALL) --editable '.[tune,compare,cross,cuda,cuda-build,postgres,dev]'
 	touch $@
 
 demo: venv  ## tune the costliest operators of SqueezeNet on this machine and show what was gained

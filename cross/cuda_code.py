@@ -1,7 +1,7 @@
 """Compiles CUDA source to a cubin for one GPU architecture: with nvcc or NVRTC, whichever is here and knows it.
 
 nvcc is looked for on PATH, below $CUDA_HOME and $CUDA_PATH and in /usr/local/cuda; NVRTC in the Python packages
-nvidia-cuda-nvrtc (CUDA 13) and nvidia-cuda-nvrtc-cu12, beside nvcc, and where the system's loader finds it.
+nvidia-cuda-nvrtc (CUDA 13) and nvidia-cuda-nvrtc-cu12, in the same toolkits, and where the system's loader finds it.
 CUDA 13 builds for sm_75 and newer, CUDA 12 for sm_50 to sm_121. The options are those of TVM's own compile function.
 
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/ , https://docs.nvidia.com/cuda/nvrtc/
@@ -39,6 +39,11 @@ _INSTALL = (
     "install the CUDA toolkit (nvcc), or one of the Python packages nvidia-cuda-nvrtc (for sm_75 and newer) and "
     "nvidia-cuda-nvrtc-cu12 (from sm_50 on)"
 )
+_HALF_HEADER = "cuda_fp16.h"
+_INSTALL_HEADERS = (
+    "16-bit floats need the CUDA headers: install the CUDA toolkit, or the Python packages nvidia-cuda-runtime and "
+    "nvidia-cuda-cccl"
+)
 
 _STANDARD_HEADERS = {
     "cuda/std/cstdint": """
@@ -70,7 +75,11 @@ template <class T, class F> struct conditional<false, T, F> { typedef F type; };
 } }
 """,
 }
-"""What TVM's source includes when NVRTC compiles it, for machines without the toolkit's headers."""
+"""What TVM's source includes when NVRTC compiles it: instead of the toolkit's headers, which may not be here and which
+take ten times as long (0.8 s and 0.08 s for a small kernel)."""
+
+_OTHER_HEADERS = re.compile(r"#include <cuda/(?!std/cstdint>|std/type_traits>)")
+"""In source that needs the real ones."""
 
 
 class Compiler(Protocol):
@@ -132,9 +141,9 @@ def compilers() -> tuple[Compiler, ...]:
     nvcc = _find_nvcc()
     if nvcc is not None and _has_host_compiler():
         found.append(Nvcc(path=nvcc))
-    for path in _find_nvrtc(nvcc):
+    for path in _find_nvrtc():
         try:
-            found.append(Nvrtc(path=path, includes=_includes(nvcc, path)))
+            found.append(Nvrtc(path=path, includes=_includes(path)))
         except (OSError, BuildError):
             continue  # for another architecture, or broken: `fleet doctor` shows what is left
     return tuple(found)
@@ -215,7 +224,7 @@ class Nvrtc:
     def compile(self, source: str, arch: str) -> bytes:
         """Return a cubin."""
         library, program = _load_nvrtc(self.path), ctypes.c_void_p()
-        headers = {} if _has_cccl(self.includes) else _STANDARD_HEADERS
+        headers = {} if _OTHER_HEADERS.search(source) else _STANDARD_HEADERS
         names = _strings(list(headers))
         contents = _strings(list(headers.values()))
         self._check(
@@ -269,9 +278,13 @@ def _load_nvrtc(path: str) -> ctypes.CDLL:
 
 
 def _find_nvcc() -> str | None:
-    roots = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    places = [str(Path(root) / "bin") for root in roots if root]
-    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(places))
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(str(root / "bin") for root in _toolkits()))
+
+
+def _toolkits() -> list[Path]:
+    """Return where toolkits are installed, whether they are there or not."""
+    named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    return [Path(root) for root in named if root] + [Path("/usr/local/cuda")]
 
 
 def _has_host_compiler() -> bool:
@@ -279,33 +292,28 @@ def _has_host_compiler() -> bool:
     return any(shutil.which(name) for name in ("gcc", "cc", "g++"))
 
 
-def _find_nvrtc(nvcc: str | None) -> Iterator[str]:
+def _find_nvrtc() -> Iterator[str]:
     packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
     found = [*packages.glob("cu*/lib/libnvrtc.so.*"), *packages.glob("cuda_nvrtc/lib/libnvrtc.so.*")]
-    if nvcc is not None:
-        found += Path(nvcc).resolve().parents[1].glob("lib*/libnvrtc.so.*")
-    names = sorted({str(path): path for path in found if re.fullmatch(r"libnvrtc\.so\.\d+", path.name)}, reverse=True)
+    found += [path for root in _toolkits() for path in root.glob("lib*/libnvrtc.so.*")]
+    names = sorted({str(path) for path in found if re.fullmatch(r"libnvrtc\.so\.\d+", path.name)}, reverse=True)
     yield from names
     if not names:
         yield from ("libnvrtc.so.13", "libnvrtc.so.12")
 
 
-def _includes(nvcc: str | None, nvrtc: str) -> tuple[str, ...]:
-    """Return where headers are, with those of the library's own installation first."""
-    own = Path(nvrtc).parents[1] if "/" in nvrtc else None
+def _includes(nvrtc: str) -> tuple[str, ...]:
+    """Return where headers are: those of the library's own installation, else a toolkit's."""
     packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
-    places = [own / "include"] if own else []
-    if own is not None and own.name == "cuda_nvrtc":
+    own = Path(nvrtc).parents[1] / "include" if "/" in nvrtc else None
+    places = [own] if own else []
+    if own is not None and own.parent.name == "cuda_nvrtc":
         places += [packages / "cuda_runtime/include", packages / "cuda_cccl/include"]
-    elif nvcc is not None:
-        toolkit = Path(nvcc).resolve().parents[1]
-        places += [toolkit / "include", *toolkit.glob("targets/*/include")]
-    places += [place / "cccl" for place in places]
-    return tuple(str(place) for place in places if place.is_dir())
-
-
-def _has_cccl(includes: Sequence[str]) -> bool:
-    return any((Path(include) / "cuda/std/cstdint").exists() for include in includes)
+    places += [include for root in _toolkits() for include in (root / "include", *root.glob("targets/*/include"))]
+    with_headers = next((place for place in places if (place / _HALF_HEADER).exists()), None)
+    chosen = [place for place in (own, with_headers) if place is not None]
+    chosen += [place / "cccl" for place in chosen]
+    return tuple(str(place) for place in dict.fromkeys(chosen) if place.is_dir())
 
 
 def _strings(texts: Sequence[str]) -> Any:
