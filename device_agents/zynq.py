@@ -126,7 +126,9 @@ class ZynqDriver(CpuDriver):
         inventory = super()._inventory()
         host = self._found_host()
         if self._board is not None:
-            found = Found(arch=host.arch, core_count=inventory.core_count, mcpu=host.mcpu)
+            # Where the kernel does not tell its core, the board's description knows better.
+            mcpu = "" if host.mcpu == "generic" else host.mcpu
+            found = Found(arch=host.arch, core_count=inventory.core_count, mcpu=mcpu)
             inventory.target_json = refine(self._board, found)
             inventory.labels.update(self._board.labels)
             inventory.labels["board"] = self._board.name
