@@ -236,9 +236,9 @@ class Nvrtc:
             options = [f"--gpu-architecture={arch}", "-default-device", "-w", "-DINFINITY=__int_as_float(0x7f800000)"]
             options += [*_COMMON, *_HALF_OPERATORS, *(f"-I{include}" for include in self.includes)]
             if library.nvrtcCompileProgram(program, len(options), _strings(options)):
-                raise BuildError(
-                    f"NVRTC does not compile the kernels for {arch}:\n{_last(self._log(library, program))}"
-                )
+                said = _last(self._log(library, program))
+                advice = f"\n{_INSTALL_HEADERS}" if f'open source file "{_HALF_HEADER}"' in said else ""
+                raise BuildError(f"NVRTC does not compile the kernels for {arch}:\n{said}{advice}")
             size = ctypes.c_size_t()
             self._check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
             cubin = ctypes.create_string_buffer(size.value)
