@@ -12,8 +12,8 @@ from collections.abc import Mapping
 _MOST_THREADS = 16
 """Of large pools a part is enough: it is read around every candidate."""
 
-_NOTED_SHARE = 0.05
-_NOTED_SEC = 0.002
+_NOTED_SHARE = 0.1
+_NOTED_SEC = 0.003
 """Waking up costs every thread some microseconds, which in a short run are a large share and mean nothing."""
 
 

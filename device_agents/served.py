@@ -11,6 +11,7 @@ from functools import cached_property
 
 from device_agents.driver import Driver, Health
 from device_agents.reference import Reference
+from device_agents.worker_handle import WorkerHandle
 from fleet.v1 import agent_service_pb2, device_pb2
 
 _FRESH_SEC = 0.02
@@ -34,6 +35,9 @@ class ServedDevice:
         self.reference = Reference(driver.reference_limit)
         self.is_agent_apart = False
         """The agent itself has other processors than the kernels."""
+
+        self.killed: WorkerHandle | None = None
+        """The worker that was to end last; while it does not, the device takes no lease."""
 
         self._quiet = asyncio.Lock()
         self._trials = 0
@@ -102,8 +106,16 @@ class ServedDevice:
 
     async def health(self) -> Health:
         """Tell whether the device can take a lease."""
-        fault = self._fault()
+        fault = self._fault() or self._stuck_worker()
         return Health(is_healthy=False, reason=fault) if fault else await self.driver.probe()
+
+    def _stuck_worker(self) -> str:
+        if self.killed is None or not self.killed.is_stuck:
+            return ""
+        return (
+            f"worker {self.killed.pid} cannot be killed: it hangs in the kernel, as with a driver that does not "
+            "answer; reset the hardware, or restart the machine"
+        )
 
     async def report(self) -> agent_service_pb2.DeviceReport:
         """Return what the tracker wants to know."""

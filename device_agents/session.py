@@ -212,7 +212,7 @@ class Session:
         async with self.device.turn:
             async with self._worker_lock:
                 if self._worker is not None:
-                    await self._worker.kill()
+                    await self._kill(self._worker)
             was_loaded = await self.device.driver.program(path, request)
         return session_service_pb2.ProgramResponse(
             bitstream_digest=request.bitstream_digest,
@@ -251,7 +251,7 @@ class Session:
             return measurement
         if worker.is_bloated:
             # What one candidate left in memory must not count against the next.
-            await worker.kill()
+            await self._kill(worker)
         return response.measurement
 
     async def _usable_worker(self) -> WorkerHandle:
@@ -261,7 +261,7 @@ class Session:
             if self._worker is not None and self._worker.is_usable:
                 return self._worker
             if self._worker is not None:
-                await self._worker.kill()
+                await self._kill(self._worker)
             starting = asyncio.create_task(self._start_worker(), name="start-worker")
             try:
                 self._worker = await asyncio.shield(starting)
@@ -270,6 +270,10 @@ class Session:
                 self._worker = await starting
                 raise
             return self._worker
+
+    async def _kill(self, worker: WorkerHandle) -> None:
+        await worker.kill()
+        self.device.killed = worker
 
     async def _start_worker(self) -> WorkerHandle:
         driver = self.device.driver
@@ -291,7 +295,7 @@ class Session:
         # The lock: a worker that is just being made is killed too.
         async with self._worker_lock:
             if self._worker is not None:
-                await self._worker.kill()
+                await self._kill(self._worker)
         self._store.release(self)
         self.output.close()
 

@@ -38,6 +38,11 @@ MAX_PACKET_BYTES = 64 * 1024
 _STRAY_CHECK_SEC = 1.0
 """How long a process that daemonized itself lives beside its live worker."""
 
+_KILL_SEC = 1.0
+"""How long others wait for a killed process to end."""
+
+_POLL_SEC = 0.001
+
 
 @dataclass(slots=True)
 class Nursery:
@@ -78,9 +83,8 @@ class Nursery:
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in strays:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+            if not _await_ends(strays):
+                return  # they hang in the kernel: the next round tries again, and the agent is told of others meanwhile
 
     def kill_all(self) -> None:
         """End everything, without a word to the agent, which is gone."""
@@ -105,9 +109,11 @@ class Nursery:
         if pid is None:
             return
         _kill_group(pid)
-        with contextlib.suppress(ChildProcessError):
-            _, status = os.waitpid(pid, 0)
-            self._buried(pid, status)
+        # One that hangs in the kernel ends some time, or never: whenever it does, SIGCHLD says so.
+        ends_at = time.monotonic() + _KILL_SEC
+        while worker_id in self.pids and time.monotonic() < ends_at:
+            time.sleep(_POLL_SEC)
+            self.reap()
 
     def _buried(self, pid: int, status: int) -> None:
         worker_id = next((worker_id for worker_id, known in self.pids.items() if known == pid), None)
@@ -167,6 +173,25 @@ def _child_alarm() -> socket.socket:
 
 def _on_terminate(*_: object) -> None:
     raise SystemExit(0)
+
+
+def _await_ends(pids: set[int]) -> bool:
+    """Reap these children, which were killed; False when one does not end within a second."""
+    ends_at = time.monotonic() + _KILL_SEC
+    waiting = set(pids)
+    while waiting:
+        for pid in list(waiting):
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                ended = pid
+            if ended:
+                waiting.discard(pid)
+        if waiting and time.monotonic() > ends_at:
+            return False
+        if waiting:
+            time.sleep(_POLL_SEC)
+    return True
 
 
 def _loop(nursery: Nursery, alarm: socket.socket) -> None:

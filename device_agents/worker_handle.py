@@ -22,6 +22,9 @@ from fleet.v1 import measurement_pb2, worker_pb2
 _EXIT_GRACE_SEC = 0.5
 """How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
 
+_KILL_SEC = 10.0
+"""How long the kernel may take to end a killed worker, memory given back included."""
+
 _TAIL_CHARS = 1500
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
 
@@ -97,8 +100,16 @@ class WorkerHandle:
             await asyncio.shield(self.kill())
             raise
 
+    @property
+    def is_stuck(self) -> bool:
+        """True when it was killed and is still there: it hangs in the kernel, which no signal ends."""
+        return self._end is not None and self._end.done() and not self._exited.done()
+
     async def kill(self) -> None:
-        """Return when the process, all that descends from it, and its directory are gone. Idempotent."""
+        """Return when the process, all that descends from it, and its directory are gone. Idempotent.
+
+        One that no signal ends `is_stuck` afterwards.
+        """
         if self._end is None:
             self._end = asyncio.create_task(self._kill(), name=f"kill-worker-{self.pid}")
         await asyncio.shield(self._end)
@@ -161,7 +172,7 @@ class WorkerHandle:
     async def _kill(self) -> None:
         if not self._exited.done():
             await self._ask_to_kill()
-        await asyncio.shield(self._exited)
+            await asyncio.wait((self._exited,), timeout=_KILL_SEC)
         self._output.tail()
         self._output.close()
         self._link.close()
