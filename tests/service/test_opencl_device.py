@@ -86,6 +86,19 @@ async def test_functions_are_timed_by_the_device(holder: Holder, models: Path) -
     assert all(0 < sec < result.clocks.run.ToTimedelta().total_seconds() for sec in result.run_secs)
 
 
+async def test_caches_are_flushed_on_the_device(holder: Holder, models: Path) -> None:
+    """Flushing is a copy within the device; asking for the processor's caches is no reason to touch a cl_mem."""
+    flushing = measurement_pb2.Evaluator(number=1, repeat=2, cache_flush_bytes=1 << 20)
+    flushing_cpu = measurement_pb2.Evaluator(number=1, repeat=2, flush_cpu_cache=True)
+    content = (models / "matmul.so").read_bytes()
+
+    results = [await holder.run(content, args=MATMUL_ARGS, evaluator=e) for e in (flushing, flushing_cpu)]
+
+    assert ["UNSPECIFIED"] * 2 == [kind_of(result) for result in results], results[-1].error_message
+    assert results[0].provenance.flushed == "l2"
+    assert all(len(result.run_secs) == 2 for result in results)
+
+
 async def test_a_model_runs_in_the_relax_vm(holder: Holder, models: Path) -> None:
     """Its result is ONNX Runtime's, host parts included, and the whole of it is timed by the host's clock."""
     import onnxruntime

@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from opencl_presence import require_opencl
 
+from device_agents import opencl
 from device_agents.opencl_build import built_for, ensure_plugin, plugin_path
-from device_agents.opencl_devices import find_opencl_devices
+from device_agents.opencl_devices import OpenClDevice, find_opencl_devices
 from device_agents.opencl_loader import load_runtime
 from fleet.errors import BuildError, ConfigError, DeviceError
 
@@ -47,6 +49,12 @@ again["main"](*arrays)
 np.testing.assert_allclose(a + b, arrays[2].numpy(), rtol=1e-6)
 print(device.device_name)
 """
+
+
+class NoStrays:
+    """Nothing was left behind."""
+
+    async def sweep(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +146,25 @@ def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch,
     other = "import device_agents.opencl_devices as d; d.LOADER = 'libNoSuchOpenCL.so'; d.main()"
     with pytest.raises(ConfigError, match="ocl-icd-libopencl1"):
         find_opencl_devices((sys.executable, "-c", other))
+
+
+async def test_a_device_that_is_gone_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is looked for now and then; the reason says what to try, and one that comes back is healthy again."""
+    gpu = replace(find_opencl_devices()[0], type="gpu")
+    driver = opencl.OpenClDriver("gpu", gpu, "here")
+    await driver.open(NoStrays())
+    listed: list[OpenClDevice] = []
+    monkeypatch.setattr(opencl, "find_opencl_devices", lambda: listed)
+    monkeypatch.setattr(opencl, "_CHECK_SEC", 0.0)
+
+    gone = await driver.probe()
+    listed.append(gpu)
+    back = await driver.probe()
+    await driver.close()
+
+    assert not gone.is_healthy
+    assert "clinfo -l" in gone.reason
+    assert back.is_healthy
 
 
 def test_both_sides_list_the_same_devices_in_the_same_order(plugin: Path) -> None:
