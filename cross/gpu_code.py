@@ -31,31 +31,37 @@ _LIBRARY = "_lib"
 _SOURCE_FORMAT = b"cuda"
 
 
-@contextlib.contextmanager
-def compiling(target_json: str) -> Iterator[None]:
-    """Prepare TVM to compile for a target. Needed around `tvm.compile`; for targets without a GPU it does nothing.
+def check_tools(target_json: str) -> None:
+    """Make sure that this machine can build for a target's GPU; for targets without one there is nothing to check.
 
     Raises:
         ConfigError: a compiler, a linker or a library for the target is missing, or its architecture is unknown.
     """
     target = parse_target(target_json)
+    if target["kind"] == "cuda":
+        cuda_code.find_compiler(cuda_code.architecture(target))
     if target["kind"] == "rocm":
-        with rocm_code.compiling(target):
-            yield
-        return
-    if target["kind"] != "cuda":
+        rocm_code.architecture(target)
+        rocm_code.find_linker()
+        rocm_code.find_device_library()
+
+
+@contextlib.contextmanager
+def compiling(target_json: str) -> Iterator[None]:
+    """Prepare TVM to compile for a target. Needed around `tvm.compile`; for targets without a GPU it does nothing.
+
+    Raises:
+        ConfigError: as `check_tools`.
+    """
+    check_tools(target_json)
+    target = parse_target(target_json)
+    prepared: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if target["kind"] == "rocm":
+        prepared = rocm_code.compiling(target)
+    elif target["kind"] == "cuda":
+        prepared = _keeping_source()
+    with prepared:
         yield
-        return
-    cuda_code.find_compiler(cuda_code.architecture(target))
-    before = os.environ.get(_KEEP_SOURCE)
-    os.environ[_KEEP_SOURCE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_KEEP_SOURCE]
-        else:
-            os.environ[_KEEP_SOURCE] = before
 
 
 def packer(target_json: str) -> Callable[[Any, bool, str, str], str] | None:
@@ -76,6 +82,19 @@ def packer(target_json: str) -> Callable[[Any, bool, str, str], str] | None:
         return str(path)
 
     return pack
+
+
+@contextlib.contextmanager
+def _keeping_source() -> Iterator[None]:
+    before = os.environ.get(_KEEP_SOURCE)
+    os.environ[_KEEP_SOURCE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_KEEP_SOURCE]
+        else:
+            os.environ[_KEEP_SOURCE] = before
 
 
 def replace_code(blob: bytes, kind: str, change: Callable[[bytes], bytes]) -> bytes:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cross.gpu_code import check_tools
 from cross.targets import resolve_target
+from cross.toolchains import find_linker
 from fleet.artifacts import Artifact
 from fleet.cli import options
 from fleet.cli.tune import parse_shape
@@ -117,6 +119,8 @@ def run_build(order: BuildOrder) -> Built:
     folder = order.output.absolute().parent
     if not folder.is_dir():
         raise ConfigError(f"{order.output}: there is no folder {folder}; make it, or name another with -o")
+    check_tools(order.target_json)
+    find_linker(order.target_json, order.linker)
     with tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder) as scratch:
         built = _built(order, Path(scratch))
         artifact = replace(built.artifact, path=order.output.absolute())
@@ -197,13 +201,22 @@ def _operator(path: Path, pattern: str, order: BuildOrder) -> Any:
     from fleet.workloads.extract import extract, load_model
 
     found = {item.name: item for item in extract(load_model(path, shapes=order.shapes), order.target_json)}
-    fitting = fnmatch.filter(found, pattern)
-    if len(fitting) == 1:
-        return found[fitting[0]]
+    return found[choose_operator(list(found), pattern, path.name)]
+
+
+def choose_operator(names: list[str], pattern: str, model: str) -> str:
+    """Return the one name that a shell pattern fits.
+
+    Raises:
+        ConfigError: it fits none, or several.
+    """
+    fitting = fnmatch.filter(names, pattern)
     if not fitting:
-        raise ConfigError(f"{path.name} has no operator {pattern!r}{nearest(pattern, found)}")
-    shown = ", ".join(fitting[:_SHOWN_OPERATORS]) + (", ..." if len(fitting) > _SHOWN_OPERATORS else "")
-    raise ConfigError(f"{pattern!r} is {len(fitting)} operators of {path.name}: {shown}; name one")
+        raise ConfigError(f"{model} has no operator {pattern!r}{nearest(pattern, names)}")
+    if len(fitting) > 1:
+        shown = ", ".join(fitting[:_SHOWN_OPERATORS]) + (", ..." if len(fitting) > _SHOWN_OPERATORS else "")
+        raise ConfigError(f"{pattern!r} is {len(fitting)} operators of {model}: {shown}; name one")
+    return fitting[0]
 
 
 def _module(path: Path) -> Any:

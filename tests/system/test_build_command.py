@@ -1,0 +1,176 @@
+"""`fleet build` and `fleet targets` as people type them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cross.boards import load_boards
+from fleet.artifacts import Artifact, elf_machine
+from fleet.cli.build import BuildOrder, choose_operator, run_build
+from fleet.cli.main import app
+from fleet.errors import ConfigError
+from fleet.keys import canonical_target
+from fleet.library import Library, NewRecord
+from fleet.library import Workload as StoredWorkload
+from fleet.workloads.model import bundled_model
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody's library but this test's."""
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("FLEET_LIBRARY", raising=False)
+
+
+def fleet(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fleet.cli.main", *words], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@slow
+@pytest.mark.parametrize(
+    ("board", "machine"), [("rpi4-64", "aarch64"), ("pynq-z2", "armv7l"), ("adreno-6xx", "aarch64"), ("sm_90", None)]
+)
+def test_a_named_workload_is_built_for_a_board(board: str, machine: str | None, tmp_path: Path) -> None:
+    """The library is where -o says, with its facts beside it and nothing else around."""
+    output = tmp_path / "matmul.so"
+    done = fleet("build", "matmul-32", "--target", board, "-o", str(output), "--json")
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    artifact = Artifact.of_file(output)
+    assert said["digest"] == artifact.digest
+    assert said["workload"] == "matmul_32"
+    assert json.loads(artifact.target_json) == load_boards()[board].target
+    assert [spec.shape for spec in artifact.args] == [(32, 32)] * 3
+    assert artifact.linker
+    if machine:
+        assert elf_machine(output.read_bytes()[:20]) == machine
+    assert {"matmul.so", "matmul.so.json", "data"} >= {path.name for path in tmp_path.iterdir()}
+
+
+@slow
+def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path: Path) -> None:
+    """The fastest checked record of the target wins; --untuned leaves it alone."""
+    from fleet.optimizer.traces import trace_json
+    from fleet.workloads.programs import matmul
+    from fleet.workloads.workload import module_of
+
+    workload, target = matmul(32), '{"kind": "llvm", "num-cores": 2}'
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(module_of(workload.mod_json))
+    loops = schedule.get_loops(schedule.get_sblock("C"))
+    schedule.parallel(loops[0])
+    with Library.open(tmp_path / "records.sqlite") as library:
+        library.add_workload(
+            StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json, flop=workload.flop)
+        )
+        library.add_record(
+            NewRecord(
+                workload=workload.shash,
+                target_json=canonical_target(target),
+                device_model="it",
+                tvm_version="0.27.0",
+                trace_json=trace_json(schedule),
+                run_secs=(1e-6,),
+                checked=True,
+            )
+        )
+
+    def order(**more: object) -> BuildOrder:
+        values: dict[str, object] = {"workload": "matmul-32", "target_json": target, "shapes": {}, **more}
+        return BuildOrder(output=tmp_path / "it.so", library=str(tmp_path / "records.sqlite"), **values)  # type: ignore[arg-type]
+
+    tuned = run_build(order())
+    assert tuned.schedule == "library"
+    untuned = run_build(order(is_untuned=True))
+    assert untuned.schedule == "none"
+    assert tuned.artifact.digest != untuned.artifact.digest
+    elsewhere = '{"kind": "llvm", "num-cores": 7}'
+    assert run_build(order(target_json=elsewhere)).schedule == "none"
+    assert run_build(order(target_json=elsewhere, device_model="it")).schedule == "library"
+
+
+@slow
+def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
+    """For another machine than this one, too."""
+    output = tmp_path / "conv.so"
+    workload = f"{bundled_model('squeezenet')}:fused_conv2d1_*"
+    done = CliRunner().invoke(app, ["build", workload, "--target", "rpi3-32", "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    assert elf_machine(output.read_bytes()[:20]) == "armv7l"
+
+
+def test_a_pattern_has_to_fit_one_operator() -> None:
+    """Several are listed; for none, the nearest is named."""
+    names = ["fused_conv2d_relu", "fused_conv2d1_relu", "max_pool2d"]
+    assert choose_operator(names, "max*", "m.onnx") == "max_pool2d"
+    with pytest.raises(ConfigError, match=r"2 operators of m\.onnx: fused_conv2d_relu, fused_conv2d1_relu; name one"):
+        choose_operator(names, "fused*", "m.onnx")
+    with pytest.raises(ConfigError, match="has no operator 'max_pool'; did you mean 'max_pool2d'"):
+        choose_operator(names, "max_pool", "m.onnx")
+
+
+@slow
+def test_a_module_file_is_built(tmp_path: Path) -> None:
+    """What tvm.ir.save_json wrote; what it did not write is refused."""
+    from fleet.workloads.programs import matmul
+
+    module = tmp_path / "mine.json"
+    module.write_text(matmul(16).mod_json)
+    done = CliRunner().invoke(app, ["build", str(module), "-o", str(tmp_path / "mine.so")])
+    assert done.exit_code == 0, done.output
+
+    module.write_text('{"no": "module"}')
+    refused = CliRunner().invoke(app, ["build", str(module), "-o", str(tmp_path / "mine.so")])
+    assert refused.exit_code == 1
+    assert "no module as tvm.ir.save_json writes it" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["matmul-8", "--target", "rpi4"], "unknown board 'rpi4'; did you mean 'rpi4-64'?"),
+        (["matmul", "--target", "host"], "unknown workload 'matmul'"),
+        (["matmul-8", "--target", '{"kind": "cuda", "arch": "sm_20"}'], "compiles CUDA code for sm_20"),
+        (["matmul-8", "--linker", "no-such-ld"], "'no-such-ld' (from --linker) is not on PATH"),
+        (["matmul-8", "-o", "no/such/folder/it.so"], "there is no folder"),
+        (["gone.json"], "cannot read gone.json"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Exit code 2 and what to do."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["build", *words])
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+    assert not list(tmp_path.glob("*.so"))
+
+
+def test_targets_are_listed_and_shown() -> None:
+    """All of them with what tells them apart; one in full, as a table and as JSON."""
+    listed = CliRunner().invoke(app, ["targets", "--json"])
+    assert [board["name"] for board in json.loads(listed.stdout)] == list(load_boards())
+
+    table = CliRunner().invoke(app, ["targets"], env={"COLUMNS": "120"})
+    assert "rpi4-64" in table.stdout
+    assert "llvm cortex-a72" in table.stdout
+
+    one = CliRunner().invoke(app, ["targets", "jetson-orin", "--json"])
+    assert json.loads(one.stdout)["target"] == load_boards()["jetson-orin"].target
+    shown = CliRunner().invoke(app, ["targets", "jetson-orin"], env={"COLUMNS": "200"})
+    assert "nvidia,tegra234" in shown.stdout
+    assert "https://" in shown.stdout
+    wrong = CliRunner().invoke(app, ["targets", "jetson-orion"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'jetson-orin'" in wrong.output
