@@ -223,10 +223,11 @@ class Session:
     async def _run_reference(self, *, is_wanted: bool = False) -> None:
         """Time the reference kernel where it is due or wanted. A drift that is over in a moment was none."""
         reference = self.device.reference
-        for pause_sec in (*_REFERENCE_PAUSES_SEC, 0.0):
+        if not reference.is_due((await self._usable_worker()).pid, time.monotonic(), is_wanted=is_wanted):
+            return
+        pauses_sec = () if reference.has_drifted or self.device.is_simulated else _REFERENCE_PAUSES_SEC
+        for pause_sec in (*pauses_sec, 0.0):
             worker = await self._usable_worker()
-            if not reference.is_due(worker.pid, time.monotonic(), is_wanted=is_wanted):
-                return
             try:
                 response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC)
             except WorkerLost as lost:
@@ -234,7 +235,7 @@ class Session:
                 reference.miss()
                 return
             reference.take(response.reference.secs, worker.pid, time.monotonic())
-            if not reference.has_drifted or self.device.is_simulated:
+            if not reference.has_drifted:
                 return
             await asyncio.sleep(pause_sec)
 
@@ -258,7 +259,7 @@ class Session:
         async with self._worker_lock:
             if self._ended.done():
                 raise self._ended.result()
-            if self._worker is not None and self._worker.is_usable:
+            if self._worker is not None and self._worker.is_usable and self.device.driver.is_prepared:
                 return self._worker
             if self._worker is not None:
                 await self._kill(self._worker)

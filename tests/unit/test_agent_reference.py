@@ -71,15 +71,17 @@ def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
 
 
 def test_when_it_is_due() -> None:
-    """In a new worker, after half a second of measuring, at the end of a batch, and while it has drifted."""
+    """In a new worker, after half a second of measuring, at the end of a batch, and sooner while it has drifted."""
     reference = taken(CALM)
 
     assert not reference.is_due(PID, 0.1)
     assert reference.is_due(PID, 0.1, is_wanted=True)
     assert reference.is_due(PID, 1.0)
     assert reference.is_due(PID + 1, 0.1)
+    assert not reference.is_due(PID, 0.4)
     reference.take((2.0, 2.0, 2.0), PID, 0.1)
-    assert reference.is_due(PID, 0.1)
+    assert reference.is_due(PID, 0.4)
+    assert not reference.is_due(PID, 0.2)
 
 
 def test_an_old_time_says_nothing_about_now() -> None:
