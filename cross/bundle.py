@@ -60,6 +60,7 @@ class Bundle:
 
     platform: Platform
     size_bytes: int
+    unpacked_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +155,10 @@ def _make(wish: Wish, say: Say) -> Bundle:
     files = _bundle_files(wish, wheels)
     digest = _digest(files)
     files["bundle.json"] = _described(wish, wheels, digest)
+    total = sum(map(len, files.values()))
     path = cache_dir() / "bundles" / f"{wish.platform.machine}-{digest[:16]}.tar.xz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        total = sum(map(len, files.values()))
         say(f"packing {len(files)} files, {total / 1e6:.0f} MB")
         with tempfile.TemporaryDirectory(dir=path.parent, prefix="packing-") as scratch:
             part = Path(scratch) / path.name
@@ -165,7 +166,13 @@ def _make(wish: Wish, say: Say) -> Bundle:
             part.replace(path)
         _forget_old(path)
     path.touch()
-    return Bundle(path=path, digest=f"sha256:{digest}", platform=wish.platform, size_bytes=path.stat().st_size)
+    return Bundle(
+        path=path,
+        digest=f"sha256:{digest}",
+        platform=wish.platform,
+        size_bytes=path.stat().st_size,
+        unpacked_bytes=total,
+    )
 
 
 def _forget_old(path: Path) -> None:

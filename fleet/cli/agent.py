@@ -9,6 +9,7 @@ import typer
 
 from fleet.cli import options
 from fleet.cli.bundle import bundle
+from fleet.cli.deploy import deploy
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -22,6 +23,7 @@ def agent() -> None:
 
 
 app.command()(bundle)
+app.command()(deploy)
 
 
 @app.command()

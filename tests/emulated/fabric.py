@@ -19,6 +19,8 @@ from fleet.testing.bitstreams import XCZU3, make_bit, swap_words
 from tests.emulated.cache import cache_dir, locked
 
 WINDOW_BYTES = 0x4000
+MEMORY_BYTES = 0x10000
+MEMORY_ADDRESS = 0x38000000
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
 
 
@@ -43,12 +45,14 @@ def simulation() -> Path:
 class EmulatedFabric:
     """A window and what answers in it."""
 
-    def __init__(self, window: Path) -> None:
+    def __init__(self, window: Path, memory: Path) -> None:
         self.window = window
+        self.memory = memory
         self.design = ""
         self._process: subprocess.Popen[str] | None = None
         window.parent.mkdir(parents=True, exist_ok=True)
         window.write_bytes(bytes(WINDOW_BYTES))
+        memory.write_bytes(bytes(MEMORY_BYTES))
 
     @property
     def pid(self) -> int:
@@ -60,7 +64,7 @@ class EmulatedFabric:
     def load(self, design: str) -> None:
         """Put a design into the fabric and return when it answers."""
         self.clear()
-        command = [str(simulation()), design, str(self.window)]
+        command = [str(simulation()), design, str(self.window), str(self.memory), hex(MEMORY_ADDRESS)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._process = process
         if process.stdout is None or process.stdout.readline().strip() != "ready":
@@ -89,13 +93,18 @@ class EmulatedFabric:
 
 @contextmanager
 def emulated_fabric(window: Path, *, sysfs_root: Path | None = None) -> Iterator[EmulatedFabric]:
-    """Make the window, known as the UIO device "fabric" below `sysfs_root` where that is given; gone afterwards."""
+    """Make the window and the memory beside it, known as the UIO device "fabric" and as "udmabuf0" below `sysfs_root`
+    where that is given; gone afterwards."""
     if sysfs_root is not None:
         entry = sysfs_root / "sys/class/uio" / window.name
         (entry / "maps/map0").mkdir(parents=True, exist_ok=True)
         (entry / "name").write_text("fabric\n")
         (entry / "maps/map0/size").write_text(f"{WINDOW_BYTES:#x}\n")
-    fabric = EmulatedFabric(window)
+        entry = sysfs_root / "sys/class/u-dma-buf/udmabuf0"
+        entry.mkdir(parents=True)
+        (entry / "phys_addr").write_text(f"{MEMORY_ADDRESS:#018x}\n")
+        (entry / "size").write_text(f"{MEMORY_BYTES}\n")
+    fabric = EmulatedFabric(window, window.with_name("udmabuf0"))
     try:
         yield fabric
     finally:

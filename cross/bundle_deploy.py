@@ -1,0 +1,248 @@
+"""Brings a bundle to a board over ssh and starts it there. Nothing is needed on the board but a shell, tar and Python.
+
+Four steps, each a command of the plain `ssh` executable, so that its configuration, agents and jump hosts work:
+look, copy (unless the same bundle lies there), start (unless it runs with the same options), wait until it serves.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from cross.boards import Board, Found, load_boards, match
+from cross.bundle import FOLDER, MACHINES, Bundle, Wish, wish_for
+from fleet.errors import ConfigError, DeviceUnreachable, FleetError
+
+Say = Callable[[str], None]
+
+_SCRIPTS = Path(__file__).with_name("bundle_deploy_files")
+_LOOK_SEC = 40
+_COPY_SEC = 1800
+_START_SEC = 150
+_SSH_FAILED = 255
+_LISTENING = re.compile(r"agent listening on (\S+), serving (.+)")
+_HINTS = (
+    ("Permission denied", "give the board your key first: ssh-copy-id {host}"),
+    ("Host key verification failed", "log in once by hand and check the board's key: ssh {host}"),
+    ("Could not resolve", "is the name right, and the board on this network?"),
+    ("Connection refused", "is an ssh server running there?"),
+    ("timed out", "is the board on, and on this network?"),
+    ("No route to host", "is the board on, and on this network?"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a board said of itself."""
+
+    machine: str
+    """What its programs are built for: "aarch64", or "armv7l" also where the kernel has 64 bit."""
+
+    libc: str
+    python: str
+    """ "3.11"; empty: none that is new enough."""
+
+    model: str
+    home: str
+    free_bytes: int
+    has_systemd: bool
+    has_xz: bool
+    digest: str
+    """Of the bundle that lies there; empty: none."""
+
+    is_running: bool
+    options: str
+    """That it was started with."""
+
+    address: str
+    """On which the board took our connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where on which board an agent is to live."""
+
+    host: str
+    """ "user@board", as ssh takes it."""
+
+    directory: str = FOLDER
+    """Absolute, or below the home directory."""
+
+    ssh: tuple[str, ...] = ("ssh",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How the agent is to be started."""
+
+    options: tuple[str, ...] = ()
+    config: Path | None = None
+    """An agent.yaml to bring along."""
+
+    with_systemd: bool | None = None
+    """None: where there is one for users."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """What runs now."""
+
+    directory: str
+    address: str
+    """Where the agent listens, as it says."""
+
+    devices: tuple[str, ...]
+    done: tuple[str, ...] = field(default=())
+    """What was done, a sentence each."""
+
+
+def look(place: Place) -> Seen:
+    """Ask the board what it is.
+
+    Raises:
+        DeviceUnreachable: ssh does not get there; the message has its reason.
+        ConfigError: no Linux that agents run on.
+    """
+    told = _ssh(place, _script("look.sh"), [place.directory], _LOOK_SEC)
+    facts = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    bits, machine = facts.get("bits", ""), facts.get("machine", "")
+    if bits == "32":
+        machine = {"aarch64": "armv7l", "armv8l": "armv7l"}.get(machine, machine)
+    if machine not in MACHINES:
+        raise ConfigError(f"{place.host} is {machine or 'no Linux'}; agents run on {', '.join(MACHINES)}")
+    libc = facts.get("libc", "").removeprefix("glibc ")
+    if not re.fullmatch(r"\d+\.\d+", libc):
+        raise ConfigError(f"{place.host} has no glibc ({facts.get('libc') or 'it names none'}), which bundles need")
+    return Seen(
+        machine=machine,
+        libc=libc,
+        python=facts.get("python", ""),
+        model=facts.get("model", "").strip(),
+        home=facts.get("home", ""),
+        free_bytes=int(facts.get("free_kb", "0") or 0) * 1024,
+        has_systemd=facts.get("systemd") == "yes",
+        has_xz=facts.get("xz") == "yes",
+        digest=facts.get("digest", ""),
+        is_running=facts.get("running") == "yes",
+        options=facts.get("options", ""),
+        address=facts.get("address", ""),
+    )
+
+
+def wish_of(place: Place, seen: Seen, board: str | None) -> Wish:
+    """Return the bundle that fits: for the board that is named, or that its model tells, or for any of its machine.
+
+    Raises:
+        ConfigError: another machine than the board that is named, or no Python that is new enough.
+    """
+    if not seen.python:
+        raise ConfigError(
+            f"{place.host} has no Python 3.11 or newer; install it there (Debian 12 and Raspberry Pi OS 12 have it: "
+            "apt install python3), or name it in FLEET_PYTHON"
+        )
+    found = match(Found(arch=seen.machine, model=seen.model), _native_boards()) if seen.model else None
+    name = board or (found.name if found else seen.machine)
+    wish = wish_for(name, python=seen.python)
+    if wish.platform.machine != seen.machine:
+        raise ConfigError(f"{place.host} is {seen.machine}, and {name} is {wish.platform.machine}; leave out --board")
+    if _numbers(wish.platform.libc) > _numbers(seen.libc):
+        wish = wish_for(name, python=seen.python, libc=seen.libc)
+    return wish
+
+
+def settled(place: Place, seen: Seen, how: Start) -> Place:
+    """Return the place with an absolute directory: where ssh starts is not always home.
+
+    Raises:
+        ConfigError: systemd is asked for and not there.
+    """
+    if how.with_systemd and not seen.has_systemd:
+        raise ConfigError(f"{place.host} has no systemd for users; leave out --systemd")
+    return replace(place, directory=str(PurePosixPath(seen.home, place.directory)))
+
+
+def copy(place: Place, seen: Seen, bundle: Bundle) -> None:
+    """Unpack a bundle beside the place where it will live; `start` moves it there.
+
+    Raises:
+        ConfigError: too little space there.
+        FleetError: it cannot be written there.
+    """
+    # The one that lies there goes only after the new one is complete.
+    if seen.free_bytes < bundle.unpacked_bytes * 1.1:
+        raise ConfigError(
+            f"{place.host}: the bundle takes {bundle.unpacked_bytes / 1e6:.0f} MB and {seen.free_bytes / 1e6:.0f} MB "
+            f"are free in {place.directory}; make room, or name another place with --dir"
+        )
+    target = f"{place.directory}.new"
+    quoted = shlex.quote(target)
+    command = f"rm -rf {quoted} && mkdir -p {quoted} && tar -x{'J' if seen.has_xz else ''}f - -C {quoted}"
+    content = bundle.path.read_bytes()
+    _ssh_raw(place, command, content if seen.has_xz else lzma.decompress(content), _COPY_SEC)
+
+
+def start(place: Place, seen: Seen, how: Start) -> Deployed:
+    """Start the agent, another one before it ended, and wait until it serves.
+
+    Raises:
+        FleetError: it did not; the message has its last lines.
+    """
+    with_systemd = seen.has_systemd if how.with_systemd is None else how.with_systemd
+    if how.config is not None:
+        name = shlex.quote(f"{place.directory}.yaml")
+        _ssh_raw(place, f"cat > {name}", how.config.read_bytes(), _LOOK_SEC)
+    words = [place.directory, "systemd" if with_systemd else "nohup", options_text(how)]
+    told = _ssh(place, _script("start.sh"), words, _START_SEC)
+    found = _LISTENING.search(told)
+    if found is None:
+        last = [line for line in told.splitlines() if line.strip()][-3:]
+        raise FleetError(f"the agent on {place.host} did not start: {' | '.join(last) or 'it said nothing'}")
+    notes = tuple(line.removeprefix("note: ") for line in told.splitlines() if line.startswith("note: "))
+    devices = tuple(name.strip() for name in found[2].split(","))
+    return Deployed(directory=place.directory, address=found[1], devices=devices, done=notes)
+
+
+def options_text(how: Start) -> str:
+    """Return the agent's options as its environment file has them."""
+    return shlex.join(how.options)
+
+
+def _native_boards() -> list[Board]:
+    return [board for board in load_boards().values() if board.libc.startswith("glibc") and board.arch in MACHINES]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _script(name: str) -> str:
+    return (_SCRIPTS / name).read_text()
+
+
+def _ssh(place: Place, script: str, words: Sequence[str], timeout_sec: float) -> str:
+    """Run a script of ours there, whatever the user's shell is."""
+    command = shlex.join(["sh", "-s", "--", *words])
+    return _ssh_raw(place, command, script.encode(), timeout_sec)
+
+
+def _ssh_raw(place: Place, command: str, given: bytes, timeout_sec: float) -> str:
+    words = [*place.ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", place.host, command]
+    try:
+        done = subprocess.run(words, input=given, capture_output=True, timeout=timeout_sec, check=False)
+    except FileNotFoundError:
+        raise ConfigError(f"{place.ssh[0]} is not installed here: apt install openssh-client") from None
+    except subprocess.TimeoutExpired:
+        raise DeviceUnreachable(f"{place.host} did not answer within {timeout_sec:.0f} s") from None
+    errors = done.stderr.decode(errors="replace").strip()
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace")
+    reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "it gave no reason")
+    if done.returncode != _SSH_FAILED:
+        raise FleetError(f"{place.host}: {reason}")
+    hint = next((hint for text, hint in _HINTS if text in errors), "try it by hand: ssh {host}")
+    raise DeviceUnreachable(f"cannot log in to {place.host}: {reason.strip()}; {hint.format(host=place.host)}")
