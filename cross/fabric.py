@@ -13,6 +13,9 @@ from typing import Any
 from fleet.errors import BuildError
 
 GEMM_I8 = "fabric.gemm_i8"
+GEMM_I8_DMA = "fabric.gemm_i8_dma"
+"""The same, and the fabric fetches the operands itself."""
+
 _BUFFER_BYTES = 4096
 """Of each of the core's three buffers: what it holds bounds the tiles."""
 
@@ -27,11 +30,12 @@ class Tile:
     m: int
     n: int
     k: int
+    function: str = GEMM_I8
 
     @property
     def intrinsic(self) -> str:
         """Its name among TVM's tensor intrinsics."""
-        return f"fabric_gemm_i8_{self.m}x{self.n}x{self.k}"
+        return f"{self.function.replace('.', '_')}_{self.m}x{self.n}x{self.k}"
 
     def fits(self) -> bool:
         """Tell whether the core can hold it."""
@@ -76,7 +80,7 @@ def register_tile(tile: Tile) -> str:
         from cross.fabric_script import call_for_tile, product_of_tile
 
         sizes = (tile.m, tile.n, tile.k)
-        TensorIntrin.register(tile.intrinsic, product_of_tile(*sizes), call_for_tile(*sizes, GEMM_I8))
+        TensorIntrin.register(tile.intrinsic, product_of_tile(*sizes), call_for_tile(*sizes, tile.function))
     return tile.intrinsic
 
 
@@ -110,11 +114,11 @@ def tile_product(schedule: Any, product: Any, tile: Tile) -> None:
     schedule.tensorize(pairs[0][1], name)
 
 
-def tiles_for(m: int, n: int, k: int) -> Iterator[Tile]:
+def tiles_for(m: int, n: int, k: int, function: str = GEMM_I8) -> Iterator[Tile]:
     """Yield the tiles that divide a product and fit the core: the space that tuning searches."""
     for tile_m in _EXTENTS:
         for tile_n in _EXTENTS:
             for tile_k in _EXTENTS:
-                tile = Tile(m=tile_m, n=tile_n, k=tile_k)
+                tile = Tile(m=tile_m, n=tile_n, k=tile_k, function=function)
                 if m % tile_m == n % tile_n == k % tile_k == 0 and tile.fits():
                     yield tile

@@ -12,6 +12,7 @@ It lies beside the bitstream as YAML (examples/zynq_gemm_i8/registers.yaml is a 
       m: {offset: 0x0c, width: 10}
     buffers:
       a: {offset: 0x1000, size_bytes: 4096}         # memory of the design inside the window
+      big: {udmabuf: udmabuf0, offset: 0, size_bytes: 65536}  # memory that the design reads and writes by itself
     reset:
       - {write: ctrl, value: 2}
     functions:
@@ -22,12 +23,15 @@ It lies beside the bitstream as YAML (examples/zynq_gemm_i8/registers.yaml is a 
         steps:
           - {copy_in: a, buffer: a}
           - {write: m, value: m}
+          - {point: b_address, to: big}             # its bus address
           - {wait: ctrl, mask: 1, equals: 0, timeout_ms: 1000}
           - {copy_out: c, buffer: c}
         cycles: cycles                              # register with the clock cycles that the call took
 
-A tile is a matrix in main memory: artifacts pass the address of its first element, and integers for all else. Offsets
-are bytes from the start of the window; every access is 32 bits wide, `width` says how many of them count.
+Memory for the design is a buffer of u-dma-buf (https://github.com/ikwzm/udmabuf), a kernel module that gives user
+space contiguous memory and its address; it is mapped without caching. A tile is a matrix in main memory: artifacts pass
+the address of its first element, and integers for all else. Offsets are bytes; every access is 32 bits wide, `width`
+says how many of them count.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ from device_agents.fabric_words import (
     Function,
     Identity,
     Parameter,
+    Point,
     Register,
     Step,
     Wait,
@@ -58,7 +63,7 @@ from fleet.errors import ConfigError
 
 T = TypeVar("T")
 
-_STEPS: dict[str, type[Step]] = {"write": Write, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
+_STEPS: dict[str, type[Step]] = {"write": Write, "point": Point, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,16 @@ from device_agents.fabric_words import (
     Description,
     Function,
     Parameter,
+    Point,
     Step,
     Wait,
     Write,
 )
 from fleet.config import nearest
 from fleet.errors import ConfigError
+
+MEMORY_ALIGNMENT = 64
+"""Of buffers in memory: bursts of 16 words that start there cross no page."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -55,8 +59,13 @@ def _check_window(description: Description, where: str) -> None:
 def _check_layout(description: Description, where: str) -> None:
     """Registers and buffers lie inside the window, on whole words, apart from each other."""
     size = description.window.size_bytes
+    _check_memory(description, where)
     areas = [(register.offset, WORD_BYTES, f"registers: {name}") for name, register in description.registers.items()]
-    areas += [(buffer.offset, buffer.size_bytes, f"buffers: {name}") for name, buffer in description.buffers.items()]
+    areas += [
+        (buffer.offset, buffer.size_bytes, f"buffers: {name}")
+        for name, buffer in description.buffers.items()
+        if buffer.udmabuf is None
+    ]
     for offset, length, what in areas:
         if offset % WORD_BYTES or length % WORD_BYTES or length <= 0:
             raise ConfigError(
@@ -122,6 +131,8 @@ def _check_step(step: Step, description: Description, parameters: Mapping[str, P
                 _int_parameter(step.value, parameters, where)
             elif not 0 <= step.value < 1 << register.width:
                 raise ConfigError(f"{where}: {step.value} does not fit the {register.width} bits of {step.write}")
+        case Point():
+            _check_point(step, description, where)
         case Wait():
             register = description.registers[_known(step.wait, description.registers, where, "register")]
             if register.access == "wo":
@@ -132,6 +143,35 @@ def _check_step(step: Step, description: Description, parameters: Mapping[str, P
             _check_copy(step.copy_in, step.buffer, description, parameters, where)
         case CopyOut():
             _check_copy(step.copy_out, step.buffer, description, parameters, where)
+
+
+def _check_memory(description: Description, where: str) -> None:
+    """Buffers in memory start where bursts may start, and lie apart from each other."""
+    pieces = sorted(
+        (buffer.udmabuf, buffer.offset, buffer.size_bytes, f"buffers: {name}")
+        for name, buffer in description.buffers.items()
+        if buffer.udmabuf is not None
+    )
+    for _, offset, length, what in pieces:
+        if offset < 0 or offset % MEMORY_ALIGNMENT or length % WORD_BYTES or length <= 0:
+            raise ConfigError(
+                f"{where}: {what}: in memory, offsets are multiples of {MEMORY_ALIGNMENT} and sizes whole words; found "
+                f"{offset:#x}, {length}"
+            )
+    for (name, offset, length, what), (next_name, next_offset, _, next_what) in itertools.pairwise(pieces):
+        if name == next_name and next_offset < offset + length:
+            raise ConfigError(
+                f"{where}: {next_what}: at {next_offset:#x} of {name} it overlaps {what}, which ends at "
+                f"{offset + length:#x}"
+            )
+
+
+def _check_point(step: Point, description: Description, where: str) -> None:
+    register = description.registers[_known(step.point, description.registers, where, "register")]
+    if register.access == "ro":
+        raise ConfigError(f"{where}: {step.point} is read only")
+    if description.buffers[_known(step.to, description.buffers, where, "buffer")].udmabuf is None:
+        raise ConfigError(f"{where}: {step.to} lies in the window; only a buffer in memory (udmabuf) has an address")
 
 
 def _check_copy(

@@ -14,11 +14,13 @@ from typing import Protocol
 from device_agents.fabric_words import (
     ITEM_BYTES,
     WORD_BYTES,
+    Buffer,
     CopyIn,
     CopyOut,
     Description,
     Function,
     Parameter,
+    Point,
     Step,
     Wait,
     Write,
@@ -65,13 +67,40 @@ class Bus(Protocol):
         ...
 
 
-class FabricProgram:
-    """A description, ready to be called."""
+class Memory(Protocol):
+    """Contiguous memory that the design reaches, too."""
 
-    def __init__(self, description: Description, open_bus: Callable[[], Bus]) -> None:
+    @property
+    def address(self) -> int:
+        """As the design sees it."""
+        ...
+
+    @property
+    def bus(self) -> Bus:
+        """As this process sees it."""
+        ...
+
+
+class Places(Protocol):
+    """Where a description's window and memory are found."""
+
+    def window(self) -> Bus:
+        """Open the window."""
+        ...
+
+    def memory(self, name: str, size_bytes: int) -> Memory:
+        """Open the contiguous memory of that name."""
+        ...
+
+
+class FabricProgram:
+    """A description, ready to be called. Opens what it needs when it is needed first."""
+
+    def __init__(self, description: Description, places: Places) -> None:
         self._description = description
-        self._open_bus = open_bus
+        self._places = places
         self._bus: Bus | None = None
+        self._memories: dict[str, Memory] = {}
         self._needs_reset = True
         self._actions = {
             name: [self._compile(step, function) for step in function.steps]
@@ -103,7 +132,7 @@ class FabricProgram:
         if not self._needs_reset:
             return
         if self._bus is None:
-            self._bus = self._open_bus()
+            self._bus = self._places.window()
         try:
             for action in self._reset_actions:
                 action({})
@@ -127,6 +156,8 @@ class FabricProgram:
         match step:
             case Write():
                 return self._compile_write(step)
+            case Point():
+                return self._compile_point(step)
             case Wait():
                 return self._compile_wait(step)
             case CopyIn():
@@ -148,6 +179,20 @@ class FabricProgram:
             self._ready_bus().write(offset, number)
 
         return write
+
+    def _compile_point(self, step: Point) -> _Action:
+        register, buffer = self._description.registers[step.point], self._description.buffers[step.to]
+
+        def point(arguments: Arguments) -> None:
+            address = self._memory(buffer).address + buffer.offset
+            if address >= 1 << register.width:
+                raise FabricDead(
+                    f"{buffer.udmabuf} lies at {address:#x}, beyond what the {register.width} bits of "
+                    f"{step.point} hold; give it memory below (dma-mask, or reserved-memory in the device tree)"
+                )
+            self._ready_bus().write(register.offset, address)
+
+        return point
 
     def _compile_wait(self, step: Wait) -> _Action:
         offset, mask, equals = self._description.registers[step.wait].offset, step.mask, step.equals
@@ -181,7 +226,8 @@ class FabricProgram:
                     f"the tile {tile} of {rows} x {columns} {parameter.dtype} does not fit the buffer "
                     f"{buffer_name} of {buffer.size_bytes} bytes; use smaller tiles"
                 )
-            bus, row_bytes = self._ready_bus(), columns * item
+            row_bytes = columns * item
+            bus = self._ready_bus() if buffer.udmabuf is None else self._memory(buffer).bus
             places = range(arguments[tile], arguments[tile] + rows * stride * item, stride * item)
             padded = -(-size // WORD_BYTES) * WORD_BYTES
             if into_buffer:
@@ -197,6 +243,14 @@ class FabricProgram:
     def _read(self, register: str) -> int:
         found = self._description.registers[register]
         return self._ready_bus().read(found.offset) & ((1 << found.width) - 1)
+
+    def _memory(self, buffer: Buffer) -> Memory:
+        name = buffer.udmabuf or ""
+        if name not in self._memories:
+            used = (other for other in self._description.buffers.values() if other.udmabuf == name)
+            size = max(other.offset + other.size_bytes for other in used)
+            self._memories[name] = self._places.memory(name, size)
+        return self._memories[name]
 
     def _ready_bus(self) -> Bus:
         if self._bus is None:

@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from device_agents.evaluating import TimeRepeats
 from device_agents.fabric import parse_description
-from device_agents.fabric_program import Bus, FabricDead, FabricError, FabricProgram
-from device_agents.fabric_window import open_window
-from device_agents.fabric_words import Description
+from device_agents.fabric_program import FabricDead, FabricError, FabricProgram
+from device_agents.fabric_window import MappedPlaces
 from device_agents.runtimes import CandidateFailed
 from device_agents.tvm_runtime import TvmRuntime
 from fleet.v1 import measurement_pb2, session_service_pb2
@@ -96,9 +95,7 @@ class FabricRuntime(TvmRuntime):
 class FabricCalls:
     """Calls of the fabric, and why they failed: an exception that crosses compiled code is text afterwards."""
 
-    def __init__(
-        self, registers_yaml: str, root: Path, open_bus: Callable[[Description, Path], Bus] | None = None
-    ) -> None:
+    def __init__(self, registers_yaml: str, root: Path) -> None:
         self._program: FabricProgram | None = None
         self.names: tuple[str, ...] = ()
         self.clock_hz = 1.0
@@ -106,8 +103,7 @@ class FabricCalls:
         self._lock = threading.Lock()
         if registers_yaml.strip():
             description = parse_description(registers_yaml)
-            opener = open_bus or (lambda found, below: open_window(found.window, below))
-            self._program = FabricProgram(description, lambda: opener(description, root))
+            self._program = FabricProgram(description, MappedPlaces(description.window, root))
             self.names = tuple(description.functions)
             self.clock_hz = description.clock_hz
 

@@ -1,4 +1,4 @@
-"""Maps the register window of a fabric: /dev/uioN, or a piece of /dev/mem.
+"""Maps the register window of a fabric: /dev/uioN, or a piece of /dev/mem; and memory of u-dma-buf.
 
 https://docs.kernel.org/driver-api/uio-howto.html describes what a kernel shows of UIO devices.
 
@@ -12,12 +12,14 @@ import ctypes
 import mmap
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.fabric_program import FabricDead
 from device_agents.fabric_words import WORD_BYTES, Window
 
 _UIO_CLASS = Path("sys/class/uio")
+_MEMORY_CLASS = Path("sys/class/u-dma-buf")
 _UIO_REMEDY = (
     "run the agent as root, or give its user the device, as by the udev rule "
     '\'SUBSYSTEM=="uio", GROUP="uio", MODE="0660"\' and `adduser USER uio`'
@@ -65,25 +67,55 @@ class MappedWindow:
         self._words[first : first + count] = list(struct.unpack(f"<{count}I", content))
 
 
-def open_window(window: Window, root: Path = Path("/")) -> MappedWindow:
-    """Map the window that a description names.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedMemory:
+    """Contiguous memory that is mapped into this process, and where the design sees it."""
 
-    Args:
-        root: where /dev and /sys are found.
+    address: int
+    bus: MappedWindow
 
-    Raises:
-        FabricDead: there is none of that name, it is smaller than described, or this user may not open it.
+
+@dataclass(frozen=True, slots=True)
+class MappedPlaces:
+    """Opens what a description names.
+
+    A FabricDead says what is wrong: nothing there of that name, smaller than described, or closed to this user.
     """
-    if window.mem is not None:
-        return MappedWindow(root / "dev/mem", window.size_bytes, window.mem, _MEM_REMEDY)
-    name = _uio_device(window.uio, root)
-    size = _uio_size(root / _UIO_CLASS / name / "maps/map0/size")
-    if size is not None and size < window.size_bytes:
-        raise FabricDead(
-            f"/dev/{name} is {size:#x} bytes, but the description says {window.size_bytes:#x}; correct window: "
-            "size_bytes, or the reg property in the device tree"
-        )
-    return MappedWindow(root / "dev" / name, window.size_bytes, 0, _UIO_REMEDY)
+
+    described: Window
+    root: Path = Path("/")
+    """Where /dev and /sys are found."""
+
+    def window(self) -> MappedWindow:
+        """Map the window."""
+        window, root = self.described, self.root
+        if window.mem is not None:
+            return MappedWindow(root / "dev/mem", window.size_bytes, window.mem, _MEM_REMEDY)
+        name = _uio_device(window.uio, root)
+        size = _number(root / _UIO_CLASS / name / "maps/map0/size")
+        if size is not None and size < window.size_bytes:
+            raise FabricDead(
+                f"/dev/{name} is {size:#x} bytes, but the description says {window.size_bytes:#x}; correct window: "
+                "size_bytes, or the reg property in the device tree"
+            )
+        return MappedWindow(root / "dev" / name, window.size_bytes, 0, _UIO_REMEDY)
+
+    def memory(self, name: str, size_bytes: int) -> MappedMemory:
+        """Map the contiguous memory of that name."""
+        folder = self.root / _MEMORY_CLASS / name
+        address, size = _number(folder / "phys_addr"), _number(folder / "size")
+        if address is None or size is None:
+            raise FabricDead(
+                f"there is no contiguous memory {name} in /sys/class/u-dma-buf; load the kernel module u-dma-buf with "
+                f"{name}={size_bytes}"
+            )
+        if size < size_bytes:
+            raise FabricDead(
+                f"{name} has {size} bytes, but the buffers in it need {size_bytes}; load u-dma-buf with "
+                f"{name}={size_bytes}"
+            )
+        bus = MappedWindow(self.root / "dev" / name, size_bytes, 0, _UIO_REMEDY.replace('"uio"', '"u-dma-buf"'))
+        return MappedMemory(address=address, bus=bus)
 
 
 def _uio_device(wanted: str | int | None, root: Path) -> str:
@@ -108,7 +140,7 @@ def _missing(what: str) -> str:
     )
 
 
-def _uio_size(path: Path) -> int | None:
+def _number(path: Path) -> int | None:
     text = _text(path)
     return int(text, 0) if text else None
 

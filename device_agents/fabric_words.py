@@ -47,10 +47,14 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Memory of the design inside the window."""
+    """Memory of the design inside the window; or a piece of memory that the design fetches from and stores to."""
 
     offset: int
+    """From the start of the window, or of the memory."""
+
     size_bytes: int
+    udmabuf: str | None = None
+    """Contiguous memory, by its name in /sys/class/u-dma-buf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,14 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Write the bus address of a buffer in memory into a register."""
+
+    point: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Wait until some bits of a register are so."""
 
@@ -107,7 +119,7 @@ class CopyOut:
     buffer: str
 
 
-Step = Write | Wait | CopyIn | CopyOut
+Step = Write | Point | Wait | CopyIn | CopyOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

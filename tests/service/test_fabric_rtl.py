@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from device_agents.fabric import parse_description
-from device_agents.fabric_program import FabricDead, FabricError, FabricProgram, FabricStuck
-from device_agents.fabric_window import open_window
+from device_agents.fabric_program import Bus, FabricDead, FabricError, FabricProgram, FabricStuck, Memory
+from device_agents.fabric_window import MappedPlaces
 from examples.zynq_gemm_i8.sim.build import DESIGNS, lint
 from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
 
@@ -33,7 +34,7 @@ def fabric(root: Path) -> Iterator[EmulatedFabric]:
 
 def make_program(root: Path, registers: str = "registers") -> FabricProgram:
     description = parse_description(registers_yaml(registers))
-    return FabricProgram(description, lambda: open_window(description.window, root))
+    return FabricProgram(description, MappedPlaces(description.window, root))
 
 
 class Product:
@@ -53,12 +54,13 @@ class Product:
         whole[:, :n] = product + (whole[:, :n] if adds else 0)
         return whole
 
-    def run(self, program: FabricProgram, *, adds: bool = True) -> int:
+    def run(self, program: FabricProgram, *, adds: bool = True, by_dma: bool = False) -> int:
         """Return the cycles that it took."""
+        name = "gemm_i8_dma" if by_dma else "gemm_i8" if adds else "gemm_i8_from_zero"
         before = program.cycles
         matrices = (self.left, self.right, self.sums)
         values = [*(x.ctypes.data for x in matrices), *self.extents, *(x.shape[1] for x in matrices)]
-        program.call("gemm_i8" if adds else "gemm_i8_from_zero", values)
+        program.call(name, values)
         return program.cycles - before
 
 
@@ -118,6 +120,62 @@ def test_cycles_follow_from_the_microarchitecture(root: Path, fabric: EmulatedFa
         blocks = -(-m // 8) * -(-n // 8)
         assert load + blocks * (k + 2) + 2 * m * n == Product(random, m, n, k).run(program)
         assert load + blocks * (k + 3) + m * n == Product(random, m, n, k).run(program, adds=False)
+
+
+@pytest.mark.parametrize("design", ["gemm_i8", "gemm_i8_wide"])
+def test_operands_are_fetched_from_memory_and_sums_stored_there(
+    root: Path, fabric: EmulatedFabric, design: str
+) -> None:
+    """Bit for bit, for tiles whose bursts are full and others; what lies around them stays."""
+    random = np.random.default_rng(2027)
+    fabric.load(design)
+    program = make_program(root)
+    for _ in range(100):
+        product = Product(random, *random_extents(random))
+        expected = product.expected(adds=True)
+
+        product.run(program, by_dma=True)
+
+        np.testing.assert_array_equal(expected, product.sums, err_msg=str(product.extents))
+
+
+def test_fetching_costs_its_bursts(root: Path, fabric: EmulatedFabric) -> None:
+    """The same every time, and more than the run alone by at least a cycle a word moved in, two a word moved out."""
+    random = np.random.default_rng(9)
+    fabric.load("gemm_i8")
+    program = make_program(root)
+    alone = Product(random, 16, 16, 64).run(program)
+
+    fetched = {Product(random, 16, 16, 64).run(program, by_dma=True) for _ in range(3)}
+
+    assert len(fetched) == 1
+    words = 2 * 16 * 64 // 4 + 16 * 16
+    assert alone + words + 2 * 16 * 16 < fetched.pop() < alone + 5 * words
+
+
+def test_memory_that_is_not_there_sticks_until_the_reset(root: Path, fabric: EmulatedFabric) -> None:
+    """An address that nobody decodes: the bus answers with an error, the run never ends, the next one is right."""
+    random = np.random.default_rng(10)
+    fabric.load("gemm_i8")
+    description = parse_description(registers_yaml())
+    places = MappedPlaces(description.window, root)
+
+    class Astray:
+        """The same memory, said to be elsewhere."""
+
+        def window(self) -> Bus:
+            return places.window()
+
+        def memory(self, name: str, size_bytes: int) -> Memory:
+            return replace(places.memory(name, size_bytes), address=0x10000000)
+
+    with pytest.raises(FabricStuck, match="gemm_i8 is stuck"):
+        Product(random, 8, 8, 8).run(FabricProgram(description, Astray()), by_dma=True)
+    product = Product(random, 8, 8, 8)
+    expected = product.expected(adds=True)
+    product.run(make_program(root), by_dma=True)
+
+    np.testing.assert_array_equal(expected, product.sums)
 
 
 def test_a_wider_array_needs_fewer_cycles_for_large_tiles(root: Path, fabric: EmulatedFabric) -> None:

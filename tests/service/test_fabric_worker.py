@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 
 from cross.build import build
-from cross.fabric import Tile, matmul_i8, schedule_matmul
+from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
 from cross.targets import host_target_json
 from device_agents.driver import WorkerSpec
 from device_agents.fabric_program import FabricDead
-from device_agents.fabric_window import open_window
+from device_agents.fabric_window import MappedPlaces
 from device_agents.fabric_words import Window
 from device_agents.pool import WorkerPool
 from device_agents.watchdog import Limits
@@ -138,6 +139,22 @@ async def test_tilings_compute_the_same_in_different_repeatable_cycles(
     assert len(set.union(*cycles.values())) == 3
 
 
+async def test_operands_can_be_fetched_by_the_fabric(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+) -> None:
+    """The same numbers through memory that both share; its cycles hold the bursts, too."""
+    tile = replace(TILES[1], function=GEMM_I8_DMA)
+    mod = schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)
+    fetching = build(mod, host_target_json(), tmp_path)
+    await workers.start(registers_yaml())
+
+    times = [await workers.measure(artifact) for artifact in (artifacts[TILES[1]], fetching, fetching)]
+
+    np.testing.assert_array_equal(PRODUCT, output(await workers.call(fetching)))
+    alone, first, second = (list(measured.run_cycles) for measured in times)
+    assert first == second > alone
+
+
 async def test_knobs_that_cannot_change_cycles_cost_nothing(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
 ) -> None:
@@ -234,7 +251,7 @@ async def test_reasons_are_told_in_the_fabrics_words(
 def test_a_window_smaller_than_described_is_refused(fabric: EmulatedFabric, tmp_path: Path) -> None:
     """By what the kernel says of it."""
     with pytest.raises(FabricDead, match="/dev/uio0 is 0x4000 bytes, but the description says 0x8000"):
-        open_window(Window(uio="fabric", size_bytes=0x8000), tmp_path / "root")
+        MappedPlaces(Window(uio="fabric", size_bytes=0x8000), tmp_path / "root").window()
 
 
 def test_no_permission_names_the_remedy() -> None:
@@ -251,9 +268,9 @@ def test_no_permission_names_the_remedy() -> None:
                 os.seteuid(_NOBODY)
             try:
                 with pytest.raises(FabricDead, match=r"no permission for .*uio0, .* udev rule"):
-                    open_window(Window(uio="fabric", size_bytes=0x4000), root)
+                    MappedPlaces(Window(uio="fabric", size_bytes=0x4000), root).window()
                 with pytest.raises(FabricDead, match=r"no permission for .*dev/mem, .* or use UIO"):
-                    open_window(Window(mem=0xA0000000, size_bytes=0x4000), root)
+                    MappedPlaces(Window(mem=0xA0000000, size_bytes=0x4000), root).window()
             finally:
                 os.seteuid(user)
 

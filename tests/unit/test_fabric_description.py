@@ -18,8 +18,11 @@ registers:
   ctrl: {offset: 0, width: 2}
   count: {offset: 4, width: 10}
   sum: {offset: 8, access: ro}
+  source: {offset: 12}
 buffers:
   in: {offset: 0x100, size_bytes: 256}
+  big: {udmabuf: udmabuf0, offset: 0, size_bytes: 4096}
+  bigger: {udmabuf: udmabuf0, offset: 0x1000, size_bytes: 8192}
 functions:
   add:
     parameters:
@@ -28,6 +31,7 @@ functions:
     steps:
       - {copy_in: x, buffer: in}
       - {write: count, value: n}
+      - {point: source, to: big}
       - {write: ctrl, value: 1}
       - {wait: ctrl, mask: 1, equals: 0}
     cycles: sum
@@ -35,10 +39,10 @@ functions:
 
 
 def test_the_example_is_read() -> None:
-    """What lies beside the example's bitstream describes both of its functions."""
+    """What lies beside the example's bitstream describes all of its functions."""
     found = parse_description(EXAMPLE)
 
-    assert set(found.functions) == {"gemm_i8", "gemm_i8_from_zero"}
+    assert set(found.functions) == {"gemm_i8", "gemm_i8_from_zero", "gemm_i8_dma"}
     assert found.clock_hz == 1e8
     assert found.registers["id"].access == "ro"
     assert found.window.uio == "fabric"
@@ -69,6 +73,15 @@ def test_the_example_is_read() -> None:
         ("{write: ctrl, value: 1}", "[ctrl, 1]", "expected 'key: value' entries"),
         ("mask: 1, equals: 0", "mask: 1, equals: 2", "waits for what cannot be"),
         ("buffer: in}", "buffer: out}", "no buffer 'out'"),
+        (
+            "offset: 0x1000, size_bytes: 8192",
+            "offset: 0xfc0, size_bytes: 64",
+            "bigger: at 0xfc0 of udmabuf0 it overlaps",
+        ),
+        ("offset: 0x1000, size_bytes: 8192", "offset: 0x1010, size_bytes: 64", "offsets are multiples of 64"),
+        ("{point: source, to: big}", "{point: sum, to: big}", "sum is read only"),
+        ("{point: source, to: big}", "{point: source, to: in}", "in lies in the window"),
+        ("{point: source, to: big}", "{point: source, to: bog}", "no buffer 'bog'; did you mean 'big'"),
         ("{copy_in: x,", "{copy_in: n,", "n is no tile"),
         ("dtype: int8", "dtype: int7", "unknown type 'int7'; did you mean 'int"),
         ("columns: n", "columns: m", "no parameter 'm'"),

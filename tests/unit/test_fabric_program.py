@@ -78,6 +78,33 @@ class Scaler:
         self.words[offset // 4 : (offset + len(content)) // 4] = struct.unpack(f"<{len(content) // 4}I", content)
 
 
+class Ram:
+    """Contiguous memory."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.address = 0x38000000
+        self.bus = Scaler()
+        self.size_bytes = size_bytes
+
+
+class Here:
+    """Where the scaler is found, and memory that it does not look at."""
+
+    def __init__(self, scaler: Scaler) -> None:
+        self.scaler = scaler
+        self.opened: list[str] = []
+        self.rams: dict[str, Ram] = {}
+
+    def window(self) -> Scaler:
+        self.opened.append("window")
+        return self.scaler
+
+    def memory(self, name: str, size_bytes: int) -> Ram:
+        self.opened.append(name)
+        self.rams[name] = Ram(size_bytes)
+        return self.rams[name]
+
+
 @pytest.fixture
 def scaler() -> Scaler:
     return Scaler()
@@ -85,7 +112,7 @@ def scaler() -> Scaler:
 
 @pytest.fixture
 def program(scaler: Scaler) -> FabricProgram:
-    return FabricProgram(parse_description(DESCRIPTION), lambda: scaler)
+    return FabricProgram(parse_description(DESCRIPTION), Here(scaler))
 
 
 def matrix(*values: int) -> ctypes.Array[ctypes.c_int16]:
@@ -112,15 +139,15 @@ def test_cycles_add_up_over_calls(program: FabricProgram) -> None:
 
 def test_nothing_is_opened_before_the_first_call(scaler: Scaler) -> None:
     """A worker of a board whose window cannot be opened still runs what does not need it."""
-    opened: list[Scaler] = []
-    program = FabricProgram(parse_description(DESCRIPTION), lambda: opened.append(scaler) or scaler)
-    assert opened == []
+    here = Here(scaler)
+    program = FabricProgram(parse_description(DESCRIPTION), here)
+    assert here.opened == []
 
     values = matrix(1, 2, 3)
     program.call("scale", [ctypes.addressof(values), 1, 3, 2])
     program.call("scale", [ctypes.addressof(values), 1, 3, 2])
 
-    assert (len(opened), scaler.resets, list(values)) == (1, 1, [4, 8, 12])
+    assert (here.opened, scaler.resets, list(values)) == (["window"], 1, [4, 8, 12])
 
 
 def test_a_stuck_core_is_reset_before_its_next_use(program: FabricProgram, scaler: Scaler) -> None:
@@ -171,3 +198,36 @@ def test_a_number_too_large_for_its_register_is_refused(program: FabricProgram) 
     values = matrix(1, 2, 3)
     with pytest.raises(FabricError, match="factor = 16 does not fit the 4 bits of factor"):
         program.call("scale", [ctypes.addressof(values), 1, 3, 16])
+
+
+def test_the_design_is_pointed_to_buffers_in_memory(scaler: Scaler) -> None:
+    """Tiles are copied there instead of into the window; the memory is as large as all buffers in it need."""
+    description = (
+        DESCRIPTION.replace("  count: {", "  source: {offset: 0x14}\n  count: {")
+        .replace("reset:", "  big: {udmabuf: dma3, offset: 0x40, size_bytes: 64}\nreset:")
+        .replace("{copy_in: x, buffer: data}", "{copy_in: x, buffer: big}")
+        .replace("- {write: factor, value: factor}", "- {point: source, to: big}")
+        .replace("{copy_out: x, buffer: data}", "{copy_out: x, buffer: big}")
+    )
+    here = Here(scaler)
+    values = matrix(1, 2, 3, 4, 5, 6)
+
+    FabricProgram(parse_description(description), here).call("scale", [ctypes.addressof(values), 2, 3, 2])
+
+    assert here.opened == ["window", "dma3"]
+    assert here.rams["dma3"].size_bytes == 0x80
+    assert here.rams["dma3"].bus.read_bytes(0x40, 12) == struct.pack("<6h", *values)
+    assert scaler.read(0x14) == 0x38000040
+    assert scaler.read_bytes(0x100, 12) == bytes(12)
+
+
+def test_an_address_beyond_its_register_is_refused(scaler: Scaler) -> None:
+    """Cut off, it would have the design write into memory of others."""
+    description = (
+        DESCRIPTION.replace("  count: {", "  source: {offset: 0x14, width: 24}\n  count: {")
+        .replace("reset:", "  big: {udmabuf: dma3, offset: 0, size_bytes: 64}\nreset:")
+        .replace("- {write: factor, value: factor}", "- {point: source, to: big}")
+    )
+    values = matrix(1, 2, 3)
+    with pytest.raises(FabricDead, match="dma3 lies at 0x38000000, beyond what the 24 bits of source hold"):
+        FabricProgram(parse_description(description), Here(scaler)).call("scale", [ctypes.addressof(values), 1, 3, 2])

@@ -15,7 +15,6 @@ module gemm_core #(
     input  logic        rst_n,
     input  logic        start,
     output logic        busy,
-    output logic [31:0] cycles,   // of the latest run, from start to done
     input  logic [9:0]  m,
     input  logic [9:0]  n,
     input  logic [9:0]  k,
@@ -92,14 +91,11 @@ module gemm_core #(
 
     always_ff @(posedge clk) begin
         if (!rst_n) begin
-            phase  <= IDLE;
-            cycles <= '0;
+            phase <= IDLE;
         end else begin
-            if (busy) cycles <= cycles + 32'd1;
             unique case (phase)
                 IDLE: if (start) begin
                     phase           <= LOAD_A;
-                    cycles          <= '0;
                     load_index      <= '0;
                     load_column     <= '0;
                     load_major      <= '0;

@@ -1,4 +1,4 @@
-"""Builds the simulation of the designs with Verilator: one program, `fabric_sim DESIGN WINDOW_FILE`.
+"""Builds the simulation of the designs with Verilator: one program, whose use main.cpp tells.
 
     python examples/zynq_gemm_i8/sim/build.py OUT_DIR
 
