@@ -40,7 +40,7 @@ class Admission:
     """Checks tokens for the devices of one agent."""
 
     def __init__(self, device_names: Iterable[str], clock: TrackerClock, ledger: Path | None = None) -> None:
-        self._device_names = frozenset(device_names)
+        self._device_names = set(device_names)
         self._clock = clock
         self._ledger = ledger
         self._verifier: TokenVerifier | None = None
@@ -48,6 +48,10 @@ class Admission:
         self._signed: dict[tuple[bytes, bytes], Claims] = {}
         self._admitted: dict[str, int] = {}
         self._fenced: dict[str, int] = {}
+
+    def add(self, device_name: str) -> None:
+        """Check tokens for one more device."""
+        self._device_names.add(device_name)
 
     def trust(self, public_key: bytes) -> bool:
         """Accept what this tracker signs, and nothing else; True when that was another tracker so far."""

@@ -18,9 +18,10 @@ from typing import Self
 
 from device_agents.admission import Admission
 from device_agents.attach import TrackerLink
-from device_agents.config import AgentConfig
+from device_agents.config import AgentConfig, make_watchers
 from device_agents.driver import Driver
 from device_agents.host import read_host
+from device_agents.hotplug import Hotplug
 from device_agents.pinning import OwnCpus
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
@@ -61,13 +62,17 @@ class Agent:
 
     def __init__(self, config: AgentConfig, drivers: Sequence[Driver], place: Place) -> None:
         self._config = config
-        self._drivers = drivers
+        self._drivers = list(drivers)
+        self._devices: list[ServedDevice] = []
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._hotplug = Hotplug(make_watchers(config), self._take_in)
+        self._agent_id = secrets.token_hex(8)
         self._place = place
         self._clock = TrackerClock()
         self._store = ArtifactStore(place.state_dir / "artifacts", config.cache_max_bytes)
         self._pool = WorkerPool(
             place.state_dir / "workers",
-            [driver.preload for driver in drivers if driver.preload],
+            [*(driver.preload for driver in drivers if driver.preload), *self._hotplug.preloads],
             Limits(
                 memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
             ),
@@ -115,6 +120,7 @@ class Agent:
         if self._link_task is not None:
             self._link_task.cancel()
             await asyncio.gather(self._link_task, return_exceptions=True)
+        await self._hotplug.close()
         if self._sessions is not None:
             await self._sessions.close()
         await self._server.stop(_STOP_GRACE_SEC)
@@ -143,30 +149,53 @@ class Agent:
 
     async def _open_parts(self) -> None:
         for driver in self._drivers:
+            driver.changed = self._attach_anew
             await driver.open(self._pool)
+        for driver in await self._hotplug.first():
+            await self._take_in(driver)
         self._own_cpus.keep_off(cpu for driver in self._drivers for cpu in driver.cpus)
         self._pool.default_cpus = self._own_cpus.for_others
         self._store.open()
         await self._pool.open()
-        turns: dict[str, asyncio.Lock] = {}
-        devices = [
-            ServedDevice(driver, turns.setdefault(driver.resource, asyncio.Lock()), lambda: self._pool.fault)
-            for driver in self._drivers
-        ]
-        for device in devices:
+        self._devices.extend(self._serve(driver) for driver in self._drivers)
+        for device in self._devices:
             device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
         admission = Admission(self.device_names, self._clock, self._place.state_dir / "epochs.json")
-        self._sessions = SessionTable(devices, admission, self._pool, self._store)
+        self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
         add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))
         self.port = bind(self._server, self._place.host, self._place.port, what="the agent")
         await self._server.start()
-        self._link = TrackerLink(self._place.tracker, self._hello(), devices, self._clock, self._sessions)
+        self._link = TrackerLink(self._place.tracker, self._hello, self._devices, self._clock, self._sessions)
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
+        self._hotplug.start()
+
+    async def _take_in(self, driver: Driver) -> None:
+        """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""
+        if driver.name in self.device_names:
+            logger.warning("a device of this name is served already", extra={"device": driver.name})
+            return
+        driver.changed = self._attach_anew
+        await driver.open(self._pool)
+        self._drivers.append(driver)
+        if self._sessions is None:
+            return  # the agent itself is being opened, and serves all drivers in a moment
+        device = self._serve(driver)
+        self._sessions.add(device)
+        self._devices.append(device)
+        self._attach_anew()
+
+    def _serve(self, driver: Driver) -> ServedDevice:
+        turn = self._turns.setdefault(driver.resource, asyncio.Lock())
+        return ServedDevice(driver, turn, lambda: self._pool.fault)
+
+    def _attach_anew(self) -> None:
+        if self._link is not None:
+            self._link.attach_anew()
 
     def _hello(self) -> agent_service_pb2.AgentHello:
         host = "" if self._place.host in _ANY_HOST else self._place.host
         return agent_service_pb2.AgentHello(
-            agent_id=secrets.token_hex(8),
+            agent_id=self._agent_id,
             address=self._config.advertise_address or f"{host}:{self.port}",
             devices=[device_pb2.Device(name=driver.name, inventory=driver.inventory()) for driver in self._drivers],
             version=VERSION,

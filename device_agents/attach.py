@@ -1,7 +1,8 @@
 """The agent's stream to its tracker: dialled by the agent, for ever, and never needed by a session that is open.
 
 Up go the hello and, with every change of health and at least every 5 s, reports. Down come the tracker's clock, its
-key, and fences.
+key, and fences. When devices come, a new stream with a new hello takes the place of the old one, which ends only once
+the tracker has answered on the new: leases go on, and no device is away for a moment.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import grpc.aio
 
@@ -38,7 +41,7 @@ class TrackerLink:
     def __init__(
         self,
         address: str,
-        hello: pb.AgentHello,
+        hello: Callable[[], pb.AgentHello],
         devices: Sequence[ServedDevice],
         clock: TrackerClock,
         sessions: SessionTable,
@@ -54,6 +57,11 @@ class TrackerLink:
         self._clock = clock
         self._sessions = sessions
         self._rng = rng or random.Random()
+        self._renewed = asyncio.Event()
+
+    def attach_anew(self) -> None:
+        """Tell the tracker again which devices are here: one came, or turned out to be something else."""
+        self._renewed.set()
 
     async def run(self) -> None:
         """Attach, and again, until cancelled."""
@@ -83,18 +91,60 @@ class TrackerLink:
 
     async def _attach(self) -> None:
         async with make_channel(self._address) as channel:
-            call = Stub(channel, _SERVICE).attach()
             self._clock.restart()
-            first = pb.AttachRequest(hello=self._hello, reports=[await device.report() for device in self._devices])
-            await call.write(first)
-            reporting = asyncio.create_task(self._report(call), name="report-health")
+            stream: _Stream | None = None
             try:
-                while (response := await asyncio.wait_for(call.read(), _SILENCE_SEC)) is not EOF:
-                    self._take(response)
+                while True:
+                    self._renewed.clear()
+                    older, stream = stream, await self._greet(channel)
+                    if older is not None:
+                        await older.close()
+                    if not await self._listen(stream):
+                        return
             finally:
-                reporting.cancel()
-                await asyncio.gather(reporting, return_exceptions=True)
-                call.cancel()
+                if stream is not None:
+                    await stream.close()
+
+    async def _greet(self, channel: grpc.aio.Channel) -> _Stream:
+        """Open a stream, say who is here, and hear the first answer."""
+        call = Stub(channel, _SERVICE).attach()
+        reports = [await device.report() for device in self._devices]
+        await call.write(pb.AttachRequest(hello=self._hello(), reports=reports))
+        reporting = asyncio.create_task(self._report(call), name="report-health")
+        stream = _Stream(call=call, reporting=reporting)
+        try:
+            response = await asyncio.wait_for(call.read(), _SILENCE_SEC)
+        except BaseException:
+            await stream.close()
+            raise
+        if response is EOF:
+            stream.is_over = True
+        else:
+            self._take(response)
+        return stream
+
+    async def _listen(self, stream: _Stream) -> bool:
+        """Take what comes; False when the tracker ended the stream, True when it is time for a new one."""
+        renewal = asyncio.create_task(self._renewed.wait(), name="await-renewal")
+        try:
+            while not stream.is_over:
+                reading = stream.read()
+                done, _ = await asyncio.wait(
+                    (reading, renewal), timeout=_SILENCE_SEC, return_when=asyncio.FIRST_COMPLETED
+                )
+                if reading in done:
+                    response = stream.take()
+                    if response is EOF:
+                        return False
+                    self._take(response)
+                elif renewal in done:
+                    return True
+                else:
+                    raise TimeoutError
+            return False
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
 
     def _take(self, response: pb.AttachResponse) -> None:
         if response.HasField("tracker_time"):
@@ -117,6 +167,43 @@ class TrackerLink:
             if now != known or waited_sec >= _HEARTBEAT_SEC:
                 known, waited_sec = now, 0.0
                 await call.write(pb.AttachRequest(reports=[await device.report() for device in self._devices]))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """One stream to the tracker."""
+
+    call: Any
+    reporting: asyncio.Task[None]
+    reading: asyncio.Task[Any] | None = None
+    """Under way from one message to the next: to cancel a read is to cancel the stream."""
+
+    is_over: bool = False
+
+    def read(self) -> asyncio.Task[Any]:
+        if self.reading is None:
+            self.reading = asyncio.create_task(_next(self.call), name="read-tracker")
+        return self.reading
+
+    def take(self) -> Any:
+        """Return the message that was read.
+
+        Raises:
+            AioRpcError: the stream broke.
+        """
+        reading, self.reading = self.reading, None
+        return EOF if reading is None else reading.result()
+
+    async def close(self) -> None:
+        tasks = [task for task in (self.reporting, self.reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.call.cancel()
+
+
+async def _next(call: Any) -> Any:
+    return await call.read()
 
 
 async def _urgent(device: ServedDevice) -> tuple[bool, str]:

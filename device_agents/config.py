@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from device_agents.driver import Driver
+from device_agents.driver import Driver, Watcher
 from device_agents.registry import find_devices, load_driver
 from fleet.config import parse
 from fleet.errors import ConfigError
@@ -81,6 +81,23 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     return drivers
 
 
+def make_watchers(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[Watcher]:
+    """Make what looks for devices that come while the agent runs.
+
+    Raises:
+        ConfigError: as `make_drivers`.
+    """
+    host_name = host_name or short_host_name()
+    watchers: list[Watcher] = []
+    for index, entry in enumerate(find_devices(only_watched=True) if config.devices is None else config.devices):
+        place = f"{where}: devices[{index}]"
+        driver, values = _driver_of_entry(entry, place)
+        watcher = driver.watcher(values, where=place, host_name=host_name)
+        if watcher is not None:
+            watchers.append(watcher)
+    return watchers
+
+
 def short_host_name() -> str:
     """Return this machine's name, fit for a device name."""
     name = socket.gethostname().partition(".")[0]
@@ -88,11 +105,14 @@ def short_host_name() -> str:
 
 
 def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]:
+    driver, values = _driver_of_entry(entry, where)
+    return list(driver.from_config(values, where=where, host_name=host_name))
+
+
+def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, Any]]:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
     name = entry.get("driver")
     if not isinstance(name, str):
         raise ConfigError(f"{where}: the key 'driver' is missing")
-    driver = load_driver(name, where=where)
-    values = {key: value for key, value in entry.items() if key != "driver"}
-    return list(driver.from_config(values, where=where, host_name=host_name))
+    return load_driver(name, where=where), {key: value for key, value in entry.items() if key != "driver"}

@@ -15,7 +15,7 @@ optional package where there is no such hardware, and leaves no library loaded i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -70,9 +70,17 @@ class Watcher(Protocol):
         """As of the drivers that it makes."""
         ...
 
-    def appearances(self) -> AsyncIterator[Driver]:
-        """Yield a driver, not yet open, for each device that is new. One that goes stays, and says in its Health that
-        it is away."""
+    async def look(self) -> list[Driver]:
+        """Return a driver, not yet open, for each device that was not there at the last look. One that goes stays, and
+        says in its Health that it is away."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when it is worth while to look again."""
+        ...
+
+    async def close(self) -> None:
+        """Look no more. Idempotent."""
         ...
 
 
@@ -96,6 +104,9 @@ class Driver(ABC):
 
     replaces: tuple[str, ...] = ()
     """Kinds that this one makes superfluous on a machine where both are found: a Raspberry Pi is no mere "cpu"."""
+
+    watches = False
+    """True where `watcher` returns one: more devices of the kind may come while the agent runs."""
 
     def __init__(self, device_id: str) -> None:
         self.device_id = device_id
@@ -187,6 +198,11 @@ class Driver(ABC):
             DeviceError: it cannot be made ready.
         """
         self._check_open()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a worker that was started after `prepare` can go on; if not, it is replaced before its next use."""
+        return True
 
     def learn(self, measurement: measurement_pb2.Measurement) -> None:  # noqa: B027 - most drivers see for themselves
         """Learn what came of a trial."""

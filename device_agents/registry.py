@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 GROUP = "fleet.drivers"
 _BUILT_IN = {
+    "android": "device_agents.android:AndroidDriver",
     "cpu": "device_agents.cpu:CpuDriver",
     "cuda": "device_agents.cuda:CudaDriver",
     "opencl": "device_agents.opencl:OpenClDriver",
@@ -32,9 +33,10 @@ def known_drivers() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)} | set(_BUILT_IN))
 
 
-def find_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
+def find_devices(root: Path = Path("/"), *, only_watched: bool = False) -> list[dict[str, Any]]:
     """Return one entry of agent.yaml for each device that the installed drivers find on this machine.
 
+    With `only_watched`: of drivers whose devices come and go while the agent runs.
     A driver that fails to look is skipped with a warning: a broken vendor library must not keep the CPU from serving.
     """
     found: dict[str, list[dict[str, Any]]] = {}
@@ -42,7 +44,7 @@ def find_devices(root: Path = Path("/")) -> list[dict[str, Any]]:
     for name in known_drivers():
         try:
             driver = load_driver(name, where="devices")
-            entries = driver.find(root)
+            entries = [] if only_watched and not driver.watches else driver.find(root)
         except Exception as error:  # noqa: BLE001 - optional libraries fail in any way they like
             logger.warning("driver skipped", extra={"driver": name, "error": str(error)})
             continue

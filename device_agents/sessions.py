@@ -39,6 +39,12 @@ class SessionTable:
         self._met = asyncio.Event()
         """Set once the tracker has spoken to this agent."""
 
+    def add(self, device: ServedDevice) -> None:
+        """Take leases of one more device."""
+        self._devices[device.name] = device
+        self._locks[device.name] = asyncio.Lock()
+        self._admission.add(device.name)
+
     async def enter(self, token: lease_pb2.Token) -> Session:
         """Return the session of a token: open it, or extend it. An older lease's session is ended first.
 

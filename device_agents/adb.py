@@ -1,0 +1,227 @@
+"""The `adb` program as a library: short commands with a time limit, and which phones its server sees.
+
+The program brings keys, USB, reconnecting and clear exit codes, and it starts its server when there is none, or none
+any more. https://developer.android.com/tools/adb
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.errors import DeviceError, DeviceUnreachable
+
+logger = logging.getLogger(__name__)
+
+_COMMAND_SEC = 20.0
+_POLL_SEC = 1.0
+"""Besides what adb's server says unasked: it is silent when a connection over TCP goes offline (seen with 29.0.6)."""
+
+MISSING = "there is no program {name!r}; install it (Debian: apt-get install adb) or set 'adb' to its path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adb:
+    """The program and the server that it talks to."""
+
+    program: str = "adb"
+    server_port: int | None = None
+    """None: what ANDROID_ADB_SERVER_PORT says, else 5037."""
+
+    def words(self, *words: str, serial: str = "") -> list[str]:
+        """Return the command line of an adb command."""
+        server = () if self.server_port is None else ("-P", str(self.server_port))
+        return [self.program, *server, *(("-s", serial) if serial else ()), *words]
+
+    async def start(self, *words: str, serial: str = "") -> asyncio.subprocess.Process:
+        """Start a command that goes on; its output, errors included, comes from `stdout`.
+
+        Raises:
+            DeviceError: there is no adb.
+        """
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self.words(*words, serial=serial),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise DeviceError(f"{MISSING.format(name=self.program)}: {error.strerror}") from error
+
+    async def run(self, *words: str, serial: str = "", timeout_sec: float = _COMMAND_SEC) -> str:
+        """Run a command to its end and return what it wrote.
+
+        Raises:
+            DeviceUnreachable: it failed, or took too long; the text is adb's.
+            DeviceError: there is no adb.
+        """
+        process = await self.start(*words, serial=serial)
+        shown = f"adb {words[0]}"
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), timeout_sec)
+        except TimeoutError:
+            raise DeviceUnreachable(f"{shown} took longer than {timeout_sec:g} s") from None
+        finally:
+            await end(process)
+        text = output.decode(errors="replace").strip()
+        if process.returncode:
+            raise DeviceUnreachable(f"{shown}: {_complaint(text) or f'exit code {process.returncode}'}")
+        return text
+
+    async def shell(self, serial: str, command: str, timeout_sec: float = _COMMAND_SEC) -> str:
+        """Run a command on a phone and return what it wrote.
+
+        Raises:
+            DeviceUnreachable: it failed there, or the phone is away.
+        """
+        return await self.run("shell", command, serial=serial, timeout_sec=timeout_sec)
+
+    async def push(self, serial: str, files: Sequence[str], folder: str, timeout_sec: float = 300.0) -> None:
+        """Copy files into a folder of a phone.
+
+        Raises:
+            DeviceUnreachable: it failed; adb's text says why, as "No space left on device".
+        """
+        await self.run("push", *files, f"{folder}/", serial=serial, timeout_sec=timeout_sec)
+
+    async def forward(self, serial: str, port: int) -> int:
+        """Return a port of this machine that leads to a port of the phone."""
+        text = await self.run("forward", "tcp:0", f"tcp:{port}", serial=serial)
+        return int(text.split()[-1])
+
+    async def unforward(self, serial: str, local_port: int) -> None:
+        """Close such a port; nothing when it is gone already."""
+        with contextlib.suppress(DeviceError):
+            await self.run("forward", "--remove", f"tcp:{local_port}", serial=serial, timeout_sec=5.0)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process unless it ended, and reap it."""
+    if process.returncode is None:
+        # Not process.kill(): it reaps a process that has just ended, and asyncio then misses its exit code.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+class PhoneTracker:
+    """Knows which phones are there and how they are, for ever."""
+
+    def __init__(self, adb: Adb) -> None:
+        self.adb = adb
+        self.states: dict[str, str] = {}
+        """By serial, in adb's words: "device", "offline", "unauthorized", ..."""
+
+        self.arrivals: dict[str, int] = {}
+        """How often a phone became "device": another number is another connection, whatever it looks like."""
+
+        self.trouble = "adb was not asked yet"
+        """Why nothing is known, or empty."""
+
+        self.claimed: set[str] = set()
+        """Serials that have an entry of their own in agent.yaml."""
+
+        self._users = 0
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._first = asyncio.Event()
+        self._called = asyncio.Event()
+
+    async def open(self, first_sec: float) -> None:
+        """Begin, unless another user did; wait until adb has said once what is there."""
+        self._users += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="track-phones")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._first.wait(), first_sec)
+
+    async def close(self) -> None:
+        """End when the last user closes."""
+        self._users -= 1
+        if self._users > 0 or self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        _trackers.pop(self.adb, None)
+
+    async def news(self, timeout_sec: float | None) -> None:
+        """Return when anything changed, or after this time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), timeout_sec)
+
+    async def _run(self) -> None:
+        following = asyncio.create_task(self._follow(), name="follow-adb")
+        try:
+            while True:
+                try:
+                    # `devices` starts the server where there is none, or none any more.
+                    self._learn(parse_states(await self.adb.run("devices")), "")
+                except DeviceError as error:
+                    self._learn({}, str(error))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._called.wait(), _POLL_SEC)
+                self._called.clear()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Have a look at once when the server speaks up. Its list itself may be stale: not all changes are told."""
+        while True:
+            try:
+                await self._hear()
+            except (DeviceError, OSError, ValueError) as error:
+                logger.debug("cannot follow adb", extra={"error": str(error)})
+            await asyncio.sleep(_POLL_SEC)
+
+    async def _hear(self) -> None:
+        process = await self.adb.start("track-devices")
+        try:
+            while process.stdout is not None and await process.stdout.read(4096):
+                self._called.set()
+        finally:
+            self._called.set()
+            await end(process)
+
+    def _learn(self, states: dict[str, str], trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            logger.warning("phones are not seen", extra={"reason": trouble})
+        is_news = (states, trouble) != (self.states, self.trouble)
+        self.trouble = trouble
+        for serial, state in states.items():
+            if state == "device" and self.states.get(serial) != "device":
+                self.arrivals[serial] = self.arrivals.get(serial, 0) + 1
+        self.states = states
+        self._first.set()
+        if not is_news:
+            return
+        # Whoever waits now is woken; whoever comes later waits for the next.
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+def parse_states(text: str) -> dict[str, str]:
+    """Return the state of each phone from the lines of `adb devices`."""
+    pairs = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
+    return {serial.strip(): state.strip() for serial, state in pairs}
+
+
+def tracker_of(adb: Adb) -> PhoneTracker:
+    """Return the tracker that all users of one adb server share."""
+    return _trackers.setdefault(adb, PhoneTracker(adb))
+
+
+def _complaint(text: str) -> str:
+    """Return the line that says what went wrong; a push ends with a line that counts files."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line or "failed" in line), lines[-1] if lines else "")
+
+
+_trackers: dict[Adb, PhoneTracker] = {}

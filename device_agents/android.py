@@ -1,0 +1,419 @@
+"""Driver for Android phones over adb: one agent on their host, one device per phone. No app, no root.
+
+    devices:
+      - driver: android              # all phones that adb lists, also those plugged in later
+        tvm_rpc_dir: ~/android-tvm   # tvm_rpc, libtvm_runtime.so, libtvm_ffi.so, libc++_shared.so, ... for the phone
+
+      - driver: android              # one phone with settings of its own
+        serial: R58M12ABCDE
+        name: lab-phone              # default: <host>-<serial>
+        device_type: opencl          # or cpu; opencl needs libtvm_runtime_opencl.so, too
+        cores: big                   # or little, all: what CPU kernels run on
+        tvm_rpc_dir: ~/android-tvm
+        target: adreno-6xx           # default: by what the phone is; a board of `fleet targets`, or a TVM target
+        library_path: [/vendor/lib64]  # before ours; default: /vendor/lib64 for opencl, else nothing
+        adb: /opt/platform-tools/adb   # default: adb on PATH
+        adb_server_port: 5037        # default: adb's own
+        emulated: false              # true: its times are never stored as a board's
+
+A phone that is away, unauthorized, offline, booting or full is listed with the reason, and comes back by itself. The
+server runs on the phone only while a worker uses it. https://developer.android.com/tools/adb
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from cross.boards import Found, find_board, match, refine
+from device_agents.adb import MISSING, Adb, PhoneTracker, tracker_of
+from device_agents.android_facts import (
+    CORES,
+    FACTS_COMMAND,
+    READINGS_COMMAND,
+    PhoneFacts,
+    PhoneReadings,
+    default_target,
+    parse_facts,
+    parse_readings,
+)
+from device_agents.android_server import FilesMissing, PhoneServer, ServerFiles, read_files
+from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
+from device_agents.host import slug
+from fleet.config import parse
+from fleet.errors import ConfigError, DeviceError, DeviceFaulted, DeviceUnreachable
+from fleet.tvm_versions import check_versions, tvm_version
+from fleet.v1 import device_pb2
+from fleet.wire import timestamp
+
+logger = logging.getLogger(__name__)
+
+_FIRST_LOOK_SEC = 10.0
+_POLL_SEC = 5.0
+_LOW_DISK_BYTES = 16 * 1024**2
+_SESSION_SEC = 300
+"""A server ends a session after this time: the longest that a hung kernel heats a phone that nobody looks after."""
+
+_UNKNOWN_TARGET = '{"kind": "llvm"}'
+
+_STATES = {
+    "unauthorized": "the phone does not trust this machine: accept the RSA key dialog on its screen",
+    "authorizing": "the phone is asking whether to trust this machine: accept the RSA key dialog on its screen",
+    "offline": "adb says that the phone is offline: unlock it, plug it in again, or run: adb reconnect offline",
+    "recovery": "the phone is in recovery mode: reboot it",
+    "sideload": "the phone is in sideload mode: reboot it",
+    "bootloader": "the phone is in its bootloader: reboot it",
+}
+_AWAY = "the phone is not connected: plug it in, and switch on USB debugging in its developer options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AndroidConfig:
+    """Settings of one entry; see the module's docstring."""
+
+    serial: str | None = None
+    """None: all phones."""
+
+    name: str | None = None
+    device_type: str = "cpu"
+    cores: str = "all"
+    tvm_rpc_dir: Path | None = None
+    target: str | dict[str, Any] | None = None
+    library_path: list[str] = field(default_factory=list)
+    adb: str = "adb"
+    adb_server_port: int | None = None
+    emulated: bool = False
+
+    def server(self) -> Adb:
+        """Return the adb that it names."""
+        return Adb(program=self.adb, server_port=self.adb_server_port)
+
+
+class AndroidDriver(Driver):
+    """One phone."""
+
+    kind = "android"
+    preload = "device_agents.tvm_runtime"
+    watches = True
+
+    def __init__(self, device_id: str, config: AndroidConfig, host_name: str) -> None:
+        super().__init__(device_id)
+        self._config = config
+        self._host_name = host_name
+        self._serial = config.serial or ""
+        self._adb = config.server()
+        self._tracker: PhoneTracker | None = None
+        self._server = PhoneServer(self._adb, self._serial)
+        self._facts: PhoneFacts | None = None
+        self._files: ServerFiles | None = None
+        self._readings = PhoneReadings()
+        self._ready_for = 0
+        """The arrival of the phone that it was set up for; 0: it is not."""
+
+        self._prepared_for = 0
+        """The arrival that the server was started in."""
+
+        self._trouble = "the phone is being set up"
+        self._tending: asyncio.Task[None] | None = None
+        self._set_up_once = asyncio.Event()
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
+        config = _checked(values, where)
+        return [] if config.serial is None else [cls(_device_id(config, host_name), config, host_name)]
+
+    @classmethod
+    def watcher(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> PhoneWatcher | None:
+        config = _checked(values, where)
+        return PhoneWatcher(config, host_name) if config.serial is None else None
+
+    @classmethod
+    def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
+        """Phones with USB debugging on show an interface of their own; adb is started only for those."""
+        return [{}] if shutil.which("adb") and has_adb_interface(root) else []
+
+    async def open(self, sweeper: StraySweeper) -> None:
+        """Begin to look after the phone, which need not be there."""
+        await super().open(sweeper)
+        self._tending = asyncio.create_task(self._tend(), name=f"tend-{self._serial}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._set_up_once.wait(), _FIRST_LOOK_SEC)
+
+    async def prepare(self) -> None:
+        """Start a fresh server on the phone: whatever the last worker left there is killed."""
+        self._check_open()
+        health = self._probe()
+        files, facts = self._files, self._facts
+        if not health.is_healthy or files is None or facts is None:
+            raise DeviceUnreachable(f"{self.name}: {health.reason or self._trouble}")
+        self._prepared_for = self._ready_for
+        try:
+            await self._server.stop()
+            await self._server.kill_all()
+            cores = facts.cores(self._config.cores)
+            await self._server.start(
+                files,
+                mask=0 if self._config.cores == "all" else sum(1 << core for core in cores),
+                threads=len(cores),
+                library_path="".join(f"{path}:" for path in self._library_path(facts)),
+                device_type=self._config.device_type,
+            )
+        except DeviceUnreachable as error:
+            raise DeviceUnreachable(f"{self.name}: {error}") from error
+
+    @property
+    def is_prepared(self) -> bool:
+        """False once the phone was away: the way to its server is another now."""
+        arrival = self._found_tracker().arrivals.get(self._serial, 0)
+        return self._server.is_running and arrival == self._prepared_for
+
+    async def reset(self) -> None:
+        await super().reset()
+        await self._server.stop()
+        if self._probe().is_healthy:
+            await self._server.kill_all()
+
+    async def close(self) -> None:
+        was_open = self._state == "open"
+        await super().close()
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.gather(self._tending, return_exceptions=True)
+        if not was_open or self._tracker is None:
+            return
+        await self._server.stop()
+        if self._tracker.states.get(self._serial) == "device":
+            with contextlib.suppress(DeviceError):
+                await self._server.kill_all()
+        await self._tracker.close()
+
+    async def _find(self) -> None:
+        check_versions()
+        if shutil.which(self._config.adb) is None:
+            raise DeviceError(MISSING.format(name=self._config.adb))
+        self._tracker = tracker_of(self._adb)
+        self._tracker.claimed.add(self._serial)
+        await self._tracker.open(_FIRST_LOOK_SEC)
+
+    async def _tend(self) -> None:
+        """Set the phone up whenever it arrives, and read it while it is there."""
+        tracker = self._found_tracker()
+        while True:
+            arrival = tracker.arrivals.get(self._serial, 0)
+            try:
+                if tracker.states.get(self._serial) == "device":
+                    if arrival != self._ready_for:
+                        await self._set_up()
+                        self._ready_for, self._trouble = arrival, ""
+                    await self._read()
+            except (DeviceError, FilesMissing, ValueError, ConfigError) as error:
+                self._ready_for, self._trouble = 0, str(error)
+            except OSError as error:
+                self._ready_for, self._trouble = 0, f"setting the phone up failed: {error}"
+            self._set_up_once.set()
+            await tracker.news(_POLL_SEC)
+
+    async def _set_up(self) -> None:
+        self._trouble = "the phone is being set up"
+        facts = parse_facts(await self._adb.shell(self._serial, FACTS_COMMAND))
+        if not facts.is_booted:
+            raise DeviceUnreachable("the phone is booting")
+        if facts != self._facts:
+            self._facts = facts
+            self.changed()
+        facts.cores(self._config.cores)
+        self._target()
+        # Hashing 30 MB takes a moment.
+        self._files = await asyncio.to_thread(
+            read_files, self._config.tvm_rpc_dir, arch=facts.arch, device_type=self._config.device_type
+        )
+        await self._read()
+        await self._server.kill_all()
+        await self._server.put(self._files, self._readings.free_bytes)
+        logger.info("phone ready", extra={"device": self.name, "model": facts.model})
+
+    async def _read(self) -> None:
+        self._readings = parse_readings(await self._adb.shell(self._serial, READINGS_COMMAND))
+
+    def _probe(self) -> Health:
+        tracker = self._found_tracker()
+        state = tracker.states.get(self._serial)
+        if tracker.trouble:
+            return Health(is_healthy=False, reason=tracker.trouble)
+        if state != "device":
+            # "no permissions (...); see [...]" tells by itself what to do.
+            return Health(is_healthy=False, reason=_AWAY if state is None else _STATES.get(state, f"adb: {state}"))
+        if self._trouble or self._ready_for != tracker.arrivals.get(self._serial):
+            return Health(is_healthy=False, reason=self._trouble or "the phone is being set up")
+        free = self._readings.free_bytes
+        if free is not None and free < _LOW_DISK_BYTES:
+            reason = f"/data of the phone is full, {free // 1024} kB are free; remove something there"
+            return Health(is_healthy=False, reason=reason)
+        return Health()
+
+    def _inventory(self) -> device_pb2.Inventory:
+        config, facts = self._config, self._facts
+        labels = {"host": self._host_name, "serial": slug(self._serial), "runs-on": config.device_type}
+        if config.emulated:
+            labels["emulated"] = "true"
+        if facts is None:
+            # Not seen yet: enough for a line in the list, and no selector for an architecture matches it.
+            unknown = {"arch": "unknown", "model": "unknown", "cores": "1"}
+            return device_pb2.Inventory(
+                kind=self.kind,
+                labels={**labels, **unknown},
+                target_json=_UNKNOWN_TARGET,
+                device_model="Android, not seen yet",
+                host_fingerprint=f"android-{self._serial}",
+                core_count=1,
+                is_simulated=config.emulated,
+            )
+        cores = self._cores(facts)
+        chosen = "" if config.cores == "all" else f" {config.cores}"
+        on = f"{chosen} x{len(cores)}" if config.device_type == "cpu" else f" {config.device_type}"
+        mcpu = facts.mcpu(cores)
+        return device_pb2.Inventory(
+            kind=self.kind,
+            labels={**labels, **facts.labels(), "cores": str(len(cores)), **({"mcpu": mcpu} if mcpu else {})},
+            target_json=self._listed_target(),
+            device_model=f"{facts.model}{on}",
+            host_fingerprint=f"android-{self._serial}-{facts.boot_id}",
+            memory_bytes=facts.memory_bytes,
+            core_count=len(cores),
+            tvm_version=tvm_version() or "",
+            facts={"serial": self._serial, "SoC": facts.soc, "Android SDK": facts.sdk, "GPU": facts.gpu},
+            is_simulated=config.emulated,
+        )
+
+    def _worker_spec(self) -> WorkerSpec:
+        return WorkerSpec(
+            runtime="device_agents.rpc_runtime:RpcRuntime",
+            settings={
+                "host": "127.0.0.1",
+                "port": self._server.local_port,
+                "key": self._server.key,
+                "device_type": self._config.device_type,
+                "session_sec": _SESSION_SEC,
+            },
+        )
+
+    def _telemetry(self) -> device_pb2.Telemetry:
+        readings = self._readings
+        telemetry = device_pb2.Telemetry(read_at=timestamp(time.time()), throttle_reasons=readings.throttle_reasons)
+        for name in ("temp_c", "battery_percent", "freq_hz", "governor", "load_1min", "memory_available_bytes"):
+            value = getattr(readings, name)
+            if value is not None:
+                setattr(telemetry, name, value)
+        return telemetry
+
+    def _target(self) -> str:
+        """Return the TVM target: as configured, else of the board that the phone is, else by what it tells.
+
+        Raises:
+            ValueError: there is none to guess.
+        """
+        config, facts = self._config, self._facts
+        if facts is None:
+            raise DeviceFaulted(f"{self.name} was not seen yet")
+        cores = self._cores(facts)
+        if isinstance(config.target, str):
+            return refine(find_board(config.target), Found(core_count=len(cores)))
+        if config.target is not None:
+            return json.dumps(config.target)
+        if config.device_type != "cpu":
+            found = Found(kind=self.kind, arch=facts.arch, model=facts.model, gpu=facts.gpu, features=facts.features)
+            board = match(found)
+            if board is not None and board.gpu.get("kind") == config.device_type:
+                return refine(board, found)
+        return json.dumps(default_target(facts, cores, config.device_type))
+
+    def _listed_target(self) -> str:
+        try:
+            return self._target()
+        except ValueError:
+            return _UNKNOWN_TARGET  # as for the cores
+
+    def _cores(self, facts: PhoneFacts) -> tuple[int, ...]:
+        try:
+            return facts.cores(self._config.cores)
+        except ValueError:
+            return facts.cores("all")  # the device is unhealthy and says why; it is listed all the same
+
+    def _library_path(self, facts: PhoneFacts) -> list[str]:
+        if self._config.library_path or self._config.device_type != "opencl":
+            return self._config.library_path
+        return ["/vendor/lib64" if facts.arch in ("aarch64", "x86_64") else "/vendor/lib"]
+
+    def _found_tracker(self) -> PhoneTracker:
+        if self._tracker is None:
+            raise DeviceError(f"{self.name} is not open yet")
+        return self._tracker
+
+
+class PhoneWatcher:
+    """Makes a driver for each phone that has no entry of its own."""
+
+    preload = AndroidDriver.preload
+
+    def __init__(self, config: AndroidConfig, host_name: str) -> None:
+        self._config = config
+        self._host_name = host_name
+        self._tracker: PhoneTracker | None = None
+        self._known: set[str] = set()
+
+    async def look(self) -> list[Driver]:
+        """Return drivers for phones that are new."""
+        if self._tracker is None:
+            if shutil.which(self._config.adb) is None:
+                raise DeviceError(MISSING.format(name=self._config.adb))
+            self._tracker = tracker_of(self._config.server())
+            await self._tracker.open(_FIRST_LOOK_SEC)
+        fresh = sorted(set(self._tracker.states) - self._known - self._tracker.claimed)
+        self._known.update(fresh)
+        configs = [replace(self._config, serial=serial) for serial in fresh]
+        return [AndroidDriver(_device_id(config, self._host_name), config, self._host_name) for config in configs]
+
+    async def wait(self) -> None:
+        """Return when phones came or went."""
+        if self._tracker is not None:
+            await self._tracker.news(None)
+
+    async def close(self) -> None:
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
+            await tracker.close()
+
+
+def has_adb_interface(root: Path) -> bool:
+    """Tell whether a USB device offers adb: class ff, subclass 42, protocol 01."""
+    for interface in (root / "sys/bus/usb/devices").glob("*:*"):
+        with contextlib.suppress(OSError):
+            names = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+            if [(interface / name).read_text().strip() for name in names] == ["ff", "42", "01"]:
+                return True
+    return False
+
+
+def _checked(values: Mapping[str, Any], where: str) -> AndroidConfig:
+    config = parse(AndroidConfig, values, where=where)
+    if config.device_type not in ("cpu", "opencl"):
+        raise ConfigError(f"{where}: device_type: expected cpu or opencl, found {config.device_type!r}")
+    if config.cores not in CORES:
+        raise ConfigError(f"{where}: cores: expected {', '.join(CORES)}, found {config.cores!r}")
+    if config.serial is None and config.name is not None:
+        raise ConfigError(f"{where}: name: is for one phone; give its 'serial' too (adb devices lists it)")
+    if isinstance(config.target, str):
+        find_board(config.target)
+    return config
+
+
+def _device_id(config: AndroidConfig, host_name: str) -> str:
+    return config.name or f"{host_name}-{slug(config.serial or '')}"[:63]

@@ -1,0 +1,98 @@
+"""What tests of phones need: an adb server of their own, plugging in and out, and a directory of tvm_rpc to push."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.android.fake_phone import FakePhone
+from tests.android.rpc_servers import build_server, library_folders
+
+_LIBRARIES = ("libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_extra.so")
+
+
+def make_rpc_dir(folder: Path) -> Path:
+    """Fill a directory with this machine's tvm_rpc and its libraries, as a user does for a phone."""
+    folder.mkdir()
+    shutil.copy(build_server(), folder / "tvm_rpc")
+    for name in _LIBRARIES:
+        source = next(place / name for place in library_folders() if (place / name).exists())
+        (folder / name).symlink_to(source)
+    return folder
+
+
+@dataclass
+class AdbHost:
+    """A machine that phones are plugged into: a real adb server on a port of its own."""
+
+    folder: Path
+    server_port: int
+    phones: list[FakePhone] = field(default_factory=list)
+
+    async def adb(self, *words: str) -> str:
+        """Run the real adb client; its exit code does not matter."""
+        process = await asyncio.create_subprocess_exec(
+            *("adb", "-P", str(self.server_port), *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+        return output.decode()
+
+    async def phone(self, name: str = "phone", **knobs: object) -> FakePhone:
+        """Make a phone and plug it in."""
+        phone = FakePhone(self.folder / name, **knobs)  # type: ignore[arg-type]
+        self.phones.append(phone)
+        await phone.start()
+        await self.plug_in(phone)
+        return phone
+
+    async def plug_in(self, phone: FakePhone) -> None:
+        if phone._server is None:
+            await phone.start()
+        await self.adb("connect", phone.serial)
+
+    async def unplug(self, phone: FakePhone) -> None:
+        """Pull the cable: the phone is gone from adb's list."""
+        await phone.stop()
+        await self.adb("disconnect", phone.serial)
+
+    async def kill_server(self) -> None:
+        await self.adb("kill-server")
+
+    def settings(self, phone: FakePhone | None, rpc_dir: Path | None, **more: object) -> dict[str, object]:
+        """An entry of agent.yaml; all phones when none is named."""
+        entry: dict[str, object] = {"adb_server_port": self.server_port, "emulated": True, **more}
+        if phone is not None:
+            entry["serial"] = phone.serial
+        if rpc_dir is not None:
+            entry["tvm_rpc_dir"] = str(rpc_dir)
+        return entry
+
+
+@asynccontextmanager
+async def serve_adb(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AdbHost]:
+    """Run an adb server with keys of its own."""
+    assert shutil.which("adb"), "adb is missing: apt-get install adb"
+    home = folder / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    host = AdbHost(folder, port)
+    await host.adb("start-server")
+    try:
+        yield host
+    finally:
+        for phone in host.phones:
+            await phone.stop()
+            phone.kill_all()
+        await host.kill_server()

@@ -1,0 +1,244 @@
+"""Android phones with the real adb client and server, real workers and TVM's RPC: only the phone itself is emulated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from fleet.testing import eventually
+from fleet.v1 import measurement_pb2
+from tests.android.fake_phone import FakePhone
+from tests.android.phones import AdbHost, make_rpc_dir, serve_adb
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
+]
+DEVICE = "devices/phone"
+MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
+
+
+@pytest.fixture(scope="module")
+def matmul(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("models")
+    builder = Path(__file__).parents[1] / "service" / "agent_models.py"
+    subprocess.run([sys.executable, builder, folder], check=True, timeout=100)
+    return (folder / "matmul.so").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def rpc_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_rpc_dir(tmp_path_factory.mktemp("android") / "tvm")
+
+
+@pytest.fixture
+async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AdbHost]:
+    async with serve_adb(tmp_path, monkeypatch) as served:
+        yield served
+
+
+def entry(host: AdbHost, phone: FakePhone | None, rpc_dir: Path | None, **more: object) -> dict[str, object]:
+    named = {"name": "phone"} if phone is not None else {}
+    return {"driver": "android", **host.settings(phone, rpc_dir, **named, **more)}
+
+
+async def measure(holder: Holder, matmul: bytes, **fields: object) -> measurement_pb2.Measurement:
+    evaluator = fields.pop("evaluator", measurement_pb2.Evaluator(number=3, repeat=3))
+    return await holder.run(matmul, args=MATMUL, evaluator=evaluator, **fields)
+
+
+def reason_of(bench: Bench, device: str = DEVICE) -> str:
+    report = bench.tracker.reports.get(device)
+    return report.reason if report else "no report"
+
+
+def is_healthy(bench: Bench, device: str = DEVICE) -> bool:
+    report = bench.tracker.reports.get(device)
+    return report is not None and report.is_healthy
+
+
+async def test_a_phone_is_described_measured_and_left_clean(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+):  # type: ignore[no-untyped-def]
+    """Its inventory is its own, each record has heat and battery, and nothing of ours runs there afterwards."""
+    phone = await host.phone()
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir, cores="big")]}) as bench:
+        inventory = bench.tracker.hellos[-1].devices[0].inventory
+        idle = phone.processes()
+        result = await measure(bench.holding(epoch=1, device=DEVICE), matmul)
+        busy = phone.processes()
+        cores = os.sched_getaffinity(busy[0])
+    after = phone.processes()
+
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert len(result.run_secs) == 3
+    assert 87.0 == result.provenance.before.battery_percent
+    assert 41.5 == result.provenance.before.temp_c
+    assert ("Fake Pixel 0", "x86_64", "34") == (
+        inventory.device_model.removesuffix(" big x1"),
+        inventory.labels["arch"],
+        inventory.labels["sdk"],
+    )
+    assert inventory.is_simulated
+    assert {1} == cores
+    assert [] == idle
+    assert busy
+    assert [] == after
+
+
+async def test_phones_come_and_go_while_the_agent_runs(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+) -> None:
+    """Without a serial all phones are served: those there, those plugged in later; one that goes stays in the list."""
+    first = await host.phone("first")
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, None, rpc_dir)]}) as bench:
+        (first_name,) = [device.name for device in bench.tracker.hellos[-1].devices]
+        holder = bench.holding(epoch=1, device=first_name)
+        before = await measure(holder, matmul)
+        second = await host.phone("second")
+        await eventually(lambda: len(bench.tracker.hellos[-1].devices) == 2)
+        (second_name,) = {device.name for device in bench.tracker.hellos[-1].devices} - {first_name}
+        on_second = await measure(bench.holding(epoch=2, device=second_name), matmul)
+        on_first = await measure(holder, matmul)
+        await host.unplug(first)
+        await eventually(lambda: "not connected" in reason_of(bench, first_name))
+        await host.plug_in(first)
+        await eventually(lambda: is_healthy(bench, first_name))
+        again = await measure(holder, matmul)
+
+    assert len({hello.agent_id for hello in bench.tracker.hellos}) == 1
+    assert ["UNSPECIFIED"] * 4 == [kind_of(result) for result in (before, on_second, on_first, again)]
+    assert on_first.provenance.worker_pid == before.provenance.worker_pid, "the lease went on"
+    assert [] == first.processes() + second.processes()
+
+
+async def test_unplugging_during_a_measurement_is_the_phones_fault(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+) -> None:
+    """The result says so, the agent lives, and the phone measures again when it is back."""
+    phone = await host.phone()
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir)]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        await measure(holder, matmul)
+        long = measurement_pb2.Evaluator(number=1, repeat=20, cooldown_interval_ms=1000)
+        running = asyncio.create_task(measure(holder, matmul, evaluator=long, timeout_sec=30.0))
+        await asyncio.sleep(0.5)
+        await host.unplug(phone)
+        lost = await running
+        away = await measure(holder, matmul)
+        await host.plug_in(phone)
+        await eventually(lambda: is_healthy(bench), timeout_sec=20)
+        back = await measure(holder, matmul)
+
+    assert "DEVICE_FAULTED" == kind_of(lost), lost.error_message
+    assert "DEVICE_FAULTED" == kind_of(away)
+    assert "UNSPECIFIED" == kind_of(back), back.error_message
+
+
+async def test_a_phone_that_reboots_comes_back(host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes) -> None:
+    """While it boots it takes no lease; files that it kept are not pushed again."""
+    phone = await host.phone()
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir)]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        await measure(holder, matmul)
+        pushed_at = [path.stat().st_mtime_ns for path in phone.root.rglob("tvm_rpc")]
+        phone.properties["sys.boot_completed"] = "0"
+        await phone.reboot()
+        await host.adb("disconnect", phone.serial)
+        await host.adb("connect", phone.serial)
+        await eventually(lambda: "booting" in reason_of(bench), timeout_sec=20)
+        phone.properties["sys.boot_completed"] = "1"
+        phone._furnish()
+        await eventually(lambda: is_healthy(bench), timeout_sec=20)
+        back = await measure(holder, matmul)
+
+    assert "UNSPECIFIED" == kind_of(back), back.error_message
+    assert pushed_at == [path.stat().st_mtime_ns for path in phone.root.rglob("tvm_rpc")]
+
+
+async def test_a_dead_adb_server_is_started_again(host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes) -> None:
+    """Whoever killed it: the phones come back by themselves."""
+    phone = await host.phone()
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir)]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        await measure(holder, matmul)
+        await host.kill_server()
+        await eventually(lambda: not is_healthy(bench), timeout_sec=20)
+        # Over USB a new server sees the phone by itself; over TCP somebody has to say where it is.
+        await host.plug_in(phone)
+        await eventually(lambda: is_healthy(bench), timeout_sec=20)
+        back = await measure(holder, matmul)
+
+    assert "UNSPECIFIED" == kind_of(back), back.error_message
+
+
+async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir: Path, tmp_path: Path) -> None:
+    """Unauthorized, offline, full, without a tvm_rpc, with one for another machine: each is listed with its reason."""
+    phones = {
+        "locked": await host.phone("locked", is_authorized=False),
+        "mute": await host.phone("mute", is_silent=True),
+        "full": await host.phone("full", is_full=True),
+        "bare": await host.phone("bare"),
+        "alike": await host.phone("alike"),
+    }
+    phones["alike"].write_file("sys/devices/system/cpu/cpu1/cpufreq/cpuinfo_max_freq", "1000000\n")
+    devices = [
+        {**entry(host, phone, None if name == "bare" else rpc_dir), "name": name} for name, phone in phones.items()
+    ]
+    devices[-1]["cores"] = "big"
+    expected = {
+        "locked": "accept the RSA key dialog",
+        "mute": "offline",
+        "full": "/data of the phone is full",
+        "bare": "no tvm_rpc is given",
+        "alike": "all cores of the phone are alike",
+    }
+    async with serve_bench(tmp_path / "state", {"devices": devices}) as bench:
+        for name, text in expected.items():
+            await eventually(lambda name=name, text=text: text in reason_of(bench, f"devices/{name}"))  # type: ignore[misc]
+        phones["full"].is_full = False
+        await eventually(lambda: is_healthy(bench, "devices/full"), timeout_sec=20)
+
+        assert not any(is_healthy(bench, f"devices/{name}") for name in expected if name != "full")
+
+
+async def test_a_server_for_another_machine_is_refused(host: AdbHost, tmp_path: Path, rpc_dir: Path) -> None:
+    """Before anything is pushed, with what it is built for."""
+    phone = await host.phone()
+    wrong = shutil.copytree(rpc_dir, tmp_path / "wrong")
+    program = wrong / "tvm_rpc"
+    content = program.read_bytes()
+    program.write_bytes(content[:18] + (183).to_bytes(2, "little") + content[20:])
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, wrong)]}) as bench:
+        await eventually(lambda: "tvm_rpc is built for aarch64, and the phone is x86_64" in reason_of(bench))
+
+    assert [] == list((phone.root / "data/local/tmp").iterdir())
+
+
+async def test_a_hanging_candidate_is_killed_on_the_phone(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+) -> None:
+    """The next candidate finds a fresh server, not one that serves the hung session on."""
+    phone = await host.phone()
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir)]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        slow = measurement_pb2.Evaluator(number=1, repeat=100, cooldown_interval_ms=1000)
+        digest = await holder.put(matmul)
+        requests = [
+            request_for(digest, args=MATMUL, evaluator=slow, timeout_sec=1.0),
+            request_for(digest, args=MATMUL, timeout_sec=10.0),
+        ]
+
+        hung, after = await holder.measure(requests)
+
+    assert "TIMEOUT" == kind_of(hung)
+    assert "UNSPECIFIED" == kind_of(after), after.error_message
