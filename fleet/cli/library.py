@@ -22,6 +22,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 _WIDE = 110
 """Columns of a terminal from which on lists have room for all that is known; --json always has it."""
+_NAMED = 3
+"""Workloads named in a note; a long list says no more."""
 
 
 @app.callback()
@@ -194,6 +196,7 @@ def _best_data(workload: Workload, record: Record, untuned_sec: float | None) ->
         "job": record.job_name,
         "measured_at": record.created_at.isoformat(),
         "trace": record.trace_json,
+        "disturbances": _disturbances(record),
     }
 
 
@@ -213,6 +216,16 @@ def _print_best(rows: list[tuple[Workload, Record, float | None]]) -> None:
             *((_us(untuned_sec), _time(record.created_at)) if is_wide else ()),
         )
     console.print(table)
+    disturbed = [workload.name for workload, record, _ in rows if _disturbances(record)]
+    if disturbed:
+        names = ", ".join(disturbed[:_NAMED]) + (", ..." if len(disturbed) > _NAMED else "")
+        note = f"measured while something disturbed the device, see --json: {names}"
+        console.print(Text(note, style="yellow"))
+
+
+def _disturbances(record: Record) -> list[str]:
+    found = record.provenance.get("disturbances", ())
+    return list(map(str, found)) if isinstance(found, list) else []
 
 
 def _job_data(job: Job) -> dict[str, Any]:

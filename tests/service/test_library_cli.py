@@ -169,3 +169,19 @@ def test_looking_into_a_library_needs_no_tvm() -> None:
     code = "import sys, fleet.cli.library, fleet.metaschedule; print({'tvm', 'numpy'} & set(sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_disturbed_best_is_said(path: str) -> None:
+    """In words for people, with its reasons for scripts; a calm one says nothing."""
+    facts = {"workload": "1", "target_json": "llvm", "device_model": "pi5", "tvm_version": "0.27.0"}
+    _, calm, _ = fleet("best", "--library", path)
+    with Library.open(path) as library:
+        provenance = {"disturbances": ["throttled: thermal"]}
+        library.add_record(NewRecord(**facts, trace_json="[[9],[]]", run_secs=(1e-4,), provenance=provenance))  # type: ignore[arg-type]
+
+    _, shown, _ = fleet("best", "--library", path)
+    _, told, _ = fleet("best", "--library", path, "--json")
+
+    assert "disturbed" not in calm
+    assert "measured while something disturbed the device, see --json: fused_conv2d" in shown
+    assert [row["disturbances"] for row in json.loads(told)] == [[], ["throttled: thermal"]]
