@@ -59,7 +59,7 @@ from device_agents.fabric_words import (
     Write,
 )
 from fleet.config import nearest, parse
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, InvalidRequest
 
 T = TypeVar("T")
 
@@ -110,6 +110,18 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     )
     check_description(description, where=where)
     return description
+
+
+def check_registers(text: str) -> None:
+    """Refuse a description that came with a bitstream and cannot be used, before anything is programmed.
+
+    Raises:
+        InvalidRequest: it says what `parse_description` says.
+    """
+    try:
+        parse_description(text, where="registers")
+    except ConfigError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _function(values: Any, where: str) -> Function:
