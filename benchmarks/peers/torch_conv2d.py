@@ -1,0 +1,95 @@
+"""PyTorch's conv2d as a process: a JSON file of layers in, one JSON line of times out. Needs only torch.
+
+python benchmarks/peers/torch_conv2d.py LAYERS.json
+> {"us": [...], "tf32_us": [...] or null, "version": "2.13.0", "device": "NVIDIA H200", "backend": "cuDNN 9.13", ...}
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_REPEAT_SEC = 0.05
+"""Each repeat lasts at least this long, as in our own timer."""
+
+
+def main(path: str) -> None:
+    """Time all layers."""
+    request = json.loads(Path(path).read_text())
+    is_gpu = request["device"] == "cuda"
+    if is_gpu and not torch.cuda.is_available():
+        raise SystemExit(f"this PyTorch ({torch.__version__}) sees no GPU; name another with --torch-python")
+    torch.backends.cudnn.benchmark = True
+    layers = [_operator(layer, request["device"]) for layer in request["layers"]]
+    answer = {
+        "us": _times(layers, is_gpu, request["repeats"], tf32=False),
+        "tf32_us": _times(layers, is_gpu, request["repeats"], tf32=True) if is_gpu else None,
+        "version": torch.__version__,
+        "device": torch.cuda.get_device_name() if is_gpu else "cpu",
+        "backend": f"cuDNN {torch.backends.cudnn.version()}" if is_gpu else "oneDNN",
+        "driver": _driver() if is_gpu else "",
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(answer), flush=True)
+
+
+def _operator(layer: dict[str, int], device: str) -> Callable[[], Any]:
+    data = torch.randn(1, layer["channels"], layer["size"], layer["size"], device=device)
+    filters = torch.randn(layer["filters"], layer["channels"], layer["kernel"], layer["kernel"], device=device)
+
+    def run() -> Any:
+        return torch.nn.functional.conv2d(data, filters, stride=layer["stride"], padding=layer["padding"])
+
+    return run
+
+
+def _times(operators: list[Callable[[], Any]], is_gpu: bool, repeats: int, *, tf32: bool) -> list[float]:
+    torch.backends.cudnn.allow_tf32 = tf32
+    time_once = _time_on_gpu if is_gpu else _time_on_cpu
+    found = []
+    with torch.inference_mode():
+        for operator in operators:
+            for _ in range(3):
+                operator()
+            number = max(1, int(_REPEAT_SEC / max(time_once(operator, 3), 1e-7)))
+            found.append(statistics.median(time_once(operator, number) for _ in range(repeats)) * 1e6)
+    return found
+
+
+def _time_on_cpu(operator: Callable[[], Any], number: int) -> float:
+    started = time.perf_counter()
+    for _ in range(number):
+        operator()
+    return (time.perf_counter() - started) / number
+
+
+def _time_on_gpu(operator: Callable[[], Any], number: int) -> float:
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(number):
+        operator()
+    stop.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(stop)) / 1000 / number
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.split("\n")[0].strip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

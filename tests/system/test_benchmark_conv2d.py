@@ -1,0 +1,30 @@
+"""The conv2d benchmark's own figures: its layers are ResNet-18's, and each is found among the model's workloads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tune_conv2d import RESNET18, Layer, best_by_layer, workload_names, write_model
+
+
+def multiplications(layer: Layer) -> int:
+    outputs = (layer.size // layer.stride) ** 2 * layer.filters
+    return outputs * layer.channels * layer.kernel**2 * layer.count
+
+
+def test_the_layers_are_those_of_the_network() -> None:
+    """20 convolutions and 1.81 billion multiplications, the paper's count less the classifier's."""
+    assert sum(layer.count for layer in RESNET18) == 20
+    assert sum(map(multiplications, RESNET18)) == pytest.approx(1.81e9, rel=0.01)
+
+
+@pytest.mark.slow
+def test_every_layer_is_found_among_the_workloads(tmp_path: Path) -> None:
+    """By its shapes: the names that TVM gives say nothing."""
+    names = workload_names(write_model(tmp_path / "layers.onnx", RESNET18), RESNET18)
+
+    assert sorted(layer.name for layer in names.values()) == sorted(layer.name for layer in RESNET18)
+    report = {"workloads": [{"name": name, "best_us": 1.0} for name in names] + [{"name": "relu", "best_us": 2.0}]}
+    assert len(best_by_layer(report, names)) == len(RESNET18)
