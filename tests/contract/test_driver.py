@@ -20,13 +20,14 @@ from fleet.artifacts import digest_of
 from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.selectors import device_labels, parse_selector
 from fleet.v1 import measurement_pb2, worker_pb2
+from tests.android.phones import make_rpc_dir, serve_adb
 from tests.android.rpc_servers import serve_rpc
 from tests.contract import fake_nvml
 from tests.contract.amd_cards import put_card
 from tests.contract.fake_nvml import playing
 from tests.emulated.pi_files import PI_4, put_files
 
-DRIVERS = ["cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_rpc", "zynq"]
+DRIVERS = ["android", "cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
 
 
@@ -44,8 +45,23 @@ def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
 
 
-NEEDED = {"cuda": "nvidia_gpu", "raspberry_pi": "raspberry_pi_tree", "rocm": "amd_gpu", "tvm_rpc": "tvm_rpc_server"}
+NEEDED = {
+    "android": "android_phone",
+    "cuda": "nvidia_gpu",
+    "raspberry_pi": "raspberry_pi_tree",
+    "rocm": "amd_gpu",
+    "tvm_rpc": "tvm_rpc_server",
+}
 """Fixtures that run what a driver needs, and give its settings."""
+
+
+@pytest.fixture
+async def android_phone(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("android")
+    async with serve_adb(folder, monkeypatch) as host:
+        yield host.settings(await host.phone(), make_rpc_dir(folder / "tvm"))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +90,7 @@ def raspberry_pi_tree(tmp_path: Path) -> dict[str, Any]:
     return {"sys_root": str(put_files(tmp_path / "board", PI_4))}
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name == "android" else ()) for name in DRIVERS])
 def driver(request: pytest.FixtureRequest) -> Driver:
     needed = NEEDED.get(request.param)
     return make(request.param, **(request.getfixturevalue(needed) if needed else {}))
