@@ -22,7 +22,7 @@ from cross.pool import BuildPool
 from fleet import aio
 from fleet.client.aio import Fleet, default_holder
 from fleet.client.device import Device
-from fleet.client.local import LocalFleet
+from fleet.client.local import LocalFleet, agent_args_for
 from fleet.config import nearest
 from fleet.errors import FleetError, ImportFailed, InvalidRequest
 from fleet.library import Job, JobState, Library
@@ -37,7 +37,6 @@ from fleet.optimizer.pipeline import Pipeline
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
-from fleet.selectors import parse_selector
 from fleet.tvm_versions import check_versions
 from fleet.v1 import job_pb2
 from fleet.wire import timestamp
@@ -210,9 +209,9 @@ class _Run:
         address = self.options.tracker
         if address is None:
             self.progress.say("starting a tracker and an agent for this machine")
-            kind = parse_selector(self.options.selector).kind
+            agent_args = agent_args_for(self.options.selector)
             local = await self.stack.enter_async_context(
-                LocalFleet(agent_args=("--driver", kind) if kind else (), restarts=True, on_change=self.progress.notice)
+                LocalFleet(agent_args=agent_args, restarts=True, on_change=self.progress.notice)
             )
             address = local.address
         client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
