@@ -1,0 +1,84 @@
+"""A Raspberry Pi 2 under emulation: a 32-bit system, Python packages from Debian, kernels in the plain runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fleet_processes import Server, environment
+
+import fleet
+from fleet.artifacts import Artifact
+from fleet.errors import ArtifactRefused
+from tests.emulated.board import emulated_board
+from tests.emulated.board_agents import BoardAgent
+from tests.emulated.bundles import bundle_for
+from tests.emulated.pi_files import PI_2
+from tests.emulated.pi_kernels import SIZE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_CONFIG = "devices: [{driver: raspberry_pi, name: pi2, emulated: true, threads: 2}]\n"
+
+
+def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
+    """From its bundle to numbers; soft-float code, which it would answer with garbage, never reaches it."""
+    subprocess.run([sys.executable, "-m", "tests.emulated.pi_kernels", tmp_path], check=True, env=environment())
+    paths = json.loads((tmp_path / "index.json").read_text())
+    left, right = np.random.default_rng(7).random((2, SIZE, SIZE), dtype=np.float32)
+    state = tmp_path / "tracker"
+    words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(state)]
+    tracker = Server(words, "tracker", tmp_path / "tracker.log").start()
+    try:
+        with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
+            for name, content in PI_2.items():
+                board.write(f"/{name}", content)
+            agent = BoardAgent(board, tracker.address, _CONFIG, tmp_path / "agent.log")
+            agent.unpack(bundle_for("rpi2-32"))
+            agent.start()
+            try:
+                with fleet.connect(tracker.address) as client, client.acquire("kind=raspberry_pi") as device:
+                    artifact = Artifact.of_file(paths["armv7"])
+                    product = device.load(artifact)(left, right)
+                    timing = device.load(artifact).time(number=1, repeat=2)
+                    soft = Artifact(path=Path(paths["soft"]), digest=Artifact.of_file(paths["soft"]).digest)
+                    with pytest.raises(ArtifactRefused, match="soft-float"):
+                        device.ensure([soft])
+                    inventory = device.inventory
+            finally:
+                agent.stop()
+    finally:
+        tracker.stop()
+
+    np.testing.assert_allclose(product, left @ right, rtol=1e-5)
+    assert timing.error is None
+    assert (inventory.labels["arch"], inventory.labels["board"]) == ("armv7l", "rpi2-32")
+    assert json.loads(inventory.target_json)["mfloat-abi"] == "hard"
+
+
+def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
+    """Before anything starts, in one line with what to type."""
+    with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
+        (board.path("/usr/lib/python3/dist-packages/yaml")).rename(tmp_path / "yaml")
+        board.path("/root/agent.tar.xz").write_bytes(bundle_for("rpi2-32").path.read_bytes())
+
+        done = board.run("sh", "-c", "cd && tar xf agent.tar.xz && ./fleet-agent/run --check")
+
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("from its system: apt install python3-yaml")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bundle_for_another_board_says_so(tmp_path: Path) -> None:
+    """The 64-bit one on a 32-bit system."""
+    with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
+        board.path("/root/agent.tar.xz").write_bytes(bundle_for("rpi4-64").path.read_bytes())
+
+        done = board.run("sh", "-c", "cd && tar xf agent.tar.xz && ./fleet-agent/run --tracker 127.0.0.1:1")
+
+    assert done.returncode == 2
+    assert "this bundle is for aarch64 (rpi4-64), and this is armv7l" in done.stderr
