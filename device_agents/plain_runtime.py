@@ -152,8 +152,7 @@ class PlainRuntime:
         """Run a function of the artifact once and return what it computed."""
         function = self._function(request.artifact_digest, path, request.module_kind, request.function or "main")
         with _Arguments(self._library, request.args) as arguments:
-            if self._library.plain_call(function, arguments.packed, len(request.args)):
-                self._fail()
+            self._run(function, arguments)
             return session_service_pb2.CallResponse(outputs=arguments.written(request.args))
 
     def reference(self) -> list[float]:
@@ -161,6 +160,10 @@ class PlainRuntime:
         if self._reference is None:
             self._reference = CpuReference()
         return self._reference()
+
+    def _run(self, function: int, arguments: _Arguments) -> None:
+        if self._library.plain_call(function, arguments.packed, arguments.count):
+            self._fail()
 
     def _make_time_repeats(
         self, function: int, arguments: _Arguments, evaluator: measurement_pb2.Evaluator

@@ -24,15 +24,17 @@ from cross.boards import Board, Found, match, refine
 from device_agents.bitstream import check_chip, chip_of
 from device_agents.cpu import CpuConfig, CpuDriver
 from device_agents.driver import Health, WorkerSpec
+from device_agents.fabric import check_registers
 from device_agents.fpga import FpgaManager
 from device_agents.fpga_fabric import Fabric
 from fleet.config import data_dir, parse
 from fleet.errors import ConfigError, DeviceError, NotProgrammable
 from fleet.v1 import device_pb2, session_service_pb2
 
+_FABRIC = "device_agents.fabric_runtime:FabricRuntime"
+_PLAIN_FABRIC = "device_agents.plain_runtime_fabric:PlainFabricRuntime"
 _FAMILIES = ("xlnx,zynq-7000", "xlnx,zynqmp")
 _TREES = ("proc/device-tree", "sys/firmware/devicetree/base")
-_CALLS_PACKED = "device_agents.tvm_runtime:TvmRuntime"
 _PLAUSIBLE_C = (-40.0, 150.0)
 
 
@@ -87,6 +89,8 @@ class ZynqDriver(CpuDriver):
             raise DeviceError(f"{self.name} is not open yet")
         if not self._manager.exists:
             raise NotProgrammable(f"{self.name} has no fabric to program: {self._manager.obstacle()}")
+        if request.registers_yaml.strip():
+            check_registers(request.registers_yaml)
         part = self._part
         return await self._fabric.program(
             bitstream, request, lambda found: check_chip(found, part, device_name=self.name)
@@ -142,12 +146,10 @@ class ZynqDriver(CpuDriver):
 
     def _worker_spec(self) -> WorkerSpec:
         spec = super()._worker_spec()
-        if spec.runtime != _CALLS_PACKED:
-            return spec
         # Also without a description: then it says so where a module calls the fabric.
         registers = self._fabric.registers_yaml if self._fabric is not None else ""
         settings = {"registers_yaml": registers, "root": str(self._zynq.sys_root)}
-        return replace(spec, runtime="device_agents.fabric_runtime:FabricRuntime", settings=settings)
+        return replace(spec, runtime=_PLAIN_FABRIC if self._is_plain else _FABRIC, settings=settings)
 
     def _probe(self) -> Health:
         fault = self._fabric.fault if self._fabric is not None else ""

@@ -24,7 +24,10 @@ from fleet.testing import bitstreams, eventually_sync
 from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
+from tests.emulated.fabric import bitstream, emulated_fabric
+from tests.emulated.fabric_session import EXAMPLE, LEFT, PRODUCT, RIGHT, TILES, build_tilings
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
+from tests.emulated.zynq_root import make_zynq_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -84,7 +87,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         with emulated_board("armhf", cpu="cortex-a9", directory=folder) as board:
             for name, content in _FILES.items():
                 board.write(name, content)
-            with fpga_manager(board.root) as fabric:
+            with (
+                fpga_manager(board.root) as fabric,
+                emulated_fabric(board.path("/dev/uio0"), sysfs_root=board.root) as core,
+                fabric.followed(core.take),
+            ):
                 agent = BoardAgent(board, tracker.address, _CONFIG.format(name="pynq"), folder / "agent.log")
                 agent.unpack(bundle_for("pynq-z1"))
                 agent.start()
@@ -177,14 +184,38 @@ def test_a_killed_agent_finds_its_fabric_as_it_was(bench: Bench) -> None:
     assert len(bench.fabric.loaded) == before
 
 
+def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
+    """An int8 product in tiles, each one a call of the simulated core: exact, and the same cycles each time."""
+    tile = TILES[1]
+    artifact = build_tilings(find_board("pynq-z1").target_json, bench.folder)[tile]
+    design = bitstream("gemm_i8", bench.folder, idcode=bitstreams.XC7Z020)
+    with bench.connect() as client, client.acquire("kind=zynq") as device:
+        device.program(design, registers=EXAMPLE / "registers.yaml")
+        product = device.load(artifact)(LEFT, RIGHT)
+        timings = [device.load(artifact).time(repeat=2) for _ in range(2)]
+
+    np.testing.assert_array_equal(PRODUCT, product)
+    assert timings[0].time_source == "cycles"
+    assert len({cycles for timing in timings for cycles in timing.run_cycles}) == 1
+
+
 def test_the_board_that_has_the_bitstream_is_preferred(bench: Bench) -> None:
-    """Of two boards that would do. The second one is a simulated agent of the same kind's machine, with an empty fabric."""
+    """Of two that would do; while it is held, the other one is taken, for a preference makes nobody wait."""
     design = bench.bitstream("wanted")
-    with bench.connect() as client:
-        with client.acquire("name=pynq") as device:
-            device.program(design)
-        label = f"bitstream={digest_of(design)}"
-        eventually_sync(lambda: client.snapshot().devices[0].bitstream_digest == digest_of(design))
-        with client.acquire("kind=zynq", prefer=label) as device:
-            assert device.name == "devices/pynq"
-            assert not device.program(design)
+    root = make_zynq_root(bench.folder / "other")
+    config = bench.folder / "other.yaml"
+    config.write_text(f"devices: [{{driver: zynq, name: another, sys_root: {root}}}]\n")
+    words = ["-m", "device_agents", "--tracker", bench.tracker.address, "--config", str(config)]
+    words += ["--state-dir", str(bench.folder / "other-agent")]
+    other = Server(words, "agent", bench.folder / "other.log").start()
+    try:
+        with bench.connect() as client:
+            with client.acquire("name=pynq") as device:
+                device.program(design)
+            held = f"bitstream={digest_of(design)}"
+            eventually_sync(lambda: {d.bitstream_digest for d in client.snapshot().devices} == {digest_of(design), ""})
+            with client.acquire("kind=zynq", prefer=held) as first, client.acquire("kind=zynq", prefer=held) as second:
+                assert [first.name, second.name] == ["devices/pynq", "devices/another"]
+                assert not first.program(design)
+    finally:
+        other.stop()
