@@ -50,12 +50,21 @@ def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _imported(content: bytes, path: Path) -> Iterator[str]:
     """Yield what a file imports anywhere in it. "from a import b" may name a module or something in one: both."""
-    for node in ast.walk(ast.parse(content, str(path))):
+    for node in _run_nodes(ast.parse(content, str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes but those below `if TYPE_CHECKING`, which never run."""
+    yield tree
+    is_for_types = isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING"
+    if not is_for_types:
+        for child in ast.iter_child_nodes(tree):
+            yield from _run_nodes(child)
 
 
 def _file_of(module: str) -> Path | None:

@@ -1,0 +1,182 @@
+"""What bundles are made of, as far as that needs no download."""
+
+from __future__ import annotations
+
+import errno
+import json
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cross import bundle
+from cross.bundle_code import code_files
+from cross.bundle_wheels import Platform, kept_files, needed_libc, requirements
+from fleet.errors import ConfigError
+from fleet.tvm_versions import KNOWN_PAIRS
+
+
+def test_two_bundles_of_the_same_input_are_the_same_bytes(tmp_path: Path) -> None:
+    """In whatever order the files come, whoever packs them, and whenever."""
+    files = {"run": b"#!/bin/sh\n", "lib/b.py": b"b = 1\n", "lib/a/__init__.py": b"", "lib/a/x.so": b"\x7fELF"}
+
+    bundle._pack(files, tmp_path / "one.tar.xz")
+    bundle._pack(dict(reversed(files.items())), tmp_path / "two.tar.xz")
+
+    assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
+
+
+def test_what_is_unpacked_can_be_started(tmp_path: Path) -> None:
+    """Folders come before what is in them; the script is executable; nothing belongs to anybody."""
+    bundle._pack({"run": b"#!/bin/sh\n", "lib/a/b.py": b""}, tmp_path / "made.tar.xz")
+
+    with tarfile.open(tmp_path / "made.tar.xz") as archive:
+        members = {member.name: member for member in archive.getmembers()}
+
+    assert list(members)[:3] == ["fleet-agent", "fleet-agent/lib", "fleet-agent/lib/a"]
+    assert members["fleet-agent/run"].mode == 0o755
+    assert {(member.uid, member.gid, member.uname) for member in members.values()} == {(0, 0, "")}
+
+
+@pytest.mark.slow
+def test_our_code_is_all_that_an_agent_imports_and_no_more() -> None:
+    """Also what it imports inside functions, and the board descriptions; neither compiler nor command line."""
+    files = code_files()
+
+    for wanted in (
+        "device_agents/__main__.py",
+        "device_agents/warm.py",
+        "fleet/__init__.py",
+        "fleet/rpc.py",
+        "fleet/v1/__init__.py",
+        "fleet/v1/session_service_pb2.py",
+        "fleet/tracker/discovery.py",
+        "cross/boards.py",
+        "cross/board_files/raspberry_pi.yaml",
+    ):
+        assert wanted in files
+    assert not [
+        name for name in files if name.startswith(("fleet/cli/", "fleet/client/", "fleet/optimizer/", "fleet/library/"))
+    ]
+    assert "cross/build.py" not in files
+    assert sum(map(len, files.values())) < 3_000_000
+
+
+def test_a_board_without_wheels_takes_packages_from_its_system() -> None:
+    """On 32-bit ARM only what is pure Python comes along."""
+    names = {wish.partition("==")[0] for wish in requirements(Platform(machine="armv7l"))}
+
+    assert names == {"protobuf", "typing_extensions"}
+
+
+def test_the_versions_are_the_tested_ones() -> None:
+    """The exact pair of TVM and tvm-ffi; numpy only when asked for."""
+    wishes = requirements(Platform(machine="aarch64"))
+    tvm, ffi = list(KNOWN_PAIRS.items())[-1]
+
+    assert {f"apache-tvm=={tvm}", f"apache-tvm-ffi=={ffi}"} <= set(wishes)
+    assert not [wish for wish in wishes if wish.startswith("numpy")]
+    assert [wish for wish in requirements(Platform(machine="aarch64"), ["numpy"]) if wish.startswith("numpy==")]
+    with pytest.raises(ConfigError, match="nosuch is not installed here"):
+        requirements(Platform(machine="aarch64"), ["nosuch"])
+
+
+def test_a_platform_takes_every_older_libc() -> None:
+    """pip has to be told each of them."""
+    tags = Platform(machine="aarch64", libc="2.19").tags
+
+    assert tags == [
+        "manylinux_2_19_aarch64",
+        "manylinux_2_18_aarch64",
+        "manylinux_2_17_aarch64",
+        "manylinux2014_aarch64",
+    ]
+
+
+def test_the_bundle_needs_what_its_most_demanding_wheel_needs() -> None:
+    """A wheel that names several takes the oldest of them."""
+    wheels = [
+        Path("grpcio-1.85.1-cp311-cp311-manylinux2014_aarch64.manylinux_2_17_aarch64.whl"),
+        Path("apache_tvm_ffi-0.1.14-cp311-cp311-manylinux_2_24_aarch64.manylinux_2_28_aarch64.whl"),
+        Path("ifaddr-0.2.0-py3-none-any.whl"),
+    ]
+
+    assert needed_libc(wheels) == "2.24"
+
+
+def test_of_tvm_only_the_runtime_is_kept(tmp_path: Path) -> None:
+    """The compiler is 95 of its 100 MB."""
+    wheel = tmp_path / "apache_tvm-0.27.0.post1-py3-none-manylinux_2_28_aarch64.whl"
+    inside = ("tvm/__init__.py", "tvm/lib/libtvm_compiler.so", "tvm/lib/libtvm_runtime.so")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in (*inside, "apache_tvm-0.27.0.post1.dist-info/METADATA", "apache_tvm-0.27.0.post1.dist-info/RECORD"):
+            archive.writestr(name, "x")
+
+    kept = [name for name, _ in kept_files(wheel)]
+
+    assert kept == ["apache_tvm-0.27.0.post1.dist-info/METADATA", "tvm/lib/libtvm_runtime.so"]
+
+
+@pytest.mark.parametrize(
+    ("board", "options", "said"),
+    [
+        ("rpi4-65", {}, "did you mean 'rpi4-64'"),
+        ("rpi4-64", {"python": "3.10"}, "the agent needs Python 3.11 or newer"),
+        ("rpi4-64", {"python": "three"}, "expected a version with two numbers"),
+        ("rpi4-64", {"libc": "2"}, "--libc 2: expected a version with two numbers"),
+    ],
+)
+def test_a_bundle_that_cannot_be_is_refused(board: str, options: dict[str, str], said: str) -> None:
+    """Before anything is downloaded."""
+    with pytest.raises(ConfigError, match=said):
+        bundle.wish_for(board, **options)
+
+
+def test_every_board_that_is_listed_has_a_platform() -> None:
+    """With the C library and the machine of its description."""
+    for name in bundle.known_boards():
+        wish = bundle.wish_for(name)
+
+        assert wish.platform.machine in bundle.MACHINES
+        assert int(wish.platform.libc.split(".")[1]) >= 17
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the cache nor where the archive was wanted."""
+    monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(bundle, "fetch", lambda *_: [])
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lzma.LZMAFile, "write", full)
+
+    with pytest.raises(ConfigError, match=r"no space for the bundle in .*: No space left on device; free 300 MB there"):
+        bundle.make_bundle(bundle.wish_for("x86_64"), lambda _: None)
+
+    assert list((tmp_path / "cache/bundles").iterdir()) == []
+
+
+def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """With what it takes and what is free."""
+    path = tmp_path / "made.tar.xz"
+    path.write_bytes(b"x")
+    made = bundle.Bundle(
+        path=path, digest="sha256:0", platform=Platform(machine="aarch64"), size_bytes=10**18, unpacked_bytes=10**18
+    )
+
+    with pytest.raises(ConfigError, match="takes 1000000000000 MB and"):
+        bundle.save(made, tmp_path / "agent.tar.xz")
+
+    assert [each.name for each in tmp_path.iterdir()] == ["made.tar.xz"]
+
+
+def test_a_bundle_says_what_it_is_for() -> None:
+    """What the start script checks, and what a second deployment compares."""
+    content = json.loads(bundle._described(bundle.wish_for("rpi2-32"), [], "abc"))
+
+    assert (content["machine"], content["python"], content["digest"]) == ("armv7l", "3.11", "sha256:abc")
+    assert content["from_system"]["grpc"] == "python3-grpcio"
