@@ -16,6 +16,7 @@ from fleet.artifacts import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.model import Model, bundled_model, load_model
+from fleet.workloads.plain_names import use_plain_names
 from fleet.workloads.workload import Workload, module_of, workload_of
 
 __all__ = ["Model", "Workload", "bundled_model", "compile_model", "extract", "load_model", "module_of", "workload_of"]
@@ -90,6 +91,7 @@ def _imported(model: Model) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
     proto = onnx.load_from_string(model.onnx_bytes)
+    use_plain_names(proto)
     try:
         return from_onnx(proto)
     except Exception as error:

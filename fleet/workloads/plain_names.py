@@ -1,0 +1,47 @@
+"""Gives the inputs of an ONNX model names that are identifiers.
+
+TVM carries them into the kernels that it writes. In LLVM's code any name will do; in the sources of OpenCL and CUDA
+"gpu_0/data_0" is a division.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+
+def use_plain_names(proto: Any) -> None:
+    """Rename the inputs of a model whose names are no identifiers, in place."""
+    taken = {name for node in _nodes(proto.graph) for name in (*node.input, *node.output)}
+    taken.update(value.name for value in (*proto.graph.input, *proto.graph.initializer))
+    renamed: dict[str, str] = {}
+    for value in proto.graph.input:
+        if not value.name.isidentifier() or not value.name.isascii():
+            plain = _free(value.name, taken)
+            taken.add(plain)
+            renamed[value.name] = plain
+            value.name = plain
+    for node in _nodes(proto.graph) if renamed else ():
+        for index, name in enumerate(node.input):
+            node.input[index] = renamed.get(name, name)
+    for output in proto.graph.output:
+        output.name = renamed.get(output.name, output.name)
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Return the nodes of a graph and of the graphs within it, the bodies of If and Loop."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    base = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    base = base if re.match(r"[A-Za-z]", base) else f"input_{base}"
+    candidate, count = base, 1
+    while candidate in taken:
+        candidate, count = f"{base}_{count}", count + 1
+    return candidate
