@@ -136,6 +136,8 @@ def tune(
         console.print(render_report(report))
         console.print(records_line(report), soft_wrap=True, highlight=False)
     if report.model is not None and not report.model.is_right:
+        if not report.model.reference:
+            raise FleetError(report.model.message)
         raise FleetError(
             f"the tuned model computes something else than {report.model.reference}: {report.model.message}"
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cross.targets import parse_target
 from fleet.artifacts import Artifact
 from fleet.errors import MeasurementError
 from fleet.measuring import Evaluator, ModuleKind, Trial
@@ -45,7 +47,7 @@ async def run_model(
 
     Args:
         schedules: trace JSON by structural hash; workloads without one stay unscheduled.
-        threads: what ONNX Runtime may use; the device's core count.
+        threads: the device's core count; what ONNX Runtime may use where the device is a processor, else it may use all.
         is_local: the device is this machine, so that ONNX Runtime's time here compares with the device's.
     """
     say("compiling the whole model, untuned and tuned")
@@ -64,7 +66,12 @@ async def run_model(
         except MeasurementError as error:
             return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
         reference = await _in_pool(
-            pool, reference_outputs, model, inputs, threads=threads, repeat=_REFERENCE_RUNS if is_local else 0
+            pool,
+            reference_outputs,
+            model,
+            inputs,
+            threads=threads if parse_target(target_json)["kind"] == "llvm" else os.cpu_count() or 1,
+            repeat=_REFERENCE_RUNS if is_local else 0,
         )
     expected = list(reference.outputs) if reference is not None else untuned_outputs
     mismatch = compare(outputs, expected)
