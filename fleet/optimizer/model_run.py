@@ -47,7 +47,7 @@ async def run_model(
 
     Args:
         schedules: trace JSON by structural hash; workloads without one stay unscheduled.
-        threads: the device's core count; what ONNX Runtime may use where the device is a processor, else it may use all.
+        threads: the device's core count; what ONNX Runtime may use where the device is a processor; else all.
         is_local: the device is this machine, so that ONNX Runtime's time here compares with the device's.
     """
     say("compiling the whole model, untuned and tuned")
