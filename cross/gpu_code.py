@@ -76,7 +76,7 @@ def packer(target_json: str) -> Callable[[Any, bool, str, str], str] | None:
 
         blob = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(library).numpy().tobytes()
         blob = replace_code(blob, "cuda", lambda entry: _with_cubin(entry, _sources(library), arch))
-        host = library.get_function("_get_target_string")()
+        host = _host_target(library)
         path = Path(workspace_dir) / f"{prefix}devc.o"
         tvm_ffi.get_global_func("codegen.codegen_blob")(blob, is_system_lib, host, prefix).write_to_file(str(path))
         return str(path)
@@ -147,10 +147,23 @@ def _with_cubin(entry: bytes, sources: list[bytes], arch: str) -> bytes:
     return _packed(b"cubin") + table + _packed(cuda_code.compile_cubin(source.decode(), arch))
 
 
+def _host_target(library: Any) -> str:
+    """Return the target of the first host module: the library itself, or deep in one that only holds others."""
+    for module in _all_modules(library):
+        if module.kind == "llvm":
+            return str(module.get_function("_get_target_string")())
+    raise BuildError("TVM made no code for the host that launches the kernels")
+
+
+def _all_modules(library: Any) -> Iterator[Any]:
+    yield library
+    for imported in library.imports:
+        yield from _all_modules(imported)
+
+
 def _sources(library: Any) -> list[bytes]:
     """Return the source of every CUDA module that the library imports, however deep."""
-    own = [library.inspect_source("cuda").encode()] if library.kind == "cuda" else []
-    return own + [source for imported in library.imports for source in _sources(imported)]
+    return [module.inspect_source("cuda").encode() for module in _all_modules(library) if module.kind == "cuda"]
 
 
 def _number(content: bytes, position: int) -> int:

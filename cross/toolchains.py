@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ from pathlib import Path
 
 from cross.targets import architecture, triple
 from fleet.config import parse, read_yaml
-from fleet.elf import arm_float_abi, read_header
+from fleet.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.errors import BuildError, ConfigError
 
 _LINK_TIMEOUT_SEC = 60.0
@@ -42,6 +43,12 @@ _LLD_EMULATION = {
     "riscv64": "elf64lriscv",
 }
 _ZIG_ARCH = {"armv7l": "arm"}
+_BIONIC = re.compile(
+    r"mem(cpy|move|set|cmp)|malloc|calloc|free|abort|str(len|cmp)|__stack_chk_fail|__errno|"
+    r"(a?(sin|cos|tan)h?|atan2|exp2?|exp10|expm1|log(2|10|1p)?|pow|sqrt|cbrt|erfc?|[lt]gamma|floor|ceil|round|roundeven|"
+    r"rint|nearbyint|trunc|fabs|fmod|fma|fmin|fmax|hypot|ldexp|frexp|copysign|nextafter|remainder)[fl]?"
+)
+"""Names in Android's libc and libm that generated code asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,8 @@ def check_linked(library: bytes, target_json: str, linker: Linker) -> None:
         raise BuildError(f"the linker {linker.name} made {made} when asked for {arch}; name another with --linker")
     if arch == "armv7l" and arm_float_abi(library) == "soft":
         raise BuildError(f"the linker {linker.name} made a soft-float library; name another with --linker")
+    if platform_of(target_json) == "android":
+        _check_android_symbols(undefined_symbols(library))
 
 
 def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
@@ -123,6 +132,16 @@ def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
     if done.returncode != 0:
         last = "\n".join(list(dict.fromkeys(done.stderr.strip().splitlines()))[-_STDERR_LINES:])
         raise BuildError(f"{shlex.join(command)} exited with {done.returncode}:\n{last}")
+
+
+def _check_android_symbols(undefined: frozenset[str]) -> None:
+    """Refuse what a phone's linker would refuse: it has the C library's names and TVM's, and no compiler's helpers."""
+    unknown = [name for name in undefined if not name.startswith("TVM") and not _BIONIC.fullmatch(name)]
+    if unknown:
+        raise BuildError(
+            f"the library needs {', '.join(sorted(unknown))}, which Android does not have; link it with the NDK's "
+            "clang: --linker .../toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang"
+        )
 
 
 def _named(command_line: str, where: str) -> Linker:

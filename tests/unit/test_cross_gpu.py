@@ -18,6 +18,7 @@ from cross.toolchains import find_linker
 from fleet.artifacts import Artifact, elf_machine
 from fleet.errors import BuildError, ConfigError
 from fleet.workloads.default_schedule import default_schedule
+from fleet.workloads.extract import compile_model, load_model
 
 slow = pytest.mark.slow
 
@@ -147,6 +148,30 @@ def test_opencl_artifacts_hold_source(host: dict[str, Any] | None, tmp_path: Pat
     assert b"__kernel void main_kernel" in artifact.path.read_bytes()
     assert elf_machine(artifact.path.read_bytes()[:20]) == ("aarch64" if host else "x86_64")
     assert artifact.linker == find_linker(json.dumps(target)).name
+
+
+@slow
+@pytest.mark.parametrize(("board_name", "mark"), [("sm_90", b"cubin"), ("gfx90a", b"hsaco")])
+def test_models_hold_compiled_kernels_too(board_name: str, mark: bytes, tmp_path: Path) -> None:
+    """The executable of the Relax VM imports host code, which imports kernels: these are found however deep."""
+    import numpy as np
+    import onnx
+
+    def value(name: str) -> Any:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [32, 32])
+
+    weights = onnx.numpy_helper.from_array(np.ones((32, 32), "float32"), "w")
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"]), onnx.helper.make_node("Relu", ["y"], ["z"])]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x")], [value("z")], [weights])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)]), str(tmp_path / "m.onnx"))
+
+    model = load_model(tmp_path / "m.onnx")
+    artifact = compile_model(model, find_board(board_name).target_json, {}, tmp_path)
+
+    content = artifact.path.read_bytes()
+    assert mark in content
+    code = code_in(content[content.index(mark) :])
+    assert board_name in (cuda_code.cubin_architecture(code), rocm_code.code_architecture(code))
 
 
 @slow

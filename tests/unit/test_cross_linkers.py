@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cross.boards import find_board
+from cross.build import build
 from cross.link_check import BOARDS
 from cross.toolchains import Linker, check_linked, find_linker, find_linkers, link
 from fleet.elf import arm_float_abi, read_header, undefined_symbols
@@ -113,6 +114,26 @@ def test_a_linker_for_another_machine_is_caught(tmp_path: Path) -> None:
 
     with pytest.raises(BuildError, match="made aarch64 when asked for x86_64; name another with --linker"):
         check_linked(library, TARGETS["x86_64"], linker)
+
+
+@pytest.mark.slow
+def test_what_a_phone_has_not_got_is_caught(tmp_path: Path) -> None:
+    """A helper of the compiler's library would only be missed on the phone; the NDK's clang brings it along."""
+    import tvm
+    from tvm import te
+
+    values = te.placeholder((8,), name="A", dtype="bfloat16")
+    program = te.create_prim_func([values, te.compute((8,), lambda i: values[i] + values[i], name="B")])
+    called = te.create_prim_func(
+        [
+            (numbers := te.placeholder((8,), name="A")),
+            te.compute((8,), lambda i: tvm.tirx.call_pure_extern("float32", "__helper3", numbers[i]), name="B"),
+        ]
+    )
+
+    assert build(program, TARGETS["android"], tmp_path).path.exists()
+    with pytest.raises(BuildError, match="needs __helper3, which Android does not have; link it with the NDK"):
+        build(called, TARGETS["android"], tmp_path)
 
 
 def test_android_never_takes_a_compiler_for_another_c_library() -> None:
