@@ -10,7 +10,7 @@ import fleet.aio
 from cross.targets import host_target_json
 from device_agents.agent import Agent, Place
 from device_agents.config import make_drivers, parse_config
-from fleet.errors import MeasurementError
+from fleet.errors import InvalidRequest, MeasurementError
 from fleet.testing import serve_tracker
 from tests.emulated.fabric import bitstream, emulated_fabric
 from tests.emulated.fabric_session import TILES, build_tilings, program, run, use_a_board
@@ -45,5 +45,10 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
                     assert not await program(device, "gemm_i8", tmp_path)
                     await run(device, artifacts[TILES[0]])
                     await program(device, "gemm_i8_relu", tmp_path)
+                    wrong = tmp_path / "wrong.yaml"
+                    wrong.write_text("name: gemm_i8\nclock: 1\n")
+                    with pytest.raises(InvalidRequest, match="registers: unknown key 'clock'; did you mean 'clock_hz'"):
+                        await device.program(bitstream("gemm_i8", tmp_path), registers=wrong)
+                    assert fabric.design == "gemm_i8_relu"
 
                 await use_a_board(client, "kind=zynq", artifacts, tmp_path)
