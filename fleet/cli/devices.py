@@ -138,6 +138,7 @@ def _details(device: device_pb2.Device, now_sec: float) -> Table:
         "memory": words.size(inventory.memory_bytes),
         "tvm": inventory.tvm_version or "-",
         "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
+        **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
         "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
         **_readings(telemetry),
         "last error": telemetry.last_error or "-",

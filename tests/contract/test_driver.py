@@ -26,6 +26,7 @@ from tests.contract import fake_nvml
 from tests.contract.amd_cards import put_card
 from tests.contract.fake_nvml import playing
 from tests.emulated.pi_files import PI_4, put_files
+from tests.emulated.zynq_root import make_zynq_root
 
 DRIVERS = ["android", "cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_rpc", "zynq"]
 _GIB = 1024**3
@@ -51,6 +52,7 @@ NEEDED = {
     "raspberry_pi": "raspberry_pi_tree",
     "rocm": "amd_gpu",
     "tvm_rpc": "tvm_rpc_server",
+    "zynq": "zynq_tree",
 }
 """Fixtures that run what a driver needs, and give its settings."""
 
@@ -88,6 +90,11 @@ def amd_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture
 def raspberry_pi_tree(tmp_path: Path) -> dict[str, Any]:
     return {"sys_root": str(put_files(tmp_path / "board", PI_4))}
+
+
+@pytest.fixture
+def zynq_tree(tmp_path: Path) -> dict[str, Any]:
+    return {"sys_root": str(make_zynq_root(tmp_path / "zynq")), "state_dir": str(tmp_path / "fabric")}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name == "android" else ()) for name in DRIVERS])
