@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,12 @@ GPU = dataclasses.replace(
     pci_address="0000:03:00.0",
 )
 NVIDIA = dataclasses.replace(GPU, name="Some GeForce", platform="NVIDIA CUDA")
+
+
+class NoStrays:
+    """Nothing was left behind."""
+
+    async def sweep(self) -> None: ...
 
 
 @pytest.fixture
@@ -112,6 +120,24 @@ def test_the_target_keeps_to_the_device(device: OpenClDevice, threads: int, shar
     assert (target["kind"], target["max_threads_per_block"], target["max_num_threads"]) == ("opencl", threads, threads)
     assert target["max_shared_memory_per_block"] == shared
     assert target["host"]["kind"] == "llvm"
+
+
+async def test_a_runtime_of_tvms_own_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a user built it, beside TVM's other libraries, nothing is compiled and the workers load that one."""
+    library = tmp_path / "lib" / "libtvm_runtime_opencl.so"
+    root_with(tmp_path, "lib/libtvm_runtime_opencl.so", "__init__.py")
+    spec = importlib.machinery.ModuleSpec("tvm", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: spec if name == "tvm" else real(name, *rest))
+    monkeypatch.setattr(opencl, "ensure_plugin", lambda: pytest.fail("compiled"))
+    driver = OpenClDriver("gpu", GPU, "here")
+
+    await driver.open(NoStrays())
+
+    assert driver.worker_spec().settings["library"] == str(library)
+    assert driver.inventory().facts["runtime"] == "TVM's own"
+    await driver.close()
 
 
 def test_a_gpus_readings_take_the_place_of_its_hosts(tmp_path: Path) -> None:
