@@ -63,6 +63,8 @@ from fleet.errors import ConfigError, InvalidRequest
 
 T = TypeVar("T")
 
+_MOST_VALUES = 10_000
+
 _STEPS: dict[str, type[Step]] = {"write": Write, "point": Point, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
 
 
@@ -95,6 +97,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is no YAML: {error}") from error
+    _check_size(content, where)
     document = parse(_Document, _mapping(content, where), where=where)
     description = Description(
         name=document.name,
@@ -105,7 +108,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
         buffers=_named(Buffer, document.buffers, f"{where}: buffers"),
         reset=_steps(document.reset, f"{where}: reset"),
         functions={
-            name: _function(values, f"{where}: functions: {name}") for name, values in document.functions.items()
+            str(name): _function(values, f"{where}: functions: {name}") for name, values in document.functions.items()
         },
     )
     check_description(description, where=where)
@@ -148,9 +151,23 @@ def _step(values: Any, where: str) -> Step:
 
 def _named(cls: type[T], entries: Mapping[str, Any], where: str) -> dict[str, T]:
     return {
-        name: parse(cls, _mapping(values, f"{where}: {name}"), where=f"{where}: {name}")
+        str(name): parse(cls, _mapping(values, f"{where}: {name}"), where=f"{where}: {name}")
         for name, values in entries.items()
     }
+
+
+def _check_size(content: Any, where: str) -> None:
+    """Refuse what a few lines of aliases make of themselves: they come from a peer."""
+    waiting, count = [content], 0
+    while waiting:
+        count += 1
+        if count > _MOST_VALUES:
+            raise ConfigError(f"{where}: more than {_MOST_VALUES} values, aliases included; describe less")
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
 
 
 def _mapping(values: Any, where: str) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -25,6 +26,7 @@ from fleet.errors import ConfigError
 MEMORY_ALIGNMENT = 64
 """Of buffers in memory: bursts of 16 words that start there cross no page."""
 
+_PAGE_BYTES = 4096
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -34,7 +36,7 @@ def check_description(description: Description, *, where: str) -> None:
     Raises:
         ConfigError: something in it cannot work.
     """
-    if description.clock_hz <= 0:
+    if not 0 < description.clock_hz < math.inf:
         raise ConfigError(f"{where}: clock_hz: expected a number above zero, found {description.clock_hz}")
     _check_window(description, where)
     _check_layout(description, where)
@@ -52,6 +54,8 @@ def _check_window(description: Description, where: str) -> None:
     window = description.window
     if (window.uio is None) == (window.mem is None):
         raise ConfigError(f"{where}: window: name either uio or mem")
+    if window.mem is not None and (window.mem < 0 or window.mem % _PAGE_BYTES):
+        raise ConfigError(f"{where}: window: mem: expected the start of a page of 4096 bytes, found {window.mem:#x}")
     if window.size_bytes <= 0 or window.size_bytes % WORD_BYTES:
         raise ConfigError(f"{where}: window: size_bytes: expected a multiple of 4, found {window.size_bytes}")
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from device_agents.fabric import parse_description
 from fleet.errors import ConfigError
@@ -53,6 +57,7 @@ def test_the_example_is_read() -> None:
     [
         ("clock_hz: 50_000_000", "clock_mhz: 50", "unknown key 'clock_mhz'; did you mean 'clock_hz'"),
         ("clock_hz: 50_000_000", "clock_hz: 0", "clock_hz: expected a number above zero"),
+        ("clock_hz: 50_000_000", "clock_hz: .nan", "clock_hz: expected a number above zero"),
         ("name: adder\n", "", "the key 'name' is missing"),
         ("{offset: 0, width: 2}", "{ofset: 0}", "unknown key 'ofset'; did you mean 'offset'"),
         ("{offset: 0, width: 2}", "{offset: 0, width: 33}", "width: expected 1 to 32 bits"),
@@ -63,6 +68,7 @@ def test_the_example_is_read() -> None:
         ("size_bytes: 256", "size_bytes: 0x1000", "buffers: in: ends at 0x1100, but the window has 0x1000"),
         ("uio: 0, ", "", "name either uio or mem"),
         ("uio: 0, ", "uio: 0, mem: 0x40000000, ", "name either uio or mem"),
+        ("uio: 0, ", "mem: 0x40000010, ", "mem: expected the start of a page"),
         ("access: ro", "access: r", "access: expected rw, ro or wo"),
         ("{write: count, value: n}", "{write: cuont, value: n}", "no register 'cuont'; did you mean 'count'"),
         ("{write: count, value: n}", "{write: sum, value: n}", "sum is read only"),
@@ -102,3 +108,49 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
 
     assert message in str(raised.value)
     assert str(raised.value).startswith("registers.yaml")
+
+
+def test_aliases_cannot_grow_without_bound() -> None:
+    """Ten lines that stand for a billion values cost the agent nothing."""
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10)
+    )
+    for text in (bomb, SMALL + "extra: &loop [*loop]\n"):
+        with pytest.raises(ConfigError, match="more than 10000 values"):
+            parse_description(text)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2**33),
+    st.floats(),
+    st.text(max_size=3),
+    st.just([]),
+    st.just({}),
+    st.just([{}]),
+)
+
+
+@given(data=st.data())
+def test_junk_anywhere_is_a_configuration_error(data: st.DataObject) -> None:
+    """One value of a good description replaced by anything: it is refused in words, or still good."""
+    document = yaml.safe_load(SMALL)
+    places = list(places_in(document))
+    container, key = data.draw(st.sampled_from(places))
+    container[key] = data.draw(JUNK)
+
+    message = "registers.yaml"
+    try:
+        parse_description(yaml.safe_dump(document))
+    except ConfigError as error:
+        message = str(error)
+    assert message.startswith("registers.yaml")
+
+
+def places_in(content: Any) -> Any:
+    """Yield container and key of every value in it."""
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in items:
+        yield content, key
+        yield from places_in(value)
