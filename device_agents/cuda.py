@@ -118,6 +118,10 @@ class CudaDriver(Driver):
         finally:
             nvml.close()
 
+    @property
+    def resource(self) -> str:
+        return f"cuda-{self._config.uuid}"
+
     async def open(self, sweeper: StraySweeper) -> None:
         try:
             await super().open(sweeper)

@@ -105,6 +105,10 @@ class RocmDriver(Driver):
     def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
         return [{"gpu": _key(gpu)} for gpu in list_gpus(root)]
 
+    @property
+    def resource(self) -> str:
+        return f"rocm-{self._config.gpu}"
+
     async def open(self, sweeper: StraySweeper) -> None:
         await super().open(sweeper)
         self._runtime_fault = await why_not(self._libraries(), _REMEDIES)

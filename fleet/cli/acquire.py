@@ -51,14 +51,13 @@ def acquire(
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
     """
     console = options.stderr()
-    shown = ""
+    tell = options.waiting_printer(selector)
+    has_waited = False
 
     def on_queued(request: lease_pb2.PendingRequest) -> None:
-        nonlocal shown
-        text = f"waiting for {selector}: {_place(request.position)}; {request.reason or 'no reason given'}"
-        if text != shown:
-            shown = text
-            console.print(text, markup=False)
+        nonlocal has_waited
+        has_waited = True
+        tell(request)
 
     async def work() -> int:
         address = options.tracker_address(ctx, tracker)
@@ -74,7 +73,7 @@ def acquire(
                 purpose=shlex.join(command)[:200],
                 on_queued=on_queued,
             ) as device:
-                if shown:
+                if has_waited:
                     console.print(f"got {device.name}", markup=False)
                 return await run_holding(device, client.address, command)
 
@@ -83,7 +82,3 @@ def acquire(
     except asyncio.CancelledError:
         raise typer.Exit(143) from None
     raise typer.Exit(code)
-
-
-def _place(position: int) -> str:
-    return "next in the queue" if position == 0 else f"{position} before us"

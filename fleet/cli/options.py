@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,6 +13,8 @@ import typer
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from rich.console import Console
+
+from fleet.v1 import lease_pb2
 
 T = TypeVar("T")
 
@@ -66,6 +68,22 @@ def message_dict(message: Message) -> dict[str, Any]:
 def stderr() -> Console:
     """Where messages for people go; data goes to stdout."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def waiting_printer(what: str) -> Callable[[lease_pb2.PendingRequest], None]:
+    """Return what tells on stderr, whenever it changes, that a request for a device waits, and why."""
+    console = stderr()
+    shown = ""
+
+    def on_queued(request: lease_pb2.PendingRequest) -> None:
+        nonlocal shown
+        place = "next in the queue" if request.position == 0 else f"{request.position} before us"
+        text = f"waiting for {what}: {place}; {request.reason or 'no reason given'}"
+        if text != shown:
+            shown = text
+            console.print(text, markup=False)
+
+    return on_queued
 
 
 def cancel_on(*numbers: signal.Signals) -> None:

@@ -52,6 +52,7 @@ WaitOption = Annotated[
 ]
 
 ArgumentValue = TensorSpec | int | float
+_LOCAL_WAIT_SEC = 15.0
 _TENSOR = re.compile(r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<shape>[\d,\s]*)\](?P<out>:out)?")
 
 
@@ -101,10 +102,12 @@ async def leased_device(wish: Wish) -> AsyncGenerator[Device, None]:
         async with held.held_device() as device:
             yield device
         return
-    selector = wish.selector or "cpu"
+    selector, wait_timeout_sec = wish.selector or "cpu", wish.wait_timeout_sec
     async with contextlib.AsyncExitStack() as stack:
         address = wish.tracker
         if address is None:
+            # Nobody else holds a device of this fleet: one that is not free soon is faulted, and the error says how.
+            wait_timeout_sec = wait_timeout_sec or _LOCAL_WAIT_SEC
             options.stderr().print("starting a tracker and an agent for this machine", style="dim")
             local = LocalFleet(agent_args=agent_args_for(selector))
             address = (await stack.enter_async_context(local)).address
@@ -112,7 +115,12 @@ async def leased_device(wish: Wish) -> AsyncGenerator[Device, None]:
             fleet.aio.connect(address, connect_timeout_sec=wish.connect_timeout_sec)
         )
         yield await stack.enter_async_context(
-            client.acquire(selector, wait_timeout_sec=wish.wait_timeout_sec, purpose=wish.purpose)
+            client.acquire(
+                selector,
+                wait_timeout_sec=wait_timeout_sec,
+                purpose=wish.purpose,
+                on_queued=options.waiting_printer(selector),
+            )
         )
 
 
