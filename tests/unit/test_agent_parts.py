@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,17 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
     assert 100_000 <= size < 300_000
     assert count_files(str(tmp_path / "gone"), at_most=100) == (0, 0)
     assert count_files(str(tmp_path), at_most=1)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cpus": "fast"}, "devices[0]: cpus: expected all, big, little, or numbers"),
+        ({"reference_limit": 1}, "devices[0]: reference_limit: expected a number above 1, found 1"),
+        ({"threads": 0}, "devices[0]: threads: expected a number above zero, found 0"),
+    ],
+)
+def test_a_cpu_device_that_no_machine_can_be_is_refused(settings: dict[str, object], message: str) -> None:
+    """At the start, with the key."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_drivers(parse_config({"devices": [{"driver": "cpu", **settings}]}))
