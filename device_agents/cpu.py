@@ -45,6 +45,18 @@ class CpuConfig:
     sys_root: Path = Path("/")
     """Where /proc and /sys are found; tests bring recorded trees."""
 
+    def check(self, where: str) -> None:
+        """Refuse values that no machine can have.
+
+        Raises:
+            ConfigError: the key and what it may be.
+        """
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
+        if self.reference_limit <= 1:
+            raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {self.reference_limit:g}")
+        check_setting(self.cpus, where=where)
+
 
 class CpuDriver(Driver):
     """This machine's CPU."""
@@ -67,11 +79,7 @@ class CpuDriver(Driver):
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
         config = parse(CpuConfig, values, where=where)
-        if config.threads is not None and config.threads < 1:
-            raise ConfigError(f"{where}: threads: expected a number above zero, found {config.threads}")
-        if config.reference_limit <= 1:
-            raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {config.reference_limit:g}")
-        check_setting(config.cpus, where=where)
+        config.check(where)
         return [cls(config.name or f"{host_name}-cpu", config, host_name)]
 
     @classmethod

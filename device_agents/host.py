@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.machine import machine_fingerprint
+from fleet.machine import architecture, machine_fingerprint
 
 ARM_CORES = {
     ("0x41", "0xd03"): "cortex-a53",
@@ -117,7 +116,7 @@ class Host:
 
 def read_host(root: Path = Path("/"), *, arch: str | None = None, usable_cpus: set[int] | None = None) -> Host:
     """Read a machine from its /proc and /sys below `root`; arch and usable CPUs are this process's unless given."""
-    arch = arch or platform.machine()
+    arch = arch or architecture()
     cpuinfo = _read(root / "proc/cpuinfo")
     usable = usable_cpus if usable_cpus is not None else own_cpus()
     features = frozenset(_field(cpuinfo, "flags", "Features").split())

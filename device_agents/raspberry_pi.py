@@ -14,8 +14,6 @@ https://www.raspberrypi.com/documentation/computers/os.html#get_throttled.
 from __future__ import annotations
 
 import json
-import platform
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +22,11 @@ from typing import Any, Self
 from cross.boards import Board, Found, match, refine
 from device_agents.cpu import CpuConfig, CpuDriver
 from device_agents.driver import Health
-from device_agents.host import read_host
+from device_agents.host import own_cpus, read_host
 from device_agents.raspberry_pi_throttling import Throttling
 from fleet.config import parse
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import DeviceError
+from fleet.machine import architecture
 from fleet.v1 import device_pb2
 
 _TREES = ("proc/device-tree", "sys/firmware/devicetree/base")
@@ -57,8 +56,7 @@ class RaspberryPiDriver(CpuDriver):
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
         config = parse(RaspberryPiConfig, values, where=where)
-        if config.threads is not None and config.threads < 1:
-            raise ConfigError(f"{where}: threads: expected a number above zero, found {config.threads}")
+        config.check(where)
         return [cls(config.name or f"{host_name}-pi", config, host_name)]
 
     @classmethod
@@ -76,7 +74,7 @@ class RaspberryPiDriver(CpuDriver):
         if _MAKER not in model:
             said = f"its device tree says {model!r}" if model else "it has no device tree that names a model"
             raise DeviceError(f"{self.name}: this machine is no Raspberry Pi: {said}; use the driver cpu")
-        self._host = read_host(self._config.sys_root, arch=_arch())
+        self._host = read_host(self._config.sys_root, arch=_arch(), usable_cpus=set(self.cpus) or own_cpus())
         self._board = match(Found(kind=self.kind, arch=self._host.arch, model=model))
         self._throttling.open()
 
@@ -102,12 +100,9 @@ class RaspberryPiDriver(CpuDriver):
 
 
 def _arch() -> str:
-    """Return what programs here are built for: a 64-bit kernel often runs a 32-bit system on a Pi."""
-    if struct.calcsize("P") == 4:
-        return "armv7l"
-    machine = platform.machine()
-    # On any other machine only a recorded tree gets this far.
-    return machine if machine in ("aarch64", "armv7l") else "aarch64"
+    """Return the architecture of this process; on a machine of any other kind only a recorded tree gets this far."""
+    here = architecture()
+    return here if here in ("aarch64", "armv7l") else "aarch64"
 
 
 def _model(root: Path) -> str:

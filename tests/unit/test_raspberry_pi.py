@@ -11,6 +11,7 @@ from device_agents.raspberry_pi import RaspberryPiDriver
 from device_agents.raspberry_pi_throttling import Throttling, reasons_in
 from device_agents.registry import find_devices
 from fleet.errors import DeviceError
+from fleet.machine import architecture
 from tests.emulated.pi_files import PI_4, pi_files, put_files
 
 _WORD = "sys/devices/platform/soc/soc:firmware/get_throttled"
@@ -130,3 +131,20 @@ async def test_a_machine_that_is_no_pi_is_refused_by_name(tmp_path: Path) -> Non
 
     with pytest.raises(DeviceError, match="no Raspberry Pi: its device tree says 'Hardkernel ODROID-N2'"):
         await _opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machine", "pointer_bytes", "said"),
+    [("aarch64", 8, "aarch64"), ("aarch64", 4, "armv7l"), ("armv8l", 4, "armv7l"), ("armv7l", 4, "armv7l")],
+)
+def test_a_32_bit_system_on_a_64_bit_kernel_is_a_32_bit_machine(machine: str, pointer_bytes: int, said: str) -> None:
+    """Raspberry Pi OS runs so: 64-bit kernels would have to be told apart from what they run."""
+    assert said == architecture(machine, pointer_bytes)
+
+
+async def test_kernels_can_be_kept_on_some_cores(tmp_path: Path) -> None:
+    """As on any CPU: the worker is pinned, and the target counts these cores only."""
+    driver = await _opened(put_files(tmp_path, PI_4), cpus=[0])
+
+    assert driver.worker_spec().cpus == (0,)
+    assert json.loads(driver.inventory().target_json)["num-cores"] == 1
