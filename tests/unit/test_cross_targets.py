@@ -81,7 +81,7 @@ def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, t
 
 def test_unknown_explicit_linker_is_a_config_error() -> None:
     """A linker that the user names and that is not there is not replaced in silence."""
-    with pytest.raises(ConfigError, match="'no-such-linker-here' .from --linker. is not on PATH"):
+    with pytest.raises(ConfigError, match=r"'no-such-linker-here' .from --linker. is not on PATH"):
         find_linker('{"kind": "llvm"}', "no-such-linker-here --fast")
 
 
