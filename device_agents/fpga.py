@@ -161,7 +161,11 @@ class FpgaManager:
             folder.mkdir()
         except OSError as error:
             raise ProgrammingFailed(_failed(folder, error.errno or 0)) from error
-        await self._write(folder / "path", overlay_file)
+        try:
+            await self._write(folder / "path", overlay_file)
+        finally:
+            with contextlib.suppress(OSError):
+                (self._firmware_dir / overlay_file).unlink()
         status = (folder / "status").read_text().strip()
         if status != "applied":
             raise ProgrammingFailed(f"the kernel did not apply the overlay (status: {status}); see dmesg")

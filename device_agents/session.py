@@ -176,6 +176,7 @@ class Session:
         watch.fill(measurement, rest)
         measurement.provenance.epoch = self.claims.epoch
         measurement.provenance.pinned_cpus.extend(self._pinned_cpus)
+        measurement.provenance.bitstream_digest = self.device.driver.bitstream_digest
         return measurement
 
     async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:

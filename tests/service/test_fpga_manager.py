@@ -14,6 +14,7 @@ from device_agents.fpga import FpgaManager
 from fleet.errors import ProgrammingFailed
 from fleet.testing import bitstreams, eventually
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
+from tests.emulated.overlays import overlays
 
 IMAGE = bitstreams.swap_words(bitstreams.make_words())
 
@@ -97,6 +98,36 @@ async def test_a_kernel_without_a_manager_says_what_it_needs(tmp_path: Path) -> 
     """A plain PC, or a kernel built without it."""
     with pytest.raises(ProgrammingFailed, match="CONFIG_FPGA"):
         await load(FpgaManager(tmp_path))
+
+
+async def test_without_the_attribute_an_overlay_programs_the_region(tmp_path: Path) -> None:
+    """One after the other, the earlier one taken off; what the kernel refuses is named here, too."""
+    root = tmp_path / "root"
+    with overlays(root) as applied:
+        manager = FpgaManager(root)
+        await load(manager)
+        await load(manager, b"\0" * 16, is_partial=True)
+
+        assert applied.read() == [
+            ("fleet", "/fpga-region", False, IMAGE),
+            ("fleet", "/fpga-region", True, b"\0" * 16),
+        ]
+        assert manager.state == "operating"
+        assert list((root / "lib/firmware").iterdir()) == []
+        with pytest.raises(
+            ProgrammingFailed, match=r"overlays/fleet/path failed with EINVAL, state 'write init error'"
+        ):
+            await load(manager, bitstreams.make_words())
+
+
+async def test_a_device_tree_without_a_region_cannot_take_an_overlay(tmp_path: Path) -> None:
+    """It names what is missing."""
+    root = tmp_path / "root"
+    with overlays(root):
+        (root / "sys/firmware/devicetree/base/fpga-region/compatible").unlink()
+
+        with pytest.raises(ProgrammingFailed, match="compatible with 'fpga-region'"):
+            await load(FpgaManager(root))
 
 
 async def test_a_mainline_kernel_without_overlays_says_so(tmp_path: Path) -> None:

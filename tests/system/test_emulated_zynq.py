@@ -196,6 +196,7 @@ def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
 
     np.testing.assert_array_equal(PRODUCT, product)
     assert timings[0].time_source == "cycles"
+    assert timings[0].provenance["bitstream_digest"] == digest_of(design)
     assert len({cycles for timing in timings for cycles in timing.run_cycles}) == 1
 
 
