@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build import build
+from cross.build import build, build_executable
 from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
 from cross.targets import host_target_json
 from device_agents.driver import WorkerSpec
@@ -81,17 +81,18 @@ class Workers:
         if self._worker is not None:
             await self._worker.kill()
 
-    async def measure(self, artifact: Artifact, **knobs: Any) -> measurement_pb2.Measurement:
-        request = measurement_pb2.MeasureRequest(
-            artifact_digest=artifact.digest, args=ARGUMENTS, evaluator=measurement_pb2.Evaluator(**knobs)
-        )
+    async def measure(
+        self, artifact: Artifact, how: dict[str, Any] | None = None, **knobs: Any
+    ) -> measurement_pb2.Measurement:
+        fields = {"args": ARGUMENTS, "evaluator": measurement_pb2.Evaluator(**knobs), **(how or {})}
+        request = measurement_pb2.MeasureRequest(artifact_digest=artifact.digest, **fields)
         order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(artifact.path))
         response = await self._worker.exchange(order.SerializeToString(), 60.0)
         measurement: measurement_pb2.Measurement = response.measurement
         return measurement
 
-    async def call(self, artifact: Artifact) -> session_service_pb2.CallResponse:
-        request = session_service_pb2.CallRequest(artifact_digest=artifact.digest, args=ARGUMENTS)
+    async def call(self, artifact: Artifact, **how: Any) -> session_service_pb2.CallResponse:
+        request = session_service_pb2.CallRequest(artifact_digest=artifact.digest, **{"args": ARGUMENTS, **how})
         order = worker_pb2.WorkerRequest(call=request, artifact_path=str(artifact.path))
         response: session_service_pb2.CallResponse = (await self._worker.exchange(order.SerializeToString(), 60.0)).call
         return response
@@ -153,6 +154,46 @@ async def test_operands_can_be_fetched_by_the_fabric(
     np.testing.assert_array_equal(PRODUCT, output(await workers.call(fetching)))
     alone, first, second = (list(measured.run_cycles) for measured in times)
     assert first == second > alone
+
+
+async def test_a_model_whose_operator_is_on_the_fabric_is_counted_too(
+    workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact], tmp_path: Path
+) -> None:
+    """A Relax executable that multiplies twice takes the cycles of two products."""
+    tile = TILES[2]
+    model = build_executable(compile_chain(tile), host_target_json(), tmp_path)
+    await workers.start(registers_yaml())
+    vm = {"args": ARGUMENTS[:2], "module_kind": measurement_pb2.MODULE_KIND_RELAX_VM}
+
+    called = await workers.call(model, **vm)
+    single = await workers.measure(artifacts[tile])
+    chained = await workers.measure(model, vm, repeat=2)
+
+    np.testing.assert_array_equal(PRODUCT, output(called))
+    second = np.frombuffer(called.outputs[1].content, np.int32).reshape(EXTENT, EXTENT)
+    np.testing.assert_array_equal(RIGHT.astype(np.int32) @ LEFT.astype(np.int32), second)
+    assert (chained.time_source, kind_of(chained)) == ("cycles", "UNSPECIFIED"), chained.error_message
+    assert list(chained.run_cycles) == [2 * single.run_cycles[0]] * 2
+
+
+def compile_chain(tile: Tile) -> Any:
+    """Return a Relax executable that computes A B and B A, each by the same tensorised function."""
+    import tvm
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    product = schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)["main"].with_attr("global_symbol", "product")
+    function = builder.add_func(product, "product")
+    left, right = (relax.Var(name, relax.TensorType((EXTENT, EXTENT), "int8")) for name in ("left", "right"))
+    result = relax.TensorType((EXTENT, EXTENT), "int32")
+    with builder.function("main", [left, right]):
+        with builder.dataflow():
+            both = [
+                builder.emit(relax.call_tir(function, operands, result)) for operands in ([left, right], [right, left])
+            ]
+            returned = builder.emit_output(relax.Tuple(both))
+        builder.emit_func_output(returned)
+    return tvm.compile(builder.get(), target="llvm")
 
 
 async def test_knobs_that_cannot_change_cycles_cost_nothing(
