@@ -69,7 +69,10 @@ class Finding:
 def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[Finding]:
     """Run all checks, or only those that take a moment."""
     quick: list[Callable[[], list[Finding]]] = [python, tvm_versions, packages, drivers, directories, multicast, load]
-    slow: list[Callable[[], list[Finding]]] = [tvm_runtime, linkers, gpu_compilers, lambda: tracker(tracker_address)]
+    slow: list[Callable[[], list[Finding]]] = [
+        *(tvm_runtime, linkers, gpu_compilers, opencl),
+        lambda: tracker(tracker_address),
+    ]
     return [finding for check in (quick if is_quick else quick + slow) for finding in check()]
 
 
@@ -141,6 +144,24 @@ def linkers() -> list[Finding]:
 def gpu_compilers() -> list[Finding]:
     """Check what code for GPUs can be built with."""
     return [_cuda_compilers(), _rocm_compiler()]
+
+
+def opencl() -> list[Finding]:
+    """Check which OpenCL devices there are, and that a runtime for them is there or compiles."""
+    from device_agents.opencl_build import ensure_plugin
+    from device_agents.opencl_devices import find_opencl_devices
+    from device_agents.opencl_loader import upstream_library
+
+    try:
+        found = find_opencl_devices()
+    except FleetError as error:
+        return [_finding("opencl", f"no devices: {error}")]
+    seen = ", ".join(f"{device.type} {device.name}" for device in found)
+    try:
+        runtime = upstream_library() or ensure_plugin()
+    except FleetError as error:
+        return [_finding("opencl", f"{seen}; no runtime for them", advice=str(error))]
+    return [_finding("opencl", f"{seen}, run by {runtime.name}")]
 
 
 def drivers() -> list[Finding]:
