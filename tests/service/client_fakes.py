@@ -137,6 +137,9 @@ class SmallTracker:
         yield fleet_service_pb2.WatchFleetResponse(snapshot=fleet_service_pb2.Snapshot(version=1))
         await asyncio.Event().wait()
 
+    async def get_history(self, request: Any, context: Any) -> fleet_service_pb2.GetHistoryResponse:
+        return fleet_service_pb2.GetHistoryResponse()
+
     def end(self, name: str, how: int, message: str = "") -> None:
         """Tell every client that a lease is over."""
         self.leases.pop(name, None)
