@@ -252,7 +252,7 @@ class Nvml:
             for event in self._waiting_events(events):
                 xid = int(event.eventData)
                 if xid in _SICK_XIDS:
-                    return f"{uuid}: Xid {xid}, {_SICK_XIDS[xid]}; reset the GPU (nvidia-smi -r) or the host"
+                    return f"{uuid}: Xid {xid}, {_SICK_XIDS[xid]}; reset the GPU or the host, then restart the agent"
         return ""
 
     def _waiting_events(self, events: Any) -> Iterator[Any]:
