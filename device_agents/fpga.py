@@ -95,14 +95,19 @@ class FpgaManager:
         return ""
 
     async def load(self, image: bytes, *, name: str, is_partial: bool, timeout_sec: float) -> None:
-        """Load a configuration and return when the fabric runs it.
+        """Load a configuration and return when the fabric runs it: `stage`, then `start`."""
+        await self.stage(image, name=name)
+        await self.start(name=name, is_partial=is_partial, timeout_sec=timeout_sec)
+
+    async def stage(self, image: bytes, *, name: str) -> None:
+        """Put a configuration where the kernel finds it. The fabric goes on with what it has.
 
         Args:
             image: as `bitstream.Bitstream.image`.
             name: of the file that the kernel reads; letters, digits, dashes.
 
         Raises:
-            ProgrammingFailed: it does not run; `state` tells what is left.
+            ProgrammingFailed: this process cannot program the fabric.
             DiskFull: no room for the file.
         """
         if self.is_hanging:
@@ -110,8 +115,15 @@ class FpgaManager:
         obstacle = self.obstacle()
         if obstacle:
             raise ProgrammingFailed(obstacle)
+        await asyncio.to_thread(self._put_firmware, f"{_FILE_PREFIX}{name}.bin", image)
+
+    async def start(self, *, name: str, is_partial: bool, timeout_sec: float) -> None:
+        """Load what was staged and return when the fabric runs it. Its file is gone afterwards.
+
+        Raises:
+            ProgrammingFailed: it does not run; `state` tells what is left.
+        """
         firmware = f"{_FILE_PREFIX}{name}.bin"
-        await asyncio.to_thread(self._put_firmware, firmware, image)
         try:
             async with asyncio.timeout(timeout_sec):
                 if self._has_firmware_attribute:

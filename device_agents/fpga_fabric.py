@@ -145,10 +145,12 @@ class Fabric:
             return True
 
     async def _load_new(self, layer: Layer, image: bytes, timeout_sec: float) -> None:
+        # What fails here leaves the fabric as it is: there is nothing to go back from.
+        await self._manager.stage(image, name=_file_name(layer))
         self._is_loaded = False
         self._save()
         try:
-            await self._load(layer, image, timeout_sec)
+            await self._manager.start(name=_file_name(layer), is_partial=layer.is_partial, timeout_sec=timeout_sec)
         except FleetError as error:
             logger.warning("programming failed", extra={"bitstream": layer.shown, "error": str(error)})
             raise ProgrammingFailed(f"{layer.shown} was not loaded: {error}. {await self._go_back()}") from error
@@ -167,7 +169,9 @@ class Fabric:
         try:
             for layer in self._layers:
                 image = await asyncio.to_thread(self._image_path(layer).read_bytes)
-                await self._load(layer, image, _TIMEOUT_SEC)
+                await self._manager.load(
+                    image, name=_file_name(layer), is_partial=layer.is_partial, timeout_sec=_TIMEOUT_SEC
+                )
         except (FleetError, OSError) as error:
             self._fault = (
                 f"programming failed, and so did going back to {self._layers[-1].shown}: {error}; "
@@ -178,10 +182,6 @@ class Fabric:
         self._fault = ""
         self._save()
         return f"The last good one, {self._layers[-1].shown}, was loaded again"
-
-    async def _load(self, layer: Layer, image: bytes, timeout_sec: float) -> None:
-        name = layer.digest.removeprefix("sha256:")[:16]
-        await self._manager.load(image, name=name, is_partial=layer.is_partial, timeout_sec=timeout_sec)
 
     def _holds(self, layer: Layer) -> bool:
         return (
@@ -221,6 +221,10 @@ class Fabric:
             with contextlib.suppress(OSError):
                 # What it says is no longer true.
                 (self._directory / "state.json").unlink()
+
+
+def _file_name(layer: Layer) -> str:
+    return layer.digest.removeprefix("sha256:")[:16]
 
 
 def _retrieve(task: asyncio.Task[bool]) -> None:

@@ -154,6 +154,24 @@ async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes,
     assert len(board.fabric.loaded) == 1
 
 
+async def test_a_board_that_cannot_even_begin_keeps_what_it_has(board: Board) -> None:
+    """No room for the kernel's file: one sentence, nothing reloaded, the board stays healthy."""
+    good, late = board.bitstream("good"), board.bitstream("late")
+    firmware = board.folder / "root/lib/firmware"
+    async with board.leased() as device:
+        await device.program(good)
+        firmware.rmdir()
+        firmware.write_text("in the way")
+        with pytest.raises(ProgrammingFailed, match=r"lib/firmware"):
+            await device.program(late)
+        firmware.unlink()
+        firmware.mkdir()
+
+        assert await device.program(good) is False
+        assert board.fabric.loaded == [image_of(good)]
+        assert await device.program(late) is True
+
+
 async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> None:
     """And going back loads both again, in order."""
     full, part, bad = board.bitstream("full"), board.bitstream("part"), board.bitstream("bad")
