@@ -62,6 +62,9 @@ class Seen:
     address: str
     """On which the board took our connection."""
 
+    is_foreign: bool
+    """Something else lies where the agent is to live."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -131,6 +134,7 @@ def look(place: Place) -> Seen:
         is_running=facts.get("running") == "yes",
         options=facts.get("options", ""),
         address=facts.get("address", ""),
+        is_foreign=facts.get("foreign") == "yes",
     )
 
 
@@ -159,11 +163,16 @@ def settled(place: Place, seen: Seen, how: Start) -> Place:
     """Return the place with an absolute directory: where ssh starts is not always home.
 
     Raises:
-        ConfigError: systemd is asked for and not there.
+        ConfigError: systemd is asked for and not there, or something else than an agent would be overwritten.
     """
     if how.with_systemd and not seen.has_systemd:
         raise ConfigError(f"{place.host} has no systemd for users; leave out --systemd")
-    return replace(place, directory=str(PurePosixPath(seen.home, place.directory)))
+    directory = PurePosixPath(seen.home, place.directory)
+    if ".." in directory.parts or directory in (home := PurePosixPath(seen.home), *home.parents) or seen.is_foreign:
+        raise ConfigError(
+            f"--dir {place.directory}: on {place.host} there is something else; name a folder that is the agent's alone"
+        )
+    return replace(place, directory=str(directory))
 
 
 def copy(place: Place, seen: Seen, bundle: Bundle) -> None:
@@ -181,7 +190,8 @@ def copy(place: Place, seen: Seen, bundle: Bundle) -> None:
         )
     target = f"{place.directory}.new"
     quoted = shlex.quote(target)
-    command = f"rm -rf {quoted} && mkdir -p {quoted} && tar -x{'J' if seen.has_xz else ''}f - -C {quoted}"
+    unpack = f"mkdir -p {quoted} && tar -x{'J' if seen.has_xz else ''}f - -C {quoted}"
+    command = f"rm -rf {quoted}; {unpack} || {{ rm -rf {quoted}; exit 1; }}"
     content = bundle.path.read_bytes()
     _ssh_raw(place, command, content if seen.has_xz else lzma.decompress(content), _COPY_SEC)
 
@@ -241,8 +251,10 @@ def _ssh_raw(place: Place, command: str, given: bytes, timeout_sec: float) -> st
     errors = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
-    reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "it gave no reason")
+    lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["it gave no reason"]
+    # The last line is the reason, but for tar, which repeats one line for each file and then says that it failed.
+    reason = next((line for line in lines if "No space left" in line), lines[-1])
     if done.returncode != _SSH_FAILED:
         raise FleetError(f"{place.host}: {reason}")
     hint = next((hint for text, hint in _HINTS if text in errors), "try it by hand: ssh {host}")
-    raise DeviceUnreachable(f"cannot log in to {place.host}: {reason.strip()}; {hint.format(host=place.host)}")
+    raise DeviceUnreachable(f"cannot log in to {place.host}: {reason}; {hint.format(host=place.host)}")

@@ -145,6 +145,8 @@ def _download(platform: Platform, wanted: Sequence[str], folder: Path) -> None:
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
     if "No module named pip" in done.stderr:
         raise ConfigError(f"bundles are made with pip, which {sys.executable} does not have: python -m ensurepip")
+    if "connection broken" in done.stderr:
+        raise ConfigError("pip does not reach its package index; check the network, or name another in PIP_INDEX_URL")
     raise ConfigError(
         f"no packages for {platform.machine}, glibc {platform.libc}, Python {platform.python}: "
         + "; ".join(re.sub(r" \(from versions: .*?\)", "", line.removeprefix("ERROR: ")) for line in errors[-2:])

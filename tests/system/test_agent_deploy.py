@@ -182,6 +182,8 @@ def test_who_cannot_log_in_reads_one_line(board: Board, words: list[str], said: 
     [
         (["--board", "rpi4-64"], "is x86_64, and rpi4-64 is aarch64; leave out --board"),
         (["--systemd"], "has no systemd for users; leave out --systemd"),
+        (["--dir", "."], "there is something else; name a folder that is the agent's alone"),
+        (["--dir", "/etc"], "there is something else; name a folder that is the agent's alone"),
         (["--dir", "/proc/agent"], "are free in /proc/agent; make room, or name another place with --dir"),
     ],
 )
