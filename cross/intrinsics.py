@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import types
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from cross.targets import family
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
+_SLOW_KINDS = ("cuda", "rocm")
 
 
 def keep_package_light() -> None:
@@ -42,3 +44,12 @@ def intrinsics_module(target_json: str) -> str:
     """Return the module with the intrinsics for a target, or "" where TVM has none."""
     found = family(target_json)
     return f"{_PACKAGE}.{found}" if found else ""
+
+
+def target_hint(device_kind: str | None) -> str:
+    """Return a target as JSON whose intrinsics a device of this kind will want, or "" where that takes no time.
+
+    For who starts a pool before a device is found: loaded ahead, the 5 s for CUDA's are spent once, and beside other
+    waiting, not by each worker.
+    """
+    return json.dumps({"kind": device_kind}) if device_kind in _SLOW_KINDS else ""

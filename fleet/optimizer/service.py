@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cross.intrinsics import target_hint
 from cross.pool import BuildPool
 from fleet import aio
 from fleet.client.aio import Fleet, default_holder
@@ -37,6 +38,7 @@ from fleet.optimizer.pipeline import Pipeline
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
+from fleet.selectors import parse_selector
 from fleet.tvm_versions import check_versions
 from fleet.v1 import job_pb2
 from fleet.wire import timestamp
@@ -73,7 +75,8 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         # Before the pool, so that it goes after the last build that writes into it.
         artifact_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-artifacts-")))
-        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=options.target_json or "")
+        wanted = options.target_json or target_hint(parse_selector(options.selector).kind)
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted)
         # What still runs at the end is not wanted any more, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
