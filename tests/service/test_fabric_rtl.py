@@ -14,6 +14,7 @@ import pytest
 from device_agents.fabric import parse_description
 from device_agents.fabric_program import Bus, FabricDead, FabricError, FabricProgram, FabricStuck, Memory
 from device_agents.fabric_window import MappedPlaces
+from device_agents.fabric_words import Window
 from examples.zynq_gemm_i8.sim.build import DESIGNS, lint
 from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
 
@@ -151,6 +152,26 @@ def test_fetching_costs_its_bursts(root: Path, fabric: EmulatedFabric) -> None:
     assert len(fetched) == 1
     words = 2 * 16 * 64 // 4 + 16 * 16
     assert alone + words + 2 * 16 * 16 < fetched.pop() < alone + 5 * words
+
+
+def test_a_window_without_uio_is_a_piece_of_physical_memory(root: Path, fabric: EmulatedFabric, tmp_path: Path) -> None:
+    """Through /dev/mem, at the address that the description says."""
+    random = np.random.default_rng(11)
+    fabric.load("gemm_i8")
+    (root / "dev/mem").symlink_to("uio0")
+    text = registers_yaml().replace("window: {uio: fabric,", "window: {mem: 0,")
+    description = parse_description(text)
+    product = Product(random, 8, 8, 8)
+    expected = product.expected(adds=True)
+    elsewhere = tmp_path / "dev/mem"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(bytes(0x4000))
+
+    product.run(FabricProgram(description, MappedPlaces(description.window, root)))
+    MappedPlaces(Window(mem=0x2000, size_bytes=0x1000), tmp_path).window().write(0x10, 0x12345678)
+
+    np.testing.assert_array_equal(expected, product.sums)
+    assert elsewhere.read_bytes()[0x2010:0x2014] == bytes.fromhex("78563412")
 
 
 def test_memory_that_is_not_there_sticks_until_the_reset(root: Path, fabric: EmulatedFabric) -> None:

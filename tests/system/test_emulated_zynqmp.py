@@ -5,7 +5,7 @@ from its RTL. The seconds of the cores mean nothing; the cycles of the fabric ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from fleet_processes import Server
 
 import fleet.aio
 from cross.build import build
-from cross.fabric import Tile, matmul_i8, schedule_matmul
+from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
 from fleet.artifacts import Artifact, digest_of
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.measuring import TensorSpec
@@ -23,7 +23,7 @@ from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.fabric import EmulatedFabric, bitstream, emulated_fabric
-from tests.emulated.fabric_session import PRODUCT, TILES, build_tilings, program, run, use_a_board
+from tests.emulated.fabric_session import EXTENT, PRODUCT, SPECS, TILES, build_tilings, program, run, use_a_board
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -94,6 +94,20 @@ async def test_the_cycles_are_those_of_any_other_machine(bench: Bench) -> None:
             load = (tile.m + tile.n) * tile.k // 4
             expected = calls * (load + blocks * (tile.k + 2) + 2 * tile.m * tile.n)
             assert (expected, expected) == (await run(device, artifact)).cycles
+
+
+async def test_operands_are_fetched_from_memory_that_both_share(bench: Bench) -> None:
+    """Through u-dma-buf instead of the window: the same numbers, and the bursts count."""
+    tile = replace(TILES[1], function=GEMM_I8_DMA)
+    mod = schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)
+    fetching = build(mod, _TARGET, bench.folder, args=SPECS)
+    async with bench.connect() as client, client.acquire(BOARD) as device:
+        await program(device, "gemm_i8", bench.folder)
+        copied = await run(device, bench.tilings[TILES[1]])
+        fetched = await run(device, fetching)
+
+    np.testing.assert_array_equal(PRODUCT, fetched.product)
+    assert fetched.cycles[0] == fetched.cycles[1] > copied.cycles[0]
 
 
 async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
