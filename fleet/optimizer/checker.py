@@ -1,4 +1,7 @@
-"""Are a candidate's numbers right? It is run on random data on the device and compared with the unscheduled program."""
+"""Are a candidate's numbers right? It is run on random data on the device and compared with the unscheduled program.
+
+On GPUs, where that does not run, with the one that TVM's default rules schedule (fleet.workloads.default_schedule).
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cross.intrinsics import intrinsics_module, target_hint
 from cross.targets import host_target_json
 from fleet.optimizer.build_task import BuildTask, build_candidate
 from fleet.optimizer.propose import ProposeTask, propose
@@ -50,6 +51,15 @@ def test_cpu_programs_stay_as_they_are(workload: Workload) -> None:
 
     assert not needs_schedule(host_target_json())
     assert default_schedule(mod, host_target_json()) is mod
+
+
+def test_slow_intrinsics_are_known_before_the_device_is() -> None:
+    """A pool that starts while a device is waited for can load what the device's kind will want; others load nothing."""
+    hints = {kind: target_hint(kind) for kind in ("cuda", "rocm", "opencl", "cpu", None)}
+
+    assert [kind for kind, hint in hints.items() if hint] == ["cuda", "rocm"]
+    assert intrinsics_module(hints["cuda"]).endswith(".cuda")
+    assert intrinsics_module(hints["rocm"]).endswith(".rocm")
 
 
 @pytest.mark.slow
