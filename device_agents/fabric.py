@@ -36,6 +36,7 @@ says how many of them count.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -64,6 +65,8 @@ from fleet.errors import ConfigError, InvalidRequest
 T = TypeVar("T")
 
 _MOST_VALUES = 10_000
+_MOST_CHARS = 48 * 1024
+"""As JSON: it travels with each order for a worker."""
 
 _STEPS: dict[str, type[Step]] = {"write": Write, "point": Point, "wait": Wait, "copy_in": CopyIn, "copy_out": CopyOut}
 
@@ -121,6 +124,8 @@ def check_registers(text: str) -> None:
     Raises:
         InvalidRequest: it says what `parse_description` says.
     """
+    if len(json.dumps(text)) > _MOST_CHARS:
+        raise InvalidRequest(f"registers: longer than {_MOST_CHARS // 1024} KiB; describe less")
     try:
         parse_description(text, where="registers")
     except ConfigError as error:

@@ -21,8 +21,10 @@ from device_agents.fabric import parse_description
 from device_agents.fabric_program import FabricDead, FabricError, FabricProgram
 from device_agents.fabric_window import MappedPlaces
 from device_agents.runtimes import CandidateFailed
-from device_agents.tvm_runtime import TvmRuntime
+from device_agents.tvm_runtime import TvmRuntime, preload
 from fleet.v1 import measurement_pb2, session_service_pb2
+
+__all__ = ["PREFIX", "FabricCalls", "FabricRuntime", "preload"]
 
 T = TypeVar("T")
 

@@ -54,6 +54,7 @@ class ZynqDriver(CpuDriver):
     """The ARM cores of a Zynq and the fabric beside them."""
 
     kind = "zynq"
+    preload = "device_agents.fabric_runtime"
     replaces = ("cpu",)
     has_fabric = True
 

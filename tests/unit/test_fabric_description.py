@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.fabric import parse_description
-from fleet.errors import ConfigError
+from device_agents.fabric import check_registers, parse_description
+from fleet.errors import ConfigError, InvalidRequest
 
 EXAMPLE = (Path(__file__).parents[2] / "examples/zynq_gemm_i8/registers.yaml").read_text()
 SMALL = """
@@ -118,6 +118,14 @@ def test_aliases_cannot_grow_without_bound() -> None:
     for text in (bomb, SMALL + "extra: &loop [*loop]\n"):
         with pytest.raises(ConfigError, match="more than 10000 values"):
             parse_description(text)
+
+
+def test_a_description_that_is_too_long_for_an_order_is_refused() -> None:
+    """However little it says."""
+    check_registers(SMALL)
+    for padding in ("# \n" * 15_000, "# \u00e9" * 8_000):
+        with pytest.raises(InvalidRequest, match="longer than 48 KiB"):
+            check_registers(SMALL + padding)
 
 
 JUNK = st.one_of(
