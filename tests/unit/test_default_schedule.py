@@ -54,7 +54,7 @@ def test_cpu_programs_stay_as_they_are(workload: Workload) -> None:
 
 
 def test_slow_intrinsics_are_known_before_the_device_is() -> None:
-    """A pool that starts while a device is waited for can load what the device's kind will want; others load nothing."""
+    """A pool that starts before its device is found can load what the device's kind will want."""
     hints = {kind: target_hint(kind) for kind in ("cuda", "rocm", "opencl", "cpu", None)}
 
     assert [kind for kind, hint in hints.items() if hint] == ["cuda", "rocm"]
