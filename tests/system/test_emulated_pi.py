@@ -96,7 +96,7 @@ def test_it_is_a_raspberry_pi_in_the_fleet(bench: Bench) -> None:
         assert inventory.is_simulated
         assert (inventory.labels["arch"], inventory.labels["board"]) == ("aarch64", "rpi4-64")
         assert json.loads(inventory.target_json)["mcpu"] == "cortex-a72"
-        assert inventory.device_model.startswith("Raspberry Pi 4 Model B")
+        assert inventory.device_model.startswith("emulated Raspberry Pi 4 Model B")
 
 
 def test_a_kernel_built_here_computes_there_what_numpy_does(bench: Bench) -> None:

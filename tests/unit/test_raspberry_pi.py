@@ -79,11 +79,12 @@ async def test_the_target_is_the_boards_with_what_was_found(tmp_path: Path) -> N
 
 
 async def test_an_emulated_one_says_so(tmp_path: Path) -> None:
-    """Nobody takes its times for a board's."""
-    inventory = (await _opened(put_files(tmp_path, PI_4), emulated=True)).inventory()
+    """Nobody takes its times for a board's, and records are kept apart."""
+    inventory = (await _opened(put_files(tmp_path, PI_4), emulated=True, threads=2)).inventory()
 
     assert inventory.is_simulated
     assert inventory.labels["emulated"] == "true"
+    assert inventory.device_model == "emulated Raspberry Pi 4 Model B Rev 1.4 x2"
 
 
 async def test_telemetry_tells_heat_governor_and_throttling(tmp_path: Path) -> None:
