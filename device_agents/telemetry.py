@@ -6,12 +6,16 @@ What a machine does not tell stays unset. The files are found once; a reading op
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.v1 import device_pb2
 from fleet.wire import timestamp
+
+_OF_PROCESSOR = re.compile(r"cpu|core|soc|pkg|k10temp|zenpower|tctl|x86|cluster|big|little")
+"""In the names of thermal zones and hwmon chips: x86_pkg_temp, coretemp, k10temp, cpu-thermal, soc_thermal, ..."""
 
 
 class HostTelemetry:
@@ -29,10 +33,7 @@ class HostTelemetry:
         folders = [folder / f"cpu{cpu}" for cpu in cpus] or sorted(folder.glob("cpu[0-9]*"))
         self._freqs = [path for one in folders if (path := one / "cpufreq/scaling_cur_freq").exists()]
         self._governor = (folders[0] if folders else folder / "cpu0") / "cpufreq/scaling_governor"
-        self._sensors = [
-            *sorted((root / "sys/class/thermal").glob("thermal_zone*/temp")),
-            *sorted((root / "sys/class/hwmon").glob("hwmon*/temp*_input")),
-        ]
+        self._sensors = _find_sensors(root)
         self._last_times: tuple[int, int] | None = None
 
     def read(self) -> device_pb2.Telemetry:
@@ -76,6 +77,18 @@ class HostTelemetry:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
         return None
+
+
+def _find_sensors(root: Path) -> list[Path]:
+    """Return the sensors of the processors; all that there are where none says that it is one.
+
+    A disk or a radio that is warmer than the processor must not keep a measurement waiting for it to cool down.
+    """
+    zones = [(path, path.with_name("type")) for path in sorted((root / "sys/class/thermal").glob("thermal_zone*/temp"))]
+    chips = [(path, path.with_name("name")) for path in sorted((root / "sys/class/hwmon").glob("hwmon*/temp*_input"))]
+    found = [*zones, *chips]
+    own = [path for path, label in found if _OF_PROCESSOR.search((_read(label) or "").lower())]
+    return own or [path for path, _ in found]
 
 
 def _read(path: Path) -> str | None:

@@ -20,7 +20,7 @@ from fleet.optimizer.seat import Seat
 _PAUSES_SEC = (0.5, 2.0)
 """Before each repeat: what disturbs is often over in a moment."""
 
-_VAIN_BATCHES = 3
+_VAIN_BATCHES = 2
 """Batches in a row that stayed disturbed in spite of all repeats, after which no more are tried."""
 
 _DRIFT = "reference kernel"

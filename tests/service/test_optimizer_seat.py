@@ -334,3 +334,17 @@ def disturbed(request: measurement_pb2.MeasureRequest, run_sec: float) -> measur
     measurement = good(request, run_sec)
     measurement.provenance.disturbances.append("throttled: thermal")
     return measurement
+
+
+async def test_only_the_last_of_a_batch_ends_it(tmp_path: Path) -> None:
+    """After it the agent looks whether the device still is what it was; after each would cost too much."""
+    ends: list[bool] = []
+
+    def answer(_: int, asked: measurement_pb2.MeasureRequest) -> measurement_pb2.Measurement:
+        ends.append(asked.ends_batch)
+        return good(asked)
+
+    async with seated() as (agent, seat, _):
+        agent.answer = answer
+        await measured(seat, artifact(tmp_path), 3)
+    assert ends == [False, False, True]

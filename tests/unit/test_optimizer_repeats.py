@@ -91,14 +91,14 @@ async def test_it_gives_a_batch_up_after_two_repeats() -> None:
 
 
 async def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None:
-    """Three batches in vain, then once each, until one is calm; its user hears of it once."""
+    """Two batches in vain, then once each, until one is calm; its user hears of it once."""
     notices: list[str] = []
-    busy = [{"*": BUSY}] * 11
+    busy = [{"*": BUSY}] * 8
     seat, progress = ScriptedSeat(*busy, {}, {"*": BUSY}, {}), JobProgress(notice=notices.append)
 
     await run(seat, progress, "a", times=7)
 
-    assert len(seat.asked) == 9 + 2 + 1 + 2
+    assert len(seat.asked) == 6 + 2 + 1 + 2 + 1
     assert [text for text in notices if "stays disturbed" in text] == [
         f"the device stays disturbed ({BUSY}): its times are kept and marked, and not taken again until it is calm"
     ]
