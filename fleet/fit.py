@@ -42,6 +42,19 @@ _ARM_CORES = {
 }
 """Features to LLVM's names of the cores that have them; from "AArch64Processors.td" and "X86.td" of LLVM 22."""
 
+_ARM32_CORES = {
+    "vfpv3": "cortex-a8 cortex-a9",
+    "vfpv3 vfpv4 idiva": "cortex-a7 cortex-a15 cortex-a17",
+    "vfpv3 vfpv4 idiva crc32": "cortex-a32 cortex-a35 cortex-a53 cortex-a55 cortex-a57 cortex-a72 cortex-a73 "
+    "cortex-a75 cortex-a76 cortex-a77 cortex-a78",
+}
+"""The same for 32-bit code. crc32 stands for all that came with ARMv8."""
+
+_OF_ARM_CORES = {
+    arch: frozenset(word for features in cores for word in features.split())
+    for arch, cores in (("aarch64", _ARM_CORES), ("armv7l", _ARM32_CORES))
+}
+
 _WORDS = {
     "x86_64": {
         "sse4.1": "sse4_1",
@@ -53,7 +66,7 @@ _WORDS = {
         "lzcnt": "abm",
     },
     "aarch64": {"neon": "asimd", "dotprod": "asimddp", "fullfp16": "asimdhp"},
-    "armv7l": {"dotprod": "asimddp", "fullfp16": "asimdhp"},
+    "armv7l": {"dotprod": "asimddp", "fullfp16": "asimdhp", "vfp3": "vfpv3", "vfp4": "vfpv4", "hwdiv-arm": "idiva"},
 }
 """LLVM's names of features where /proc/cpuinfo has others."""
 
@@ -122,17 +135,22 @@ def needed_features(target: Mapping[str, Any], arch: str) -> dict[str, str]:
 
 
 def _features_of_core(core: str, arch: str) -> list[str]:
-    cores = {"x86_64": _X86_CORES, "aarch64": _ARM_CORES}.get(arch, {})
+    cores = {"x86_64": _X86_CORES, "aarch64": _ARM_CORES, "armv7l": _ARM32_CORES}.get(arch, {})
     return next((features.split() for features, names in cores.items() if core in names.split()), [])
 
 
 def _lacking(inventory: device_pb2.Inventory, own: Mapping[str, Any], arch: str) -> frozenset[str]:
-    """Return the features that the device would have told if it had them."""
-    told = _TOLD.get(arch, frozenset())
-    present = {word for word in told if inventory.labels.get(word) == "true"}
-    if not present:
-        return frozenset()  # this agent tells no features
-    return told - present - set(needed_features(_cpu_part(own), arch))
+    """Return the features that the device is known not to have: by what its agent tells, and by its ARM core.
+
+    An x86 level is the least that a machine has, but a core of ARM's is all that it is.
+    """
+    cpu = _cpu_part(own)
+    told = {word for word in _TOLD.get(arch, ()) if inventory.labels.get(word) == "true"}
+    known = _TOLD.get(arch, frozenset()) if told else frozenset()
+    if arch != "x86_64" and _features_of_core(str(cpu.get("mcpu") or ""), arch):
+        known |= _OF_ARM_CORES[arch]
+    present = {word for word, value in inventory.labels.items() if value == "true"}
+    return known - present - set(needed_features(cpu, arch))
 
 
 def _check_gpu(target: Mapping[str, Any], own: Mapping[str, Any], device_name: str) -> None:

@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     targets = {
         "pi4": find_board("rpi4-64").target_json,
         "host": json.dumps({"kind": "llvm", "mcpu": "x86-64-v2"}),
-        "armv7": json.dumps(find_board("rpi3-32").cpu_target),
+        "armv7": json.dumps(find_board("rpi2-32").cpu_target),
     }
     paths = {
         name: str(build(matmul(parallel=name != "armv7"), target, folder, args=_specs("float32")).path)

@@ -31,6 +31,7 @@ def check(target_json: str, device: device_pb2.Inventory) -> None:
     check_target(target_json, device, device_name="devices/it")
 
 
+ZYNQ = inventory("zynq-7000")
 PI4, PI5 = inventory("rpi4-64"), inventory("rpi5-64", "asimdhp asimddp")
 
 
@@ -42,6 +43,8 @@ PI4, PI5 = inventory("rpi4-64"), inventory("rpi5-64", "asimdhp asimddp")
         (llvm(mtriple="aarch64-linux-gnu", mattr=["+fullfp16"]), PI4, r"asimdhp \(by mattr \+fullfp16\)"),
         (llvm(mtriple="aarch64-linux-gnu", mcpu="neoverse-v1"), PI5, r"i8mm \(by mcpu neoverse-v1\), sve"),
         (llvm(mtriple="aarch64-linux-gnu", mattr=["+sve2"]), PI5, "sve2"),
+        (llvm(mtriple="armv7l-linux-gnueabihf", mcpu="cortex-a53"), ZYNQ, r"idiva \(by mcpu cortex-a53\), vfpv4"),
+        (llvm(mtriple="armv7l-linux-gnueabihf", mattr=["+vfp4"]), ZYNQ, r"vfpv4 \(by mattr \+vfp4\)"),
         (llvm(mcpu="x86-64-v4"), inventory("x86-64-v3"), r"avx512f \(by mcpu x86-64-v4\)"),
         (llvm(mcpu="cascadelake"), inventory("x86-64-v4"), r"avx512_vnni \(by mcpu cascadelake\)"),
         (llvm(mcpu="haswell"), inventory("x86-64-v2"), "avx2 .*fma"),
@@ -64,6 +67,7 @@ def test_missing_features_are_named_with_what_asks_for_them(
         (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a72", mattr=["+neon"]), PI5),
         (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76"), PI5),
         (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76", mattr=["-dotprod", "-fullfp16"]), PI4),
+        (llvm(mtriple="armv7l-linux-gnueabihf", mcpu="cortex-a9", mattr=["+neon"]), inventory("rpi4-32")),
         (llvm(mcpu="x86-64-v3"), inventory("x86-64-v4")),
         (llvm(mcpu="some-future-core"), inventory("x86-64-v2")),
         (llvm(), PI4),
