@@ -125,9 +125,9 @@ def check_registers(text: str) -> None:
         InvalidRequest: it says what `parse_description` says.
     """
     if len(json.dumps(text)) > _MOST_CHARS:
-        raise InvalidRequest(f"registers: longer than {_MOST_CHARS // 1024} KiB; describe less")
+        raise InvalidRequest(f"the fabric's description is longer than {_MOST_CHARS // 1024} KiB; describe less")
     try:
-        parse_description(text, where="registers")
+        parse_description(text, where="the fabric's description")
     except ConfigError as error:
         raise InvalidRequest(str(error)) from error
 

@@ -104,6 +104,7 @@ def emulated_fabric(window: Path, *, sysfs_root: Path | None = None) -> Iterator
         entry.mkdir(parents=True)
         (entry / "phys_addr").write_text(f"{MEMORY_ADDRESS:#018x}\n")
         (entry / "size").write_text(f"{MEMORY_BYTES}\n")
+    simulation()  # now, and not when a board waits for its bitstream
     fabric = EmulatedFabric(window, window.with_name("udmabuf0"))
     try:
         yield fabric

@@ -47,7 +47,9 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
                     await program(device, "gemm_i8_relu", tmp_path)
                     wrong = tmp_path / "wrong.yaml"
                     wrong.write_text("name: gemm_i8\nclock: 1\n")
-                    with pytest.raises(InvalidRequest, match="registers: unknown key 'clock'; did you mean 'clock_hz'"):
+                    with pytest.raises(
+                        InvalidRequest, match="the fabric's description: unknown key 'clock'; did you mean 'clock_hz'"
+                    ):
                         await device.program(bitstream("gemm_i8", tmp_path), registers=wrong)
                     assert fabric.design == "gemm_i8_relu"
 
