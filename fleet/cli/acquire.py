@@ -22,13 +22,7 @@ def acquire(
     ctx: typer.Context,
     selector: Annotated[str, typer.Argument(help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.")],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
-    prefer: Annotated[
-        str,
-        typer.Option(
-            metavar="SELECTOR",
-            help="Of the free devices that will do, rather one that matches this: 'bitstream=sha256:...'. Never waits.",
-        ),
-    ] = "",
+    prefer: options.PreferOption = "",
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue.")] = 0,
     ttl: Annotated[
         float, typer.Option(metavar="SEC", help="The device is free again this long after we vanish.")

@@ -27,6 +27,14 @@ ConnectTimeoutOption = Annotated[
     float, typer.Option("--connect-timeout", metavar="SEC", help="Give up when no tracker answers for this long.")
 ]
 
+PreferOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SELECTOR",
+        help="Of the free devices that will do, rather one that matches this: 'bitstream=sha256:...'. Never waits.",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

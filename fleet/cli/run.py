@@ -30,6 +30,7 @@ def run(
     ctx: typer.Context,
     artifact: stepping.ArtifactArgument,
     on: stepping.OnOption = None,
+    prefer: options.PreferOption = "",
     function: stepping.FunctionOption = None,
     args: stepping.ArgsOption = None,
     inputs: Annotated[
@@ -68,6 +69,7 @@ def run(
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"run {artifact.name}",
+        prefer=prefer,
     )
 
     async def work() -> tuple[str, list[Array]]:

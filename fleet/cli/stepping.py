@@ -46,9 +46,14 @@ ArgsOption = Annotated[
         "repeated, or several in one, apart by spaces. Default: those that the artifact's side file tells.",
     ),
 ]
-TimeoutOption = Annotated[float, typer.Option(metavar="SEC", help="End the run on the device after this time.")]
+TimeoutOption = Annotated[
+    float, typer.Option(metavar="SEC", min=0.001, help="End the run on the device after this time.")
+]
 WaitOption = Annotated[
-    float | None, typer.Option(metavar="SEC", help="Give up when no device comes free. Default: wait for ever.")
+    float | None,
+    typer.Option(
+        metavar="SEC", help="Give up when no device comes free. Default: wait for ever; 15 s without a running fleet."
+    ),
 ]
 
 ArgumentValue = TensorSpec | int | float
@@ -65,6 +70,7 @@ class Wish:
     connect_timeout_sec: float
     wait_timeout_sec: float | None
     purpose: str
+    prefer: str = ""
 
 
 def parse_arguments(texts: list[str]) -> list[ArgumentValue]:
@@ -119,6 +125,7 @@ async def leased_device(wish: Wish) -> AsyncGenerator[Device, None]:
                 selector,
                 wait_timeout_sec=wait_timeout_sec,
                 purpose=wish.purpose,
+                prefer=wish.prefer,
                 on_queued=options.waiting_printer(selector),
             )
         )

@@ -21,18 +21,22 @@ def time(
     ctx: typer.Context,
     artifact: stepping.ArtifactArgument,
     on: stepping.OnOption = None,
+    prefer: options.PreferOption = "",
     function: stepping.FunctionOption = None,
     args: stepping.ArgsOption = None,
     number: Annotated[int, typer.Option(min=1, help="Runs averaged into one repeat, at least.")] = 1,
     repeat: Annotated[int, typer.Option(min=1, help="Repeats.")] = 5,
-    min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this long [ms].")] = 50,
+    min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")] = 50,
     max_repeat: Annotated[
         int, typer.Option(min=0, help="Go on repeating up to this often until the spread is small; 0: do not.")
     ] = 0,
     spread_target: Annotated[float, typer.Option(min=0.0, help="A spread small enough for --max-repeat.")] = 0.03,
-    cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats [ms].")] = 0,
+    cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats, in milliseconds.")] = 0,
     cool_below_c: Annotated[
-        float, typer.Option(min=0.0, help="Before the first run, wait until the device is this cool [degC]; 0: do not.")
+        float,
+        typer.Option(
+            min=0.0, help="Before the first run, wait until the device is this cool, in degrees Celsius; 0: do not."
+        ),
     ] = 0.0,
     flush_l2_bytes: Annotated[
         int, typer.Option(min=0, help="Write through this many bytes between runs, so that caches are cold; 0: do not.")
@@ -74,6 +78,7 @@ def time(
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"time {artifact.name}",
+        prefer=prefer,
     )
 
     async def work() -> dict[str, Any]:
