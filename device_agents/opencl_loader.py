@@ -1,6 +1,6 @@
 """Gives a process that has TVM's runtime an OpenCL runtime: TVM's own if its user built one, else our plug-in.
 
-`import tvm` calls `autoload` by the entry point group "tvm.backends". It loads a plug-in that is there. One that has
+`import tvm` calls `autoload` (see device_agents.opencl_autoload). It loads a plug-in that is there. One that has
 still to be compiled is compiled when OpenCL is first used, as by `tvm.device("opencl").exist`: importing stays quick.
 """
 
