@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.fabric import check_registers, parse_description
@@ -140,6 +140,8 @@ JUNK = st.one_of(
 )
 
 
+@pytest.mark.slow
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_junk_anywhere_is_a_configuration_error(data: st.DataObject) -> None:
     """One value of a good description replaced by anything: it is refused in words, or still good."""
