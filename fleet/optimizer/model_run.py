@@ -16,6 +16,7 @@ from fleet.measuring import Evaluator, ModuleKind, Trial
 from fleet.optimizer.candidates import Pool
 from fleet.optimizer.job import ModelReport
 from fleet.optimizer.numerics import compare, make_inputs, max_abs_error
+from fleet.optimizer.repeats import Repeats
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
 from fleet.workloads.extract import Model, compile_model
@@ -36,6 +37,7 @@ async def run_model(
     target_json: str,
     out_dir: Path,
     seat: Seat,
+    repeats: Repeats,
     pool: Pool,
     turns: Turns,
     seed: int,
@@ -59,7 +61,7 @@ async def run_model(
     say("running the whole model, untuned and tuned")
     inputs = list(make_inputs(model.inputs, seed))
     async with turns.measuring():
-        untuned_sec, tuned_sec = [await _time(seat, model, artifact) for artifact in (untuned, tuned)]
+        untuned_sec, tuned_sec = [await _time(repeats, model, artifact) for artifact in (untuned, tuned)]
         try:
             outputs = await seat.call(tuned, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
             untuned_outputs = await seat.call(untuned, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
@@ -86,7 +88,7 @@ async def run_model(
     )
 
 
-async def _time(seat: Seat, model: Model, artifact: Artifact) -> float:
+async def _time(repeats: Repeats, model: Model, artifact: Artifact) -> float:
     trial = Trial(
         candidate_id=artifact.digest,
         artifact_digest=artifact.digest,
@@ -96,8 +98,9 @@ async def _time(seat: Seat, model: Model, artifact: Artifact) -> float:
         module_kind=ModuleKind.RELAX_VM,
     )
     median_sec = math.inf
-    async for measurement in seat.measure([artifact], [trial]):
-        median_sec = measurement.median_sec
+    async for measurement in repeats.measure([artifact], [trial]):
+        if measurement.error is None or not math.isfinite(median_sec):
+            median_sec = measurement.median_sec
     return median_sec
 
 

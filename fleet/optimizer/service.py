@@ -36,6 +36,7 @@ from fleet.optimizer.learn import LearnRecord, features_of
 from fleet.optimizer.model_run import run_model
 from fleet.optimizer.pipeline import Pipeline
 from fleet.optimizer.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.repeats import Repeats
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
 from fleet.selectors import parse_selector
@@ -170,13 +171,17 @@ class _Run:
             await self._recall_features(progress.workloads, target_json, turns)
             await pipeline.run(total)
             report = None
-            if options.compares_model:
+            runs_models = inventory.labels.get("runtime") != "plain"
+            if options.compares_model and not runs_models:
+                progress.notice(f"the whole model is not compared: {device.name} runs plain functions only")
+            if options.compares_model and runs_models:
                 report = await run_model(
                     model,
                     await asyncio.to_thread(self._schedules, workloads, where),
                     target_json=target_json,
                     out_dir=self.artifact_dir,
                     seat=seat,
+                    repeats=Repeats(seat, progress),
                     pool=self.pool,
                     turns=turns,
                     seed=options.seed,

@@ -122,6 +122,21 @@ def test_every_state_has_a_word() -> None:
         assert ("unknown" in text) is (job_state == job_pb2.JOB_STATE_UNSPECIFIED)
 
 
+def test_what_disturbs_measurements_is_said() -> None:
+    """By the device, while it lasts, and by the job, which measured again."""
+    throttled = device_pb2.Device(
+        name="devices/hot", telemetry=device_pb2.Telemetry(throttle_reasons=["thermal"], last_error="older news")
+    )
+    shared = device_pb2.Device(name="devices/shared", telemetry=device_pb2.Telemetry(foreign_processes=2))
+    job = job_pb2.Job(name="jobs/x", trials_done=8, trials_total=9, trials_failed=1, trials_repeated=3)
+
+    text = text_of(fleet_service_pb2.Snapshot(devices=[throttled, shared], jobs=[job]), 120)
+
+    assert "throttled: thermal" in text
+    assert "used by 2 foreign processes" in text
+    assert "8/9 (1 bad, 3 again)" in text
+
+
 @pytest.mark.parametrize(
     ("sec", "expected"),
     [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 05 min"), (100_000, "1 d 3 h")],
