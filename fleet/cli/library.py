@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cross.boards import load_boards
 from fleet.cli import options
 from fleet.errors import LibraryError
 from fleet.library import Job, JobSummary, Library, Record, Workload
@@ -43,7 +44,23 @@ LibraryOption = Annotated[
         help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
     ),
 ]
-TargetOption = Annotated[str | None, typer.Option("--target", metavar="JSON", help="Records of this TVM target only.")]
+
+
+def _target_of_board(text: str | None) -> str | None:
+    """Return a board's target for its name; all else as it is, since imported records have targets of any form."""
+    boards = load_boards()
+    return boards[text].target_json if text is not None and text in boards else text
+
+
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="Records of this TVM target (JSON), or of this board ('fleet targets'), only.",
+        callback=_target_of_board,
+    ),
+]
 DeviceModelOption = Annotated[
     str | None, typer.Option("--device-model", metavar="MODEL", help="Records of this device model only.")
 ]
