@@ -107,7 +107,7 @@ class CpuDriver(Driver):
         cores = self._config.threads or host.core_count
         return device_pb2.Inventory(
             kind=self.kind,
-            labels=host.labels(self._host_name, cores),
+            labels={**host.labels(self._host_name, cores), **({"runtime": "plain"} if self._is_plain else {})},
             target_json=host.target_json(cores),
             device_model=f"{host.model} x{cores}",
             host_fingerprint=host.fingerprint,
