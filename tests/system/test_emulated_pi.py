@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet_processes import Server, environment
+from fleet_processes import Server, environment, run_fleet
 
 import fleet
 from fleet.artifacts import Artifact
@@ -110,6 +110,18 @@ def test_a_kernel_built_here_computes_there_what_numpy_does(bench: Bench) -> Non
     np.testing.assert_allclose(product, _on_this_machine(bench.kernels["host"], left, right), rtol=1e-5)
     assert timing.error is None
     assert len(timing.run_secs) == 2
+
+
+def test_a_model_is_tuned_on_it(bench: Bench, two_products: Path, tmp_path: Path) -> None:
+    """Searched and cross-compiled here, measured there, and the whole tuned model gives ONNX Runtime's numbers."""
+    library = f"sqlite:///{tmp_path}/library.db"
+    words = ("--on", "kind=raspberry_pi", "--trials", "6", "--batch", "3", "--library", library)
+
+    done = run_fleet("tune", str(two_products), *words, "--tracker", bench.tracker.address, timeout_sec=200)
+
+    assert done.returncode == 0, done.stderr
+    assert "output agrees with onnxruntime" in done.stdout
+    assert "on emulated Raspberry Pi 4 Model B Rev 1.4 x2" in " ".join(done.stdout.split())
 
 
 def test_code_for_a_newer_core_dies_there_and_the_next_candidate_is_fine(bench: Bench) -> None:
