@@ -118,6 +118,18 @@ class MappedPlaces:
         return MappedMemory(address=address, bus=bus)
 
 
+def list_windows(root: Path = Path("/")) -> str:
+    """Return the register windows that there are, and whether this process may open them; empty: none."""
+    shown = []
+    for entry in sorted((root / _UIO_CLASS).glob("uio*")):
+        path = root / "dev" / entry.name
+        size = _number(entry / "maps/map0/size")
+        text = f"{_text(entry / 'name') or 'unnamed'} ({entry.name}" + (f", {size:#x} bytes)" if size else ")")
+        is_open = os.access(path, os.R_OK | os.W_OK, effective_ids=True)
+        shown.append(text if is_open else f"{text}: no permission for {path}; {_UIO_REMEDY}")
+    return "; ".join(shown)
+
+
 def _uio_device(wanted: str | int | None, root: Path) -> str:
     """Return "uioN" for a number, or for the name that the kernel shows."""
     if isinstance(wanted, int):

@@ -25,6 +25,7 @@ from device_agents.bitstream import check_chip, chip_of
 from device_agents.cpu import CpuConfig, CpuDriver
 from device_agents.driver import Health, WorkerSpec
 from device_agents.fabric import check_registers
+from device_agents.fabric_window import list_windows
 from device_agents.fpga import FpgaManager
 from device_agents.fpga_fabric import Fabric
 from fleet.config import data_dir, parse
@@ -143,6 +144,9 @@ class ZynqDriver(CpuDriver):
             inventory.is_simulated = True
             inventory.labels["emulated"] = "true"
         inventory.facts["fabric"] = f"cannot be programmed: {self._obstacle}" if self._obstacle else "programmable"
+        windows = list_windows(self._zynq.sys_root)
+        if windows:
+            inventory.facts["fabric_windows"] = windows
         return inventory
 
     def _worker_spec(self) -> WorkerSpec:

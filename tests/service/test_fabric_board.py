@@ -36,6 +36,7 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
             async with Agent(config, make_drivers(config), place) as agent:
                 assert await agent.wait_attached(10.0)
                 async with client.acquire("kind=zynq") as device:
+                    assert device.inventory.facts["fabric_windows"] == "fabric (uio0, 0x4000 bytes)"
                     with pytest.raises(MeasurementError, match="program a bitstream with its description"):
                         await run(device, artifacts[TILES[0]])
                     await device.program(bitstream("gemm_i8", tmp_path))

@@ -17,7 +17,7 @@ from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
 from cross.targets import host_target_json
 from device_agents.driver import WorkerSpec
 from device_agents.fabric_program import FabricDead
-from device_agents.fabric_window import MappedPlaces
+from device_agents.fabric_window import MappedPlaces, list_windows
 from device_agents.fabric_words import Window
 from device_agents.pool import WorkerPool
 from device_agents.watchdog import Limits
@@ -308,6 +308,7 @@ def test_no_permission_names_the_remedy() -> None:
             if user == 0:
                 os.seteuid(_NOBODY)
             try:
+                assert f"fabric (uio0, 0x4000 bytes): no permission for {closed.window}; run" in list_windows(root)
                 with pytest.raises(FabricDead, match=r"no permission for .*uio0, .* udev rule"):
                     MappedPlaces(Window(uio="fabric", size_bytes=0x4000), root).window()
                 with pytest.raises(FabricDead, match=r"no permission for .*dev/mem, .* or use UIO"):
