@@ -110,7 +110,8 @@ def test_it_is_a_zynq_in_the_fleet(bench: Bench) -> None:
         target = json.loads(inventory.target_json)
 
         assert inventory.is_simulated
-        assert {"arch": "armv7l", "fpga": "xc7z020", "board": "pynq-z1"}.items() <= dict(inventory.labels).items()
+        expected = {"arch": "armv7l", "fpga": "xc7z020", "board": "pynq-z1", "runtime": "plain"}
+        assert expected.items() <= dict(inventory.labels).items()
         assert (target["mcpu"], target["mfloat-abi"]) == ("cortex-a9", "hard")
         assert inventory.facts["fabric"] == "programmable"
 
