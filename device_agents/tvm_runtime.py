@@ -46,9 +46,11 @@ _PUSHED_OUT_BYTES = 64 * 1024 * 1024
 """Larger than the caches of most processors."""
 
 _REFERENCE_BYTES = 8 * 1024 * 1024
-_REFERENCE_COPIES = 4
 _REFERENCE_PIECES = 5
-"""On devices that are no processor, the reference kernel copies 8 MiB four times in a piece, and so in five pieces."""
+_REFERENCE_PIECE_SEC = 0.001
+_REFERENCE_MOST_COPIES = 512
+"""On devices that are no processor, the reference kernel copies 8 MiB as often as takes a millisecond, five times over:
+shorter, it would time how the host waits for the device."""
 
 _BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc=param[")
 """Texts of the runtime's complaints about arguments: of compiled functions, and of the Relax VM."""
@@ -172,16 +174,19 @@ class TvmRuntime:
         copy = self._ffi.get_global_func("runtime.TVMTensorCopyFromTo")
         synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
 
-        def copy_once() -> float:
+        def copy_sec(count: int) -> float:
             started = time.perf_counter()
-            for _ in range(_REFERENCE_COPIES):
+            for _ in range(count):
                 copy(source, goal)
             synchronize(self._device, 0)
-            return time.perf_counter() - started
+            return (time.perf_counter() - started) / count
+
+        copy_sec(1)
+        count = max(1, min(_REFERENCE_MOST_COPIES, round(_REFERENCE_PIECE_SEC / copy_sec(4))))
 
         def run() -> list[float]:
-            copy_once()  # clocks rise
-            return [copy_once() for _ in range(_REFERENCE_PIECES)]
+            copy_sec(count)  # clocks rise
+            return [copy_sec(count) for _ in range(_REFERENCE_PIECES)]
 
         return run
 
