@@ -20,7 +20,7 @@ AGENTS = ("agent-0", "agent-1")
 CLIENTS = ("client-0", "client-1", "client-2")
 NAMES = tuple(f"devices/d{i}" for i in range(4))
 SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*", "gpu", "=", "bitstream=one")
-PREFERENCES = ("", "", "bitstream=one", "bitstream!=two", "arch=arm,bitstream=o*", "=")
+PREFERENCES = ("", "bitstream=one", "bitstream!=two", "arch=arm", "arch=arm,bitstream=o*", "name=d2", "=")
 BITSTREAMS = ("", "one", "two")
 LIMITS = Limits(max_waiting=6, remembered_ends=5)
 
