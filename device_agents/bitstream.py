@@ -128,14 +128,13 @@ def check_chip(bitstream: Bitstream, board_part: str, *, device_name: str) -> No
     board_chip = chip_of(board_part)
     if not board_chip:
         return
-    if bitstream.chip and bitstream.chip != board_chip:
+    is_listed = board_chip in _CHIPS_BY_IDCODE.values()
+    made_for = bitstream.chip or (chip_of(bitstream.part) if not is_listed else "")
+    if not made_for and bitstream.idcode is not None and is_listed:
+        made_for = f"a chip with IDCODE {bitstream.idcode:#09x}"
+    if made_for and made_for != board_chip:
         raise InvalidRequest(
-            f"the bitstream was made for {bitstream.chip}, {device_name} has {board_chip}; "
-            f"set the project's part to {board_chip} and run the implementation again"
-        )
-    if not bitstream.chip and bitstream.idcode is not None:
-        raise InvalidRequest(
-            f"the bitstream was made for a chip with IDCODE {bitstream.idcode:#09x}, {device_name} has {board_chip}; "
+            f"the bitstream was made for {made_for}, {device_name} has {board_chip}; "
             f"set the project's part to {board_chip} and run the implementation again"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -90,6 +91,15 @@ def test_an_unknown_idcode_is_refused_where_the_board_is_known() -> None:
 
     with pytest.raises(InvalidRequest, match="IDCODE 0x362d093"):
         check_chip(found, "xc7z020", device_name="devices/z")
+
+
+@pytest.mark.parametrize(("part", "is_right"), [("xck24-ubva530-2LV-c", True), ("xczu3eg-sbva484-1-e", False)])
+def test_a_board_with_a_chip_newer_than_the_list_goes_by_the_header(part: str, *, is_right: bool) -> None:
+    """Its IDCODE is not known here, which must not keep its own bitstreams out."""
+    found = parse_bitstream(bitstreams.make_bit(part=part, idcode=0x04712093))
+
+    with contextlib.nullcontext() if is_right else pytest.raises(InvalidRequest, match="made for xczu3"):
+        check_chip(found, "xck24", device_name="devices/z")
 
 
 def test_any_revision_of_the_chip_will_do() -> None:
