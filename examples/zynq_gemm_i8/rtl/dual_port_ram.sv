@@ -15,10 +15,14 @@ module dual_port_ram #(
 );
     logic [31:0] words[WORDS];
 
-    always_ff @(posedge clk) begin
+    // Two plain processes: the form that synthesis takes for a true dual-port block RAM.
+    always @(posedge clk) begin
         if (a_write) words[a_addr] <= a_wdata;
-        if (b_write) words[b_addr] <= b_wdata;
         a_rdata <= words[a_addr];
+    end
+
+    always @(posedge clk) begin
+        if (b_write) words[b_addr] <= b_wdata;
         b_rdata <= words[b_addr];
     end
 endmodule
