@@ -87,6 +87,13 @@ def architecture(target: Mapping[str, Any]) -> str:
     return gfx
 
 
+def wave_size(target: Mapping[str, Any]) -> int:
+    """Return how many lanes LLVM gives a wave: 64 up to gfx9, from gfx10 on 32 unless the target asks for more."""
+    if "+wavefrontsize64" in (target.get("mattr") or ()):
+        return 64
+    return 64 if len(architecture(target)) == len("gfx900") else 32
+
+
 @contextlib.contextmanager
 def compiling(target: Mapping[str, Any]) -> Iterator[None]:
     """Have TVM compile for a ROCm target with what is found on this machine.
@@ -101,7 +108,7 @@ def compiling(target: Mapping[str, Any]) -> Iterator[None]:
     gfx, linker, library = architecture(target), find_linker(), find_device_library()
     with tempfile.TemporaryDirectory(prefix="fleet-rocm-") as scratch:
         controls = Path(scratch) / "controls.ll"
-        controls.write_text(control_library(gfx, wave_size=int(target.get("thread_warp_size", 64))))
+        controls.write_text(control_library(gfx, wave_size=wave_size(target)))
         files = [str(library), str(controls)]
         tvm_ffi.register_global_func(
             "tvm_callback_rocm_link", lambda content: link(bytes(content), gfx, linker), override=True

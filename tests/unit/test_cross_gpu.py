@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cross import cuda_code, gpu_code, rocm_code
-from cross.boards import find_board
+from cross.boards import Board, find_board, load_boards
 from cross.build import build
 from cross.toolchains import find_linker
 from fleet.artifacts import Artifact, elf_machine
@@ -124,6 +124,22 @@ def test_rocm_artifacts_hold_a_code_object_for_their_gpu(board_name: str, tmp_pa
     assert rocm_code.code_architecture(code) == board_name
     assert code[18:20] == (224).to_bytes(2, "little")
     assert code[8] == 2, "code object version 4"
+
+
+@pytest.mark.parametrize("board", [board for board in load_boards().values() if board.kind == "rocm"])
+def test_waves_are_as_wide_as_the_board_says(board: Board) -> None:
+    """The device libraries are told the same as TVM, whether the target says it or not."""
+    lanes = board.gpu["thread_warp_size"]
+    assert rocm_code.wave_size(board.gpu) == rocm_code.wave_size({"mcpu": board.name}) == lanes
+    controls = rocm_code.control_library(board.name, wave_size=lanes)
+    assert re.search(rf"@__oclc_wavefrontsize64 = .* i8 {lanes // 64}$", controls, re.MULTILINE)
+
+
+def test_the_isa_version_is_spelled_as_rocm_does() -> None:
+    """Major, minor and stepping, the last two hexadecimal in the name: 9010 for gfx90a, 11000 for gfx1100."""
+    for gfx, version in {"gfx906": 9006, "gfx90a": 9010, "gfx942": 9402, "gfx1030": 10300, "gfx1100": 11000}.items():
+        controls = rocm_code.control_library(gfx, wave_size=64)
+        assert re.search(rf"@__oclc_ISA_version = .* i32 {version}$", controls, re.MULTILINE)
 
 
 @slow
