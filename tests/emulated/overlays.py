@@ -52,9 +52,12 @@ def overlays(root: Path) -> Iterator[Applied]:
     (region / "compatible").write_bytes(b"fpga-region\0")
     log = root.parent / f"{root.name}.overlays"
     log.touch()
-    serving = subprocess.Popen([sys.executable, "-m", "tests.emulated.overlays", str(root), str(log)])
+    said = log.with_suffix(".log")
+    with said.open("w") as output:
+        command = [sys.executable, "-m", "tests.emulated.overlays", str(root), str(log)]
+        serving = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        eventually_sync(lambda: _is_served(folder, serving), timeout_sec=20)
+        eventually_sync(lambda: _is_served(folder, serving, said), timeout_sec=20)
         yield Applied(log)
     finally:
         subprocess.run(["fusermount3", "-u", "-z", str(folder)], check=False, capture_output=True)
@@ -64,9 +67,9 @@ def overlays(root: Path) -> Iterator[Applied]:
         serving.wait()
 
 
-def _is_served(folder: Path, serving: subprocess.Popen[bytes]) -> bool:
+def _is_served(folder: Path, serving: subprocess.Popen[bytes], said: Path) -> bool:
     if serving.poll() is not None:
-        raise RuntimeError("the emulated overlays did not start (packages fuse3, mfusepy; /dev/fuse)")
+        raise RuntimeError(f"the emulated overlays did not start (fuse3, mfusepy, /dev/fuse): {said.read_text()}")
     return folder.is_mount()
 
 
