@@ -25,7 +25,7 @@ from typing import Any
 from device_agents.filling import make_tile
 from device_agents.runtimes import CandidateFailed, DeviceLost, WorkerEnd
 from device_agents.tvm_rpc_handshake import NotServed, knock, name_with_options
-from device_agents.tvm_runtime import TvmRuntime
+from device_agents.tvm_runtime import TvmRuntime, run_failure
 from fleet.v1 import measurement_pb2, session_service_pb2
 from fleet.wire import duration_sec
 
@@ -82,11 +82,27 @@ class RpcRuntime(TvmRuntime):
         timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _DEFAULT_TIMEOUT_SEC
         with self._connected(timeout_sec):
             if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
-                raise CandidateFailed(
-                    measurement_pb2.ERROR_KIND_RUN_FAILED,
-                    "results of a whole model do not come back over TVM RPC yet; call its functions one by one",
-                )
+                return self._call_model(request, path)
             return super().call(request, path)
+
+    def _call_model(self, request: session_service_pb2.CallRequest, path: str) -> session_service_pb2.CallResponse:
+        """Run a function of the Relax VM over there. Its result stays there; only tensors come, one by one."""
+        function = request.function or "main"
+        machine = self._module(request.artifact_digest, path, request.module_kind, function)
+        arguments = [self._argument(argument, index) for index, argument in enumerate(request.args)]
+        try:
+            machine.get_function("set_input")(function, *arguments)
+            machine.get_function("invoke_stateful")(function)
+            tensors = self._results(machine, function)
+        except Exception as error:
+            raise run_failure(error) from error
+        return session_service_pb2.CallResponse(outputs=[self._tensor_to_proto(tensor) for tensor in tensors])
+
+    def _results(self, machine: Any, function: str, *indices: int) -> list[Any]:
+        arity = machine.get_function("get_output_arity")(function, *indices)
+        if arity < 0:
+            return [machine.get_function("get_output")(function, *indices)]
+        return [tensor for index in range(arity) for tensor in self._results(machine, function, *indices, index)]
 
     def _open_device(self, device_type: str, device_index: int) -> Any:
         if self._session is None:

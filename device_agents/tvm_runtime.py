@@ -113,7 +113,7 @@ class TvmRuntime:
         try:
             run_secs = self._time(module, function, arguments, request)
         except Exception as error:
-            raise _run_failure(error) from error
+            raise run_failure(error) from error
         ended = time.perf_counter()
         return measurement_pb2.Measurement(
             candidate_id=request.candidate_id,
@@ -142,7 +142,7 @@ class TvmRuntime:
         try:
             returned = module.get_function(function)(*arguments)
         except Exception as error:
-            raise _run_failure(error) from error
+            raise run_failure(error) from error
         if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
             tensors = self._flatten(returned)
         else:
@@ -365,7 +365,8 @@ def _written(arguments: Sequence[tensor_pb2.Argument], values: list[Any]) -> lis
     return [value for value, kind in zip(values, kinds, strict=True) if kind in wanted]
 
 
-def _run_failure(error: Exception) -> CandidateFailed:
+def run_failure(error: Exception) -> CandidateFailed:
+    """Return the failure that an error of a running function stands for."""
     failure = classify(error)
     is_plain = failure.kind == measurement_pb2.ERROR_KIND_RUN_FAILED
     if is_plain and any(text in str(error) for text in _BAD_ARGUMENTS):

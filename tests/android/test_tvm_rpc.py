@@ -89,17 +89,28 @@ async def test_candidates_are_timed_and_computed_over_there(kind: str, tmp_path:
     np.testing.assert_allclose(product, left @ right, rtol=1e-5)
 
 
-async def test_whole_models_are_timed_over_there(bench: Bench, models: Path) -> None:
-    """The Relax VM runs on the board, not here."""
+async def test_whole_models_run_over_there(bench: Bench, models: Path) -> None:
+    """The Relax VM is the board's: models are timed, and all their results come back."""
     holder = bench.holding(epoch=1, device=DEVICE)
+    left, right = np.random.default_rng(1).random((4, 8), np.float32) - 0.5, np.ones((8, 8), np.float32)
+    content = (models / "vm.so").read_bytes()
 
-    result = await holder.run(
-        (models / "vm.so").read_bytes(),
-        args=[spec("fill", 4, 8), spec("fill", 8, 8)],
-        module_kind=measurement_pb2.MODULE_KIND_RELAX_VM,
+    timed = await holder.run(
+        content, args=[spec("fill", 4, 8), spec("fill", 8, 8)], module_kind=measurement_pb2.MODULE_KIND_RELAX_VM
+    )
+    called = await holder.call(
+        session_service_pb2.CallRequest(
+            artifact_digest=await holder.put(content),
+            args=[tensor(left), tensor(right)],
+            module_kind=measurement_pb2.MODULE_KIND_RELAX_VM,
+        )
     )
 
-    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert kind_of(timed) == "UNSPECIFIED", timed.error_message
+    assert not called.error, called.error_message
+    rectified, product = (np.frombuffer(output.content, np.float32).reshape(4, 8) for output in called.outputs)
+    np.testing.assert_allclose(product, left @ right, rtol=1e-5)
+    np.testing.assert_allclose(rectified, np.maximum(product, 0), rtol=1e-5)
 
 
 async def test_a_session_that_grows_old_is_replaced(bench: Bench, cpp: RpcServer, models: Path) -> None:
