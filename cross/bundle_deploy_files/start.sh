@@ -35,6 +35,8 @@ fi
 dir=$(cd "$dir" && pwd) || exit 1
 problem=$("$dir/run" --check 2>&1) || { echo "$problem"; exit 0; }
 echo "FLEET_AGENT_OPTIONS=$options" >"$dir/agent.env"
+# A service does not have what a login has.
+[ -n "$FLEET_PYTHON" ] && echo "FLEET_PYTHON=$FLEET_PYTHON" >>"$dir/agent.env"
 [ -f "$dir/agent.log" ] && mv "$dir/agent.log" "$dir/agent.log.1"
 : >"$dir/agent.log"
 

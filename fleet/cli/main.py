@@ -34,7 +34,7 @@ _COMMANDS = {
     "targets": "List the boards that can be built for, or show one.",
     "doctor": "Say what of this machine works, and what to do about the rest.",
     "tracker": "Serve a tracker.",
-    "agent": "Serve this machine's devices.",
+    "agent": "Serve this machine's devices, or bring an agent to a board.",
 }
 """Name and short help. Each lives in the module of its name."""
 

@@ -158,6 +158,20 @@ def test_a_damaged_installation_is_replaced_and_the_old_agent_ends(
     assert not list(board.home.glob("fleet-agent.*"))
 
 
+def test_a_configuration_comes_along_and_stays(
+    board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str], tmp_path: Path
+) -> None:
+    """What the agent serves is chosen at the desk."""
+    config = tmp_path / "mine.yaml"
+    config.write_text("devices: [{driver: cpu, name: desk, threads: 1}]\n")
+
+    done = _deploy(board, "--tracker", tracker.address, "--config", str(config))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "devices/desk\n"
+    assert (board.home / "fleet-agent/agent.yaml").read_text() == config.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
