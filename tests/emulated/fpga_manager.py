@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from device_agents import linux
 from fleet.testing import eventually_sync
 
 _SYNC = bytes.fromhex("665599aa")
@@ -234,6 +236,9 @@ class _Attributes:
 def main(attributes: str, firmware: str, control: str) -> int:
     """Serve until unmounted."""
     import mfusepy
+
+    # A test run that is killed leaves no mount behind.
+    linux.die_with_parent(signal.SIGTERM)
 
     class Operations(_Attributes, mfusepy.Operations):
         """What mfusepy wants, named as it does."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 import stat
 import struct
 import subprocess
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from device_agents import linux
 from fleet.testing import eventually_sync
 
 _FILES = {"path": 0o644, "status": 0o444}
@@ -169,6 +171,9 @@ def _properties(blob: bytes) -> dict[str, bytes]:
 def main(root: str, log: str) -> int:
     """Serve until unmounted."""
     import mfusepy
+
+    # A test run that is killed leaves no mount behind.
+    linux.die_with_parent(signal.SIGTERM)
 
     class Operations(_Folder, mfusepy.Operations):
         """What mfusepy wants, named as it does."""
