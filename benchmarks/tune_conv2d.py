@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -95,21 +96,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     trials = options.trials_per_layer or (_QUICK_TRIALS if options.quick else _TRIALS)
     layers = RESNET18[: options.layers]
+    is_gpu = "cuda" in options.on
+    try:
+        check_torch(options.torch_python, is_gpu=is_gpu)
+    except ProcessFailed as error:
+        parser.error(str(error))
     machine = common.machine()
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
         model = write_model(scratch / "resnet18_conv2d.onnx", layers)
         report = _tune(model, scratch, options, per_layer=trials, layer_count=len(layers))
         ours = best_by_layer(report, workload_names(model, layers))
-        torch = _run_torch(layers, scratch, options.torch_python, is_gpu="cuda" in options.on, quick=options.quick)
+        torch = _run_torch(layers, scratch, options.torch_python, is_gpu=is_gpu, quick=options.quick)
     figures = _figures(layers, ours, torch, report)
-    _print(figures, trials=trials, quick=options.quick, machine=machine)
     command = shlex.join(["python", "-m", "benchmarks.tune_conv2d", *(sys.argv[1:] if argv is None else argv)])
+    _print(figures, command, trials=trials, quick=options.quick, machine=machine)
     common.print_json(
         {**figures, "trials_per_layer": trials, "quick": options.quick, "machine": machine, "command": command},
         wanted=options.json,
     )
     return 0
+
+
+def check_torch(interpreter: str, *, is_gpu: bool) -> None:
+    """Make sure that the peer runs, before hours of tuning.
+
+    Raises:
+        ProcessFailed: the interpreter has no PyTorch, or one that sees no GPU.
+    """
+    ask = "import torch; print(torch.cuda.is_available())"
+    try:
+        done = subprocess.run([interpreter, "-c", ask], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ProcessFailed(f"--torch-python {interpreter} does not run: {error.strerror}") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ProcessFailed(f"{interpreter} has no PyTorch ({last}); name an interpreter that has with --torch-python")
+    if is_gpu and done.stdout.strip() != "True":
+        raise ProcessFailed(f"the PyTorch of {interpreter} sees no GPU; name another with --torch-python")
 
 
 def write_model(path: Path, layers: Sequence[Layer]) -> Path:
@@ -230,7 +254,7 @@ def _figures(
     }
 
 
-def _print(figures: Mapping[str, Any], *, trials: int, quick: bool, machine: common.Machine) -> None:
+def _print(figures: Mapping[str, Any], command: str, *, trials: int, quick: bool, machine: common.Machine) -> None:
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 
@@ -251,6 +275,7 @@ def _print(figures: Mapping[str, Any], *, trials: int, quick: bool, machine: com
         f"PyTorch {number(figures['peer'])} us",
         f"tuned on {figures['device']}: {figures['trials']} trials in {figures['tuning_sec']} s",
         f"PyTorch {torch['version']} with {torch['backend']} on {torch['device']}{driver}",
+        command,
         *common.load_notes(machine),
     ]
     if quick:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.tune_conv2d import RESNET18, Layer, best_by_layer, workload_names, write_model
+from benchmarks.processes import ProcessFailed
+from benchmarks.tune_conv2d import RESNET18, Layer, best_by_layer, check_torch, workload_names, write_model
 
 
 def multiplications(layer: Layer) -> int:
@@ -18,6 +21,16 @@ def test_the_layers_are_those_of_the_network() -> None:
     """20 convolutions and 1.81 billion multiplications, the paper's count less the classifier's."""
     assert sum(layer.count for layer in RESNET18) == 20
     assert sum(map(multiplications, RESNET18)) == pytest.approx(1.81e9, rel=0.01)
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, "no-such-python"])
+def test_a_missing_peer_is_told_before_hours_of_tuning(interpreter: str) -> None:
+    """Our own interpreter has no PyTorch, and is told so at once."""
+    if interpreter == sys.executable and importlib.util.find_spec("torch"):
+        pytest.skip("this environment has PyTorch")
+
+    with pytest.raises(ProcessFailed, match="torch-python"):
+        check_torch(interpreter, is_gpu=False)
 
 
 @pytest.mark.slow
