@@ -66,7 +66,6 @@ module gemm_core #(
     logic [9:0]              step;
     logic                    operands_arrive;
     logic [1:0]              a_byte;
-    logic [8*COLS-1:0]       b_bank[B_LINES];
     logic [31:0]             a_words[ROWS];
     logic [8*COLS-1:0]       b_values;
     logic signed [31:0]      sums[ROWS][COLS];
@@ -190,7 +189,6 @@ module gemm_core #(
         b_arrives <= phase == LOAD_B;
         b_line    <= load_line;
         b_word    <= load_word;
-        if (b_arrives) b_bank[b_line][32*b_word+:32] <= b_rdata;
     end
 
     for (genvar row = 0; row < ROWS; row++) begin : g_a_bank
@@ -201,11 +199,18 @@ module gemm_core #(
         end
     end
 
+    for (genvar word = 0; word < COLS / 4; word++) begin : g_b_bank
+        logic [31:0] lines[B_LINES];
+        always_ff @(posedge clk) begin
+            if (b_arrives && b_word == WORD_BITS'(word)) lines[b_line] <= b_rdata;
+            b_values[32*word+:32] <= lines[b_base+step];
+        end
+    end
+
     // Out of the banks and into the sums.
     always_ff @(posedge clk) begin
         operands_arrive <= phase == MULTIPLY;
         a_byte          <= step[1:0];
-        b_values        <= b_bank[b_base+step];
         preload_arrives <= phase == PRELOAD;
         preload_r       <= r;
         preload_c       <= c;
