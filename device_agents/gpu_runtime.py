@@ -35,6 +35,7 @@ class GpuRuntime(TvmRuntime):
         l2_bytes: size of the L2 cache, for devices that do not tell it.
         """
         self._missing = ""
+        self._broken_by: CandidateFailed | None = None
         self._l2_bytes = l2_bytes
         super().__init__(device_type, 0, libraries)
 
@@ -81,4 +82,9 @@ class GpuRuntime(TvmRuntime):
         try:
             yield
         except CandidateFailed as failure:
-            raise gpu_failure(failure) from failure
+            explained = gpu_failure(failure)
+            if explained.is_fatal:
+                # With its traceback, and so with the arrays of the failed call: to free them in a broken context is
+                # an error in a destructor, which ends the process before it has answered.
+                self._broken_by = failure
+            raise explained from failure

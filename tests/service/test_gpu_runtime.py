@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -13,8 +15,10 @@ import pytest
 from cross.build import build
 from cross.targets import host_target_json
 from device_agents.driver import WorkerSpec
+from device_agents.gpu_runtime import GpuRuntime
 from device_agents.pool import WorkerPool
 from device_agents.runtime_check import explain, tvm_library_folder, why_not
+from device_agents.runtimes import CandidateFailed
 from device_agents.watchdog import Limits
 from device_agents.worker_handle import WorkerHandle
 from fleet.artifacts import digest_of
@@ -112,6 +116,28 @@ async def test_an_error_that_stays_ends_the_worker(
     assert message in measurement.error_message
     assert response.is_last is is_last
     assert worker.is_usable is not is_last
+
+
+@pytest.mark.parametrize(("message", "stays"), [("illegal memory access", True), ("out of memory", False)])
+def test_arrays_of_a_broken_context_are_not_freed(message: str, stays: bool) -> None:
+    """Freeing them fails in a destructor, which would end the worker before it has answered."""
+    runtime = GpuRuntime.__new__(GpuRuntime)
+    runtime._missing, runtime._broken_by = "", None
+    freed = []
+
+    class Array:
+        def __del__(self) -> None:
+            freed.append(self.__class__.__name__)
+
+    def run() -> None:
+        array = Array()
+        raise CandidateFailed(measurement_pb2.ERROR_KIND_RUN_FAILED, f"{message} with {array}")
+
+    with contextlib.suppress(CandidateFailed), runtime._explained():
+        run()
+    gc.collect()
+
+    assert freed == ([] if stays else ["Array"])
 
 
 async def test_a_runtime_that_does_not_load_is_the_devices_fault(pool: WorkerPool, tmp_path: Path) -> None:
