@@ -6,7 +6,9 @@ from manylinux_2_31 down. Versions are those of this environment, so that a bund
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -86,6 +88,7 @@ def fetch(platform: Platform, wanted: Sequence[str], say: Callable[[str], None])
 
     Raises:
         ConfigError: pip is missing, or a package has no wheel for the platform.
+        OSError: the disk is full.
     """
     key = hashlib.sha256(repr((platform, sorted(wanted))).encode()).hexdigest()[:12]
     folder = cache_dir() / "wheels" / f"{platform.machine}-{key}"
@@ -145,6 +148,8 @@ def _download(platform: Platform, wanted: Sequence[str], folder: Path) -> None:
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
     if "No module named pip" in done.stderr:
         raise ConfigError(f"bundles are made with pip, which {sys.executable} does not have: python -m ensurepip")
+    if "No space left" in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if "connection broken" in done.stderr:
         raise ConfigError("pip does not reach its package index; check the network, or name another in PIP_INDEX_URL")
     raise ConfigError(
