@@ -1,0 +1,77 @@
+"""What is decided from what a board says of itself, before anything is copied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cross.bundle_deploy import Place, Seen, Start, options_text, settled, wish_of
+from fleet.errors import ConfigError
+
+_PLACE = Place(host="pi@pi4")
+_PI = Seen(
+    machine="aarch64",
+    libc="2.36",
+    python="3.11",
+    model="Raspberry Pi 4 Model B Rev 1.4",
+    home="/home/pi",
+    free_bytes=10**9,
+    has_systemd=True,
+    has_xz=True,
+    digest="",
+    is_running=False,
+    options="",
+    address="10.0.0.7",
+    is_foreign=False,
+)
+
+
+def test_the_board_is_told_by_its_model() -> None:
+    """With the C library that its description asks for, so that one bundle serves all of its kind."""
+    wish = wish_of(_PLACE, _PI, None)
+
+    assert wish.board == "rpi4-64"
+    assert wish.platform.libc == "2.31"
+
+
+def test_a_32_bit_system_gets_a_32_bit_bundle() -> None:
+    """On the same board."""
+    assert wish_of(_PLACE, replace(_PI, machine="armv7l"), None).board == "rpi4-32"
+
+
+def test_an_older_system_gets_what_runs_there() -> None:
+    """Its glibc is what counts, and its Python."""
+    wish = wish_of(_PLACE, replace(_PI, libc="2.28", python="3.12"), None)
+
+    assert (wish.platform.libc, wish.platform.python) == ("2.28", "3.12")
+
+
+def test_an_unknown_board_gets_what_its_machine_runs() -> None:
+    """Nobody has to describe a board before an agent can run there."""
+    assert wish_of(_PLACE, replace(_PI, model="Some Board"), None).board == "aarch64"
+
+
+def test_without_a_python_it_says_what_to_install() -> None:
+    """Ours needs 3.11."""
+    with pytest.raises(ConfigError, match=r"pi@pi4 has no Python 3.11 or newer; install it there"):
+        wish_of(_PLACE, replace(_PI, python=""), None)
+
+
+@pytest.mark.parametrize("directory", [".", "/", "/home", "/home/pi", "../else", "a/../../b"])
+def test_a_folder_that_is_not_the_agents_alone_is_refused(directory: str) -> None:
+    """It is moved away and deleted when a new bundle comes."""
+    with pytest.raises(ConfigError, match="name a folder that is the agent's alone"):
+        settled(replace(_PLACE, directory=directory), _PI, Start())
+
+
+def test_what_lies_there_is_not_overwritten() -> None:
+    """Unless it is an agent."""
+    assert settled(_PLACE, _PI, Start()).directory == "/home/pi/fleet-agent"
+    with pytest.raises(ConfigError, match="there is something else"):
+        settled(_PLACE, replace(_PI, is_foreign=True), Start())
+
+
+def test_options_survive_the_shell() -> None:
+    """A name with a space is one word there, too."""
+    assert options_text(Start(options=("--config", "my agent.yaml"))) == "--config 'my agent.yaml'"
