@@ -12,8 +12,10 @@ from collections.abc import Mapping
 _MOST_THREADS = 16
 """Of large pools a part is enough: it is read around every candidate."""
 
-_NOTED_SHARE = 0.1
-_NOTED_SEC = 0.003
+_NOTED_SHARE = 0.2
+"""Less is an interruption in one of several repeats, of which the median counts."""
+
+_NOTED_SEC = 0.005
 """Waking up costs every thread some microseconds, which in a short run are a large share and mean nothing."""
 
 

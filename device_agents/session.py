@@ -169,8 +169,9 @@ class Session:
                 self.device.count_trial(measurement.error_message)
                 self.device.driver.learn(measurement)
                 watch.stop()
-                if request.ends_batch and worker.is_usable:
-                    await self._run_reference(is_wanted=True)
+                if worker.is_usable:
+                    # Now rather than before the next one: a client on this machine is busy with this one's result then.
+                    await self._run_reference(is_wanted=request.ends_batch)
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
         watch.fill(measurement, rest)
