@@ -112,6 +112,17 @@ def test_a_kernel_built_here_computes_there_what_numpy_does(bench: Bench) -> Non
     assert len(timing.run_secs) == 2
 
 
+def test_a_pi_that_is_slowed_down_says_so_with_the_measurement(bench: Bench) -> None:
+    """What the firmware tells travels with the times."""
+    name = "/sys/devices/platform/soc/soc:firmware/get_throttled"
+    with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
+        bench.agent.board.write(name, "50005\n")
+        timing = device.load(bench.artifact("pi4")).time(number=1, repeat=1)
+        bench.agent.board.write(name, "50000\n")
+
+    assert timing.provenance["after"]["throttle_reasons"] == ["under-voltage", "throttled"]
+
+
 def test_a_model_is_tuned_on_it(bench: Bench, two_products: Path, tmp_path: Path) -> None:
     """Searched and cross-compiled here, measured there, and the whole tuned model gives ONNX Runtime's numbers."""
     library = f"sqlite:///{tmp_path}/library.db"
