@@ -24,8 +24,8 @@ class BuildTask:
     mod_json: str
     target_json: str
     trace_json: str | None
-    """Schedule to replay; None builds the program without one, which is the reference and the untuned latency. For GPUs,
-    on which that does not run, TVM's default rules schedule it."""
+    """Schedule to replay; None builds the program without one, which is the reference and the untuned latency. For
+    GPUs, on which that does not run, TVM's default rules schedule it."""
 
     out_dir: str
     function: str = "main"

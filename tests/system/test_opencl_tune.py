@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_model_is_tuned_on_an_opencl_device(model: Path, tmp_path: Path) -> None:
-    """One command: the device is found, kernels get faster than TVM's default schedules and stay right, so the model."""
+    """One command: the device is found, kernels get faster than TVM's default schedules and stay right."""
     library = tmp_path / "library.sqlite"
 
     done = run_fleet(
