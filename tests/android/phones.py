@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from device_agents.opencl_build import ensure_plugin
 from tests.android.fake_phone import FakePhone
 from tests.android.rpc_servers import build_server, library_folders
 
@@ -96,3 +98,20 @@ async def serve_adb(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             await phone.stop()
             phone.kill_all()
         await host.kill_server()
+
+
+def add_opencl(rpc_dir: Path) -> None:
+    """Add an OpenCL runtime under the name of TVM's own: this project's, which has to be told to install itself."""
+    plugin = rpc_dir / "libfleet_opencl.so"
+    plugin.symlink_to(ensure_plugin())
+    source = rpc_dir / "install.c"
+    source.write_text(
+        "extern int fleet_opencl_install(void);\n"
+        "__attribute__((constructor)) static void install(void) { fleet_opencl_install(); }\n"
+    )
+    target = rpc_dir / "libtvm_runtime_opencl.so"
+    # All that it takes is named in the library itself: what PoCL starts to link kernels is made to load it, too.
+    libraries = ["-ltvm_runtime", "-ltvm_ffi", "-l:libfleet_opencl.so"]
+    command = ["gcc", "-shared", "-fPIC", "-o", str(target), str(source), f"-L{rpc_dir}", "-Wl,--no-as-needed"]
+    subprocess.run([*command, *libraries, "-Wl,--allow-shlib-undefined"], check=True, timeout=60)
+    source.unlink()

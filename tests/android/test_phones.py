@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import shutil
@@ -11,12 +12,14 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fleet.testing import eventually
-from fleet.v1 import measurement_pb2
+from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.android.fake_phone import FakePhone
-from tests.android.phones import AdbHost, make_rpc_dir, serve_adb
+from tests.android.phones import AdbHost, add_opencl, make_rpc_dir, serve_adb
+from tests.android.test_tvm_rpc import tensor
 from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
@@ -24,6 +27,11 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
 ]
 DEVICE = "devices/phone"
+OPENCL = {
+    "kind": "opencl",
+    "max_threads_per_block": 256,
+    "host": {"kind": "llvm", "mtriple": "x86_64-linux-android"},
+}
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
 
 
@@ -242,3 +250,35 @@ async def test_a_hanging_candidate_is_killed_on_the_phone(
 
     assert "TIMEOUT" == kind_of(hung)
     assert "UNSPECIFIED" == kind_of(after), after.error_message
+
+
+async def test_opencl_kernels_run_on_a_phone(host: AdbHost, rpc_dir: Path, tmp_path: Path) -> None:
+    """Numbers agree with numpy; the runtime that brings OpenCL is loaded before the server."""
+    folder = shutil.copytree(rpc_dir, tmp_path / "tvm", symlinks=True)
+    add_opencl(folder)
+    built = await asyncio.to_thread(build_opencl_matmul, tmp_path)
+    phone = await host.phone()
+    settings = entry(host, phone, folder, device_type="opencl", target=OPENCL)
+    async with serve_bench(tmp_path / "state", {"devices": [settings]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        digest = await holder.put(built)
+        left, right = (np.random.default_rng(seed).random((48, 48), np.float32) for seed in (1, 2))
+        call = session_service_pb2.CallRequest(
+            artifact_digest=digest, args=[tensor(left), tensor(right), spec("output", 48, 48)]
+        )
+        called = await holder.call(call)
+        args = [spec("fill", 48, 48), spec("fill", 48, 48), spec("output", 48, 48)]
+        (timed,) = await holder.measure([request_for(digest, args=args)])
+
+    assert not called.error, called.error_message
+    product = np.frombuffer(called.outputs[0].content, np.float32).reshape(48, 48)
+    np.testing.assert_allclose(product, left @ right, rtol=1e-4)
+    assert "UNSPECIFIED" == kind_of(timed), timed.error_message
+
+
+def build_opencl_matmul(folder: Path) -> bytes:
+    """As a user does for a phone's GPU: the host part needs no NDK."""
+    words = ["build", "matmul-48", "--untuned", "--target", json.dumps(OPENCL), "-o", str(folder / "matmul.so")]
+    fleet = Path(sys.executable).with_name("fleet")
+    subprocess.run([fleet, *words], check=True, timeout=100, capture_output=True)
+    return (folder / "matmul.so").read_bytes()
