@@ -167,6 +167,8 @@ class AndroidDriver(Driver):
                 device_type=self._config.device_type,
             )
         except DeviceUnreachable as error:
+            # No further lease until it was set up again.
+            self._trouble, self._ready_for = str(error), 0
             raise DeviceUnreachable(f"{self.name}: {error}") from error
 
     @property

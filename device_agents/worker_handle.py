@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from device_agents.frames import BrokenFrame
 from device_agents.linux import resident_bytes
 from device_agents.output import OutputPipe
-from device_agents.runtimes import DeviceLost
+from device_agents.runtimes import DeviceLost, WorkerEnd
 from device_agents.watchdog import SAMPLE_SEC, Limits, find_excess
 from device_agents.worker_link import WorkerLink
 from fleet.v1 import measurement_pb2, worker_pb2
@@ -155,6 +155,8 @@ class WorkerHandle:
             return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_DISK, self._with_tail("wrote a file beyond the limit"))
         if end.code == DeviceLost.exit_code:
             return WorkerLost(measurement_pb2.ERROR_KIND_DEVICE_FAULTED, self._with_tail("lost its device"))
+        if end.code == WorkerEnd.exit_code and tail:
+            return WorkerLost(measurement_pb2.ERROR_KIND_CRASHED, tail[-_TAIL_CHARS:])
         if any(word in tail for word in _MEMORY_WORDS):
             return WorkerLost(measurement_pb2.ERROR_KIND_OUT_OF_MEMORY, self._with_tail("could not get memory"))
         if end.signal:

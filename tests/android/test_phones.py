@@ -142,6 +142,7 @@ async def test_unplugging_during_a_measurement_is_the_phones_fault(
         await asyncio.sleep(0.5)
         await host.unplug(phone)
         lost = await running
+        await eventually(lambda: "not connected" in reason_of(bench), timeout_sec=20)
         away = await measure(holder, matmul)
         await host.plug_in(phone)
         await eventually(lambda: is_healthy(bench), timeout_sec=20)
@@ -230,6 +231,22 @@ async def test_a_server_for_another_machine_is_refused(host: AdbHost, tmp_path: 
         await eventually(lambda: "tvm_rpc is built for aarch64, and the phone is x86_64" in reason_of(bench))
 
     assert [] == list((phone.root / "data/local/tmp").iterdir())
+
+
+async def test_a_server_that_does_not_start_is_quoted(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+) -> None:
+    """The candidate is not blamed, and the phone says what its server said."""
+    phone = await host.phone()
+    broken = shutil.copytree(rpc_dir, tmp_path / "broken")
+    library = broken / "libtvm_runtime.so"
+    library.write_bytes(library.read_bytes()[:512])
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, broken)]}) as bench:
+        result = await measure(bench.holding(epoch=1, device=DEVICE), matmul)
+
+    assert "DEVICE_FAULTED" == kind_of(result)
+    assert "tvm_rpc ended while it started; it wrote:" in result.error_message
+    assert "libtvm_runtime.so" in result.error_message
 
 
 async def test_a_hanging_candidate_is_killed_on_the_phone(
