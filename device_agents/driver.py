@@ -171,7 +171,11 @@ class Driver(ABC):
     def inventory(self) -> device_pb2.Inventory:
         """Return what the hardware is; the same while it is open, unless the driver calls `changed`."""
         self._check_open()
-        return self._inventory()
+        inventory = self._inventory()
+        # Records are found again by device model: what is no board's time is never looked up as one.
+        if inventory.is_simulated and "emulated" not in inventory.device_model and self.kind != "simulated":
+            inventory.device_model = f"emulated {inventory.device_model}"
+        return inventory
 
     def worker_spec(self) -> WorkerSpec:
         """Return what a worker process of this device runs."""

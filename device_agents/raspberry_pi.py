@@ -90,8 +90,6 @@ class RaspberryPiDriver(CpuDriver):
         if self._is_emulated:
             inventory.is_simulated = True
             inventory.labels["emulated"] = "true"
-            # What records are kept by: they must not pass for a board's.
-            inventory.device_model = f"emulated {inventory.device_model}"
         inventory.facts["throttling told by"] = self._throttling.source
         return inventory
 

@@ -136,6 +136,20 @@ async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
         await open_driver.open(NoStrays())
 
 
+@pytest.mark.parametrize("name", ["raspberry_pi", "tvm_rpc", "zynq", pytest.param("android", marks=pytest.mark.slow)])
+async def test_an_emulated_device_never_passes_for_a_board(name: str, request: pytest.FixtureRequest) -> None:
+    """Records are looked up by device model, so the model says it, too."""
+    driver = make(name, emulated=True, **request.getfixturevalue(NEEDED[name]))
+    await driver.open(NoStrays())
+
+    inventory = driver.inventory()
+
+    assert inventory.is_simulated
+    assert inventory.device_model.startswith("emulated ")
+    assert inventory.labels["emulated"] == "true"
+    await driver.close()
+
+
 async def test_nothing_works_before_open(driver: Driver) -> None:
     """A constructor does no I/O, so there is nothing to tell."""
     with pytest.raises(DeviceClosed):
