@@ -13,6 +13,10 @@ MAX_SHOWN_CHARS = 500
 """Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
 _MAX_SELECTOR_CHARS = 1_000
 _MAX_REQUEST_ID_CHARS = 128
+_TOO_MUCH = (
+    f"the request says too much; at most {_MAX_REQUEST_ID_CHARS} characters of request_id and {_MAX_SELECTOR_CHARS} of "
+    "selector are taken"
+)
 _LISTED_DEVICES = 10
 """A refusal lists this many of the devices there are."""
 
@@ -25,10 +29,8 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
-    longest_selector = max(len(event.selector), len(event.prefer))
-    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or longest_selector > _MAX_SELECTOR_CHARS:
-        bounds = f"{_MAX_REQUEST_ID_CHARS} characters of request_id and {_MAX_SELECTOR_CHARS} of selector"
-        raise InvalidRequest(f"the request says too much; at most {bounds} are taken")
+    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
+        raise InvalidRequest(_TOO_MUCH)
     if abs(event.priority) > limits.max_priority:
         allowed = f"-{limits.max_priority} to {limits.max_priority}"
         raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
@@ -54,8 +56,10 @@ def preferred_selector(selector: str, prefer: str) -> str:
     """Return the selector of those devices that do and are preferred, canonical; empty without a preference.
 
     Raises:
-        InvalidRequest: one of the two is malformed.
+        InvalidRequest: one of the two is malformed, or the preference, which may come again alone, is too long.
     """
+    if len(prefer) > _MAX_SELECTOR_CHARS:
+        raise InvalidRequest(_TOO_MUCH)
     return str(parse_selector(selector) & parse_selector(prefer)) if prefer else ""
 
 

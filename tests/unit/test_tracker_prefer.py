@@ -149,6 +149,33 @@ def test_preference_survives_a_restart_with_the_client_that_repeats_it(bench: Be
     assert bench.granted_to("r3", prefer=f"bitstream={ONE}") == "devices/b"
 
 
+def test_a_preference_that_comes_again_is_bounded_like_the_first(bench: Bench) -> None:
+    """What a client repeats after a restart is not read, however long it is, and its request goes on without it."""
+    for number in range(3):
+        bench.acquire(f"r{number}")
+    bench.acquire("r3")
+    durable = bench.state.durable()
+    durable.boot += 1
+    for device in durable.devices:
+        device.lease = None
+    bench.state = TrackerState.restore(durable, 1_000.0)
+    bench.apply(ev.ClientConnected("alice", "alice@host"))
+
+    huge = ",".join(f"label{number}=x" for number in range(1_000))
+
+    assert isinstance(bench.acquire("r3", prefer=huge), ev.Queued)
+    (request,) = bench.state.clients["alice"].requests.values()
+    assert request.preferred == ""
+
+
+def test_a_preference_that_is_too_long_is_refused(bench: Bench) -> None:
+    """It is bounded as selectors are."""
+    effect = bench.acquire("r1", prefer="x" * 1_001)
+
+    assert isinstance(effect, ev.Refused)
+    assert "says too much" in effect.message
+
+
 def test_malformed_preference_is_refused(bench: Bench) -> None:
     """A preference that cannot be read is the client's mistake, not ignored."""
     effect = bench.acquire("r1", prefer="bitstream=")
