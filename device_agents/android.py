@@ -2,7 +2,8 @@
 
     devices:
       - driver: android              # all phones that adb lists, also those plugged in later
-        tvm_rpc_dir: ~/android-tvm   # tvm_rpc, libtvm_runtime.so, libtvm_ffi.so, libc++_shared.so, ... for the phone
+        tvm_rpc_dir: ~/android-tvm   # tvm_rpc, libtvm_runtime.so, libtvm_ffi.so, libc++_shared.so, ... for the phone;
+                                     # default: ~/.local/share/tvm-fleet/android/<ABI>, as .../arm64-v8a
 
       - driver: android              # one phone with settings of its own
         serial: R58M12ABCDE
@@ -45,7 +46,7 @@ from device_agents.android_facts import (
     parse_facts,
     parse_readings,
 )
-from device_agents.android_server import FilesMissing, PhoneServer, ServerFiles, read_files
+from device_agents.android_server import FilesMissing, PhoneServer, ServerFiles, read_files, usual_folder
 from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.host import slug
 from fleet.config import parse
@@ -234,9 +235,8 @@ class AndroidDriver(Driver):
         facts.cores(self._config.cores)
         self._target()
         # Hashing 30 MB takes a moment.
-        self._files = await asyncio.to_thread(
-            read_files, self._config.tvm_rpc_dir, arch=facts.arch, device_type=self._config.device_type
-        )
+        folder = self._config.tvm_rpc_dir or usual_folder(facts.abi)
+        self._files = await asyncio.to_thread(read_files, folder, arch=facts.arch, device_type=self._config.device_type)
         await self._read()
         await self._server.kill_all()
         await self._server.put(self._files, self._readings.free_bytes)

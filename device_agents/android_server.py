@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.adb import Adb, end
+from fleet.config import data_dir
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
 
 FOLDER = "/data/local/tmp/tvm-fleet"
@@ -52,14 +53,19 @@ class ServerFiles:
     size_bytes: int
 
 
-def read_files(folder: Path | None, *, arch: str, device_type: str) -> ServerFiles:
-    """Check the files of `tvm_rpc_dir`.
+def usual_folder(abi: str) -> Path:
+    """Return where the files for phones of an ABI are looked for, unless agent.yaml names a place."""
+    return data_dir() / "android" / abi
+
+
+def read_files(folder: Path, *, arch: str, device_type: str) -> ServerFiles:
+    """Check the files of a directory.
 
     Raises:
         FilesMissing: which one is missing or wrong, and what to do.
     """
-    if folder is None:
-        raise FilesMissing(f"no {PROGRAM} is given for this phone; {_BUILD_HINT}")
+    if not folder.is_dir():
+        raise FilesMissing(f"no {PROGRAM} for this phone: there is no directory {folder}; {_BUILD_HINT}")
     paths = tuple(sorted(path for path in folder.glob("*") if path.name == PROGRAM or ".so" in path.name))
     contents = {path.name: path.read_bytes() for path in paths if path.is_file()}
     needed = [PROGRAM, "libtvm_runtime.so", "libtvm_ffi.so"]

@@ -76,7 +76,7 @@ def is_healthy(bench: Bench, device: str = DEVICE) -> bool:
 
 async def test_a_phone_is_described_measured_and_left_clean(
     host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
-):  # type: ignore[no-untyped-def]
+) -> None:
     """Its inventory is its own, each record has heat and battery, and nothing of ours runs there afterwards."""
     phone = await host.phone()
     async with serve_bench(tmp_path / "state", {"devices": [entry(host, phone, rpc_dir, cores="big")]}) as bench:
@@ -91,7 +91,7 @@ async def test_a_phone_is_described_measured_and_left_clean(
     assert len(result.run_secs) == 3
     assert 87.0 == result.provenance.before.battery_percent
     assert 41.5 == result.provenance.before.temp_c
-    assert ("Fake Pixel 0", "x86_64", "34") == (
+    assert ("emulated Fake Pixel 0", "x86_64", "34") == (
         inventory.device_model.removesuffix(" big x1"),
         inventory.labels["arch"],
         inventory.labels["sdk"],
@@ -104,11 +104,14 @@ async def test_a_phone_is_described_measured_and_left_clean(
 
 
 async def test_phones_come_and_go_while_the_agent_runs(
-    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a serial all phones are served: those there, those plugged in later; one that goes stays in the list."""
+    """Without a serial all phones are served: those there, those plugged in later; one that goes stays in the list.
+    The server's files are found at their usual place."""
+    shutil.copytree(rpc_dir, tmp_path / "data/android/x86_64", symlinks=True)
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
     first = await host.phone("first")
-    async with serve_bench(tmp_path / "state", {"devices": [entry(host, None, rpc_dir)]}) as bench:
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, None, None)]}) as bench:
         (first_name,) = [device.name for device in bench.tracker.hellos[-1].devices]
         holder = bench.holding(epoch=1, device=first_name)
         before = await measure(holder, matmul)
@@ -208,7 +211,7 @@ async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir:
         "locked": "accept the RSA key dialog",
         "mute": "offline",
         "full": "/data of the phone is full",
-        "bare": "no tvm_rpc is given",
+        "bare": "no tvm_rpc for this phone",
         "alike": "all cores of the phone are alike",
     }
     async with serve_bench(tmp_path / "state", {"devices": devices}) as bench:
