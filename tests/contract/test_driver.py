@@ -136,10 +136,15 @@ async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
         await open_driver.open(NoStrays())
 
 
-@pytest.mark.parametrize("name", ["raspberry_pi", "tvm_rpc", "zynq", pytest.param("android", marks=pytest.mark.slow)])
-async def test_an_emulated_device_never_passes_for_a_board(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(params=["raspberry_pi", "tvm_rpc", "zynq", pytest.param("android", marks=pytest.mark.slow)])
+def emulated_driver(request: pytest.FixtureRequest) -> Driver:
+    # Here and not in the test: fixtures that are asynchronous cannot be asked for while a test's loop runs.
+    return make(request.param, **{**request.getfixturevalue(NEEDED[request.param]), "emulated": True})
+
+
+async def test_an_emulated_device_never_passes_for_a_board(emulated_driver: Driver) -> None:
     """Records are looked up by device model, so the model says it, too."""
-    driver = make(name, emulated=True, **request.getfixturevalue(NEEDED[name]))
+    driver = emulated_driver
     await driver.open(NoStrays())
 
     inventory = driver.inventory()
