@@ -1,4 +1,4 @@
-"""Reads bitstreams of Zynq parts and brings them into the form that Linux's FPGA manager takes. Pure.
+"""Reads bitstreams of Zynq parts and brings them into the form that Linux's FPGA manager takes. Pure, but for one read.
 
 A .bit file is a header (design, part, date, time, length) and configuration words, highest byte first. A .bin file is
 the words alone, in that order or with the bytes of each word reversed. Linux wants the latter, which is checked there
@@ -11,12 +11,19 @@ from __future__ import annotations
 import array
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from fleet.errors import InvalidRequest
 
 _BIT_HEAD = bytes.fromhex("00090ff00ff00ff00ff0000001")
 _SYNC = bytes.fromhex("aa995566")
 _SWAPPED_SYNC = _SYNC[::-1]
+_MOST_BYTES = 64 * 1024**2
+"""The largest Zynq takes some 40 MB. A peer's file is held in memory, on boards that have little."""
+
+_MOST_PACKETS = 4_000_000
+"""Padding included: more than the frames of any part, and a walk of a few seconds."""
+
 _SYNC_WITHIN_BYTES = 4096
 """Dummy words before the sync word are a few dozen."""
 
@@ -87,6 +94,14 @@ class Bitstream:
         if self.idcode is not None:
             return _CHIPS_BY_IDCODE.get(self.idcode, "")
         return chip_of(self.part)
+
+
+def read_bitstream(path: Path) -> Bitstream:
+    """Read a file of a peer; see `parse_bitstream`."""
+    size = path.stat().st_size
+    if size > _MOST_BYTES:
+        raise InvalidRequest(f"a file of {size // 1024**2} MiB is no bitstream of a Zynq; give the .bit or .bin file")
+    return parse_bitstream(path.read_bytes())
 
 
 def parse_bitstream(content: bytes) -> Bitstream:
@@ -196,7 +211,9 @@ def _check_packets(image: bytes) -> int | None:
     while at % 4:
         at = image.find(_SWAPPED_SYNC, at + 1)
     at += 4
-    while at < len(image):
+    for _ in range(_MOST_PACKETS):
+        if at >= len(image):
+            break
         header = int.from_bytes(image[at : at + 4], "little")
         kind, is_write = header >> 29, header >> 27 & 3 == _OPCODE_WRITE
         register = header >> 13 & 0x1F

@@ -30,6 +30,10 @@ _DIES_SEC = 2.0
 
 _FILE_PREFIX = "fleet-"
 _OVERLAY = "fleet"
+_OVERLAY_FILE = f"{_FILE_PREFIX}overlay.dtbo"
+NAME_DIGITS = 16
+"""Hexadecimal ones, of the names that `stage` is called with: such files are ours, whoever left them."""
+
 _REMEDIES = {
     errno.EINVAL: "the kernel takes it for no bitstream of this chip; see dmesg",
     errno.ENOENT: "the kernel does not find the file; it looks in /lib/firmware of its own root",
@@ -94,6 +98,13 @@ class FpgaManager:
             return f"no permission to write {folder}; run the agent as root, or give its group the folder"
         return ""
 
+    def clear(self) -> None:
+        """Remove what an agent that was killed while it programmed has left for the kernel to read."""
+        for pattern in (f"{_FILE_PREFIX}{'[0-9a-f]' * NAME_DIGITS}.bin", _OVERLAY_FILE):
+            for path in self._firmware_dir.glob(pattern):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
     async def load(self, image: bytes, *, name: str, is_partial: bool, timeout_sec: float) -> None:
         """Load a configuration and return when the fabric runs it: `stage`, then `start`."""
         await self.stage(image, name=name)
@@ -154,7 +165,10 @@ class FpgaManager:
             self._firmware_dir.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
+            # Half an image helps nobody, and takes what room there was.
+            with contextlib.suppress(OSError):
+                path.unlink()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(f"no room for a bitstream of {len(image)} bytes in {self._firmware_dir}") from error
             raise ProgrammingFailed(_failed(path, error.errno or 0)) from error
 
@@ -165,8 +179,7 @@ class FpgaManager:
     async def _load_by_overlay(self, firmware: str, is_partial: bool) -> None:
         folder = self._overlays / _OVERLAY
         blob = make_overlay(_region_path(self._device_tree), firmware, is_partial=is_partial)
-        overlay_file = f"{_FILE_PREFIX}overlay.dtbo"
-        await asyncio.to_thread(self._put_firmware, overlay_file, blob)
+        await asyncio.to_thread(self._put_firmware, _OVERLAY_FILE, blob)
         try:
             if folder.exists():
                 folder.rmdir()  # in configfs that takes the overlay off
@@ -174,10 +187,10 @@ class FpgaManager:
         except OSError as error:
             raise ProgrammingFailed(_failed(folder, error.errno or 0)) from error
         try:
-            await self._write(folder / "path", overlay_file)
+            await self._write(folder / "path", _OVERLAY_FILE)
         finally:
             with contextlib.suppress(OSError):
-                (self._firmware_dir / overlay_file).unlink()
+                (self._firmware_dir / _OVERLAY_FILE).unlink()
         status = (folder / "status").read_text().strip()
         if status != "applied":
             raise ProgrammingFailed(f"the kernel did not apply the overlay (status: {status}); see dmesg")

@@ -15,15 +15,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from device_agents.bitstream import Bitstream, parse_bitstream
-from device_agents.fpga import OPERATING, FpgaManager
-from fleet.errors import FleetError, ProgrammingFailed
+from device_agents.bitstream import Bitstream, read_bitstream
+from device_agents.fpga import NAME_DIGITS, OPERATING, FpgaManager
+from fleet.errors import FleetError, InvalidRequest, ProgrammingFailed
 from fleet.v1 import session_service_pb2
 from fleet.wire import duration_sec
 
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SEC = 30.0
+_LONGEST_SEC = 600.0
+"""The next lease, and the agent's end, wait for a load that is under way."""
+
 _SHOWN_DIGITS = len("sha256:") + 12
 
 
@@ -61,11 +64,12 @@ class Fabric:
         self._under_way: asyncio.Task[bool] | None = None
 
     def open(self) -> None:
-        """Recall what an earlier agent loaded."""
+        """Recall what an earlier agent loaded, and clear up what it did not finish."""
+        self._manager.clear()
         try:
             state = json.loads((self._directory / "state.json").read_text())
             self._layers = [Layer(**layer) for layer in state["layers"]]
-            is_same_boot = state["boot_id"] == self._boot_id
+            is_same_boot = bool(self._boot_id) and state["boot_id"] == self._boot_id
             was_loaded = bool(state["is_loaded"])
         except (OSError, ValueError, KeyError, TypeError):
             return
@@ -102,11 +106,14 @@ class Fabric:
             check: refuses what is for another chip.
 
         Raises:
-            InvalidRequest: no bitstream, or not for this board.
+            InvalidRequest: no bitstream, or not for this board; or an endless timeout.
             ProgrammingFailed: it did not come up; the message says what it holds now.
         """
+        timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _TIMEOUT_SEC
+        if not 0 < timeout_sec <= _LONGEST_SEC:
+            raise InvalidRequest(f"a timeout of {timeout_sec:g} s; expected seconds above zero, up to {_LONGEST_SEC:g}")
         # Cut off in the middle, nobody could tell what the fabric holds. `settle` waits for the end.
-        task = asyncio.create_task(self._program(path, request, check), name="program the fabric")
+        task = asyncio.create_task(self._program(path, request, check, timeout_sec), name="program the fabric")
         task.add_done_callback(_retrieve)
         self._under_way = task
         return await asyncio.shield(task)
@@ -121,9 +128,10 @@ class Fabric:
         path: Path,
         request: session_service_pb2.ProgramRequest,
         check: Callable[[Bitstream], None],
+        timeout_sec: float,
     ) -> bool:
         async with self._lock:
-            bitstream = await asyncio.to_thread(lambda: parse_bitstream(path.read_bytes()))
+            bitstream = await asyncio.to_thread(read_bitstream, path)
             check(bitstream)
             layer = Layer(
                 digest=request.bitstream_digest,
@@ -140,7 +148,6 @@ class Fabric:
                     "a partial bitstream goes into a running design, and this agent has loaded none since the board's "
                     "start; program the full bitstream that it belongs to first"
                 )
-            timeout_sec = duration_sec(request.timeout) if request.HasField("timeout") else _TIMEOUT_SEC
             await self._load_new(layer, bitstream.image, timeout_sec)
             return True
 
@@ -198,12 +205,10 @@ class Fabric:
         kept = {self._image_path(each) for each in self._layers}
         with contextlib.suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True)
-            for path in self._directory.glob("*.image"):
+            for path in (*self._directory.glob("*.image"), *self._directory.glob("*.new")):
                 if path not in kept:
                     path.unlink()
-            fresh = self._directory / "incoming"
-            fresh.write_bytes(image)
-            fresh.replace(self._image_path(layer))
+            _replace(self._image_path(layer), image)
 
     def _save(self) -> None:
         state = {
@@ -213,9 +218,7 @@ class Fabric:
         }
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            fresh = self._directory / "state.new"
-            fresh.write_text(json.dumps(state))
-            fresh.replace(self._directory / "state.json")
+            _replace(self._directory / "state.json", json.dumps(state).encode())
         except OSError as error:
             logger.warning("cannot remember what the fabric holds", extra={"error": str(error)})
             with contextlib.suppress(OSError):
@@ -224,7 +227,19 @@ class Fabric:
 
 
 def _file_name(layer: Layer) -> str:
-    return layer.digest.removeprefix("sha256:")[:16]
+    return layer.digest.removeprefix("sha256:")[:NAME_DIGITS]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file as a whole, or not at all: on a full disk nothing half is left in the way."""
+    fresh = path.with_suffix(".new")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 def _retrieve(task: asyncio.Task[bool]) -> None:

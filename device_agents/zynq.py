@@ -14,6 +14,7 @@ tracker shows it as the label `bitstream`, for others to prefer.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -92,11 +93,17 @@ class ZynqDriver(CpuDriver):
         if not self._manager.exists:
             raise NotProgrammable(f"{self.name} has no fabric to program: {self._manager.obstacle()}")
         if request.registers_yaml.strip():
-            check_registers(request.registers_yaml)
+            await asyncio.to_thread(check_registers, request.registers_yaml)  # 48 KiB of YAML take seconds on a board
         part = self._part
         return await self._fabric.program(
             bitstream, request, lambda found: check_chip(found, part, device_name=self.name)
         )
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if self._fabric is not None:
+            # Whoever asked for it may be gone; a kernel that touches the fabric meanwhile hangs the board.
+            await self._fabric.settle()
 
     async def reset(self) -> None:
         await super().reset()

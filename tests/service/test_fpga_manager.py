@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from device_agents.fpga import FpgaManager
-from fleet.errors import ProgrammingFailed
+from fleet.errors import DiskFull, ProgrammingFailed
 from fleet.testing import bitstreams, eventually
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.overlays import overlays
@@ -76,6 +77,27 @@ async def test_success_is_not_believed_without_the_state(manager: FpgaManager, f
 
     with pytest.raises(ProgrammingFailed, match="state is 'write complete' instead of 'operating'"):
         await load(manager)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
+async def test_a_full_disk_is_left_as_it_was(manager: FpgaManager, tmp_path: Path) -> None:
+    """The image does not fit beside what is there: no piece of it stays."""
+    firmware = tmp_path / "root/lib/firmware"
+    mounted = await run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(firmware))
+    if mounted != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(DiskFull, match="no room for a bitstream of 100000 bytes"):
+            await manager.stage(bytes(100_000), name="test")
+
+        assert list(firmware.iterdir()) == []
+    finally:
+        await run("umount", str(firmware))
+
+
+async def run(*command: str) -> int:
+    process = await asyncio.create_subprocess_exec(*command)
+    return await process.wait()
 
 
 async def test_a_hung_write_hangs_nobody_else(manager: FpgaManager, fabric: FakeFabric) -> None:

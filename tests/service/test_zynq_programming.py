@@ -19,8 +19,14 @@ from fleet.artifacts import digest_of
 from fleet.client.device import Device
 from fleet.errors import InvalidRequest, NotProgrammable, ProgrammingFailed
 from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker
+from fleet.v1 import session_service_pb2
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root, set_boot_id
+
+REGISTERS = (
+    "{name: gemm, clock_hz: 100000000, window: {uio: gemm, size_bytes: 4096}, "
+    "registers: {start: {offset: 0}}, functions: {}}"
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +39,13 @@ class Board:
     folder: Path
     fabric: FakeFabric
 
+    def entry(self, name: str) -> dict[str, object]:
+        root, state_dir = str(self.folder / "root"), str(self.folder / f"fabric-{name}")
+        return {"driver": "zynq", "name": name, "part": "xc7z020", "sys_root": root, "state_dir": state_dir}
+
     @contextlib.asynccontextmanager
     async def agent(self, name: str = "zynq") -> AsyncIterator[Agent]:
-        root, state_dir = str(self.folder / "root"), str(self.folder / f"fabric-{name}")
-        entry = {"driver": "zynq", "name": name, "part": "xc7z020", "sys_root": root, "state_dir": state_dir}
-        config = parse_config({"devices": [entry]})
+        config = parse_config({"devices": [self.entry(name)]})
         place = Place(tracker=self.tracker.address, state_dir=self.folder / f"agent-{name}")
         async with Agent(config, make_drivers(config), place) as agent:
             assert await agent.wait_attached(10.0)
@@ -69,6 +77,10 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
 def image_of(path: Path) -> bytes:
     content = path.read_bytes()
     return bitstreams.swap_words(content[content.index(b"\xff" * 16) :])
+
+
+def request_for(path: Path, registers_yaml: str = "") -> session_service_pb2.ProgramRequest:
+    return session_service_pb2.ProgramRequest(bitstream_digest=digest_of(path), registers_yaml=registers_yaml)
 
 
 async def label_of(client: fleet.aio.Fleet) -> str:
@@ -234,6 +246,50 @@ async def test_a_revoked_lease_leaves_a_known_fabric(board: Board) -> None:
         async with client.acquire("kind=zynq") as device:
             assert await device.program(design) is True
         assert board.fabric.loaded == [image_of(design)]
+
+
+async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> None:
+    """Whoever asked for it went away in the middle: a worker waits for the end, and then knows what is there."""
+    (driver,) = make_drivers(parse_config({"devices": [board.entry("zynq")]}))
+    await driver.open(NoStrays())
+    good, hung = board.bitstream("good"), board.bitstream("hung")
+    try:
+        await driver.program(good, request_for(good, REGISTERS))
+        board.fabric.fault("hang")
+        programming = asyncio.create_task(driver.program(hung, request_for(hung)))
+        await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
+        programming.cancel()
+        preparing = asyncio.create_task(driver.prepare())
+        _, pending = await asyncio.wait({programming, preparing}, timeout=0.3)
+        assert pending == {preparing}
+
+        board.fabric.fault("")
+        await preparing
+
+        assert driver.bitstream_digest == digest_of(good)
+        assert driver.worker_spec().settings["registers_yaml"] == REGISTERS
+    finally:
+        board.fabric.fault("")
+        await driver.close()
+
+
+async def test_nobody_blocks_a_board_with_an_endless_timeout(board: Board) -> None:
+    """The next holder waits for a load that is under way, so there is a longest one."""
+    async with board.leased() as device:
+        for timeout_sec in (0.0, 31_536_000.0):
+            with pytest.raises(InvalidRequest, match="up to 600"):
+                await device.program(board.bitstream("gemm"), timeout_sec=timeout_sec)
+    assert board.fabric.loaded == []
+
+
+async def test_a_killed_agent_leaves_no_image_to_its_successor(board: Board) -> None:
+    """kill -9 in the middle: the kernel's file goes with the next start, other people's files stay."""
+    firmware = board.folder / "root/lib/firmware"
+    for name in (f"fleet-{'0f' * 8}.bin", "fleet-overlay.dtbo", "fleet-notes.bin", "wifi.bin"):
+        (firmware / name).write_text("left")
+
+    async with board.agent():
+        assert sorted(path.name for path in firmware.iterdir()) == ["fleet-notes.bin", "wifi.bin"]
 
 
 async def test_a_device_without_a_fabric_takes_no_bitstream(board: Board, tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.bitstream import check_chip, chip_of, parse_bitstream
+from device_agents.bitstream import check_chip, chip_of, parse_bitstream, read_bitstream
 from fleet.errors import InvalidRequest
 from fleet.testing import bitstreams
 
@@ -133,3 +134,25 @@ def test_an_encrypted_bitstream_is_not_walked_into() -> None:
 def test_a_chip_is_told_from_a_part(part: str, chip: str) -> None:
     """Package, speed grade and letter case do not matter."""
     assert chip_of(part) == chip
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    """A holder's file is never the end of an agent on a board with little memory."""
+    path = tmp_path / "huge.bin"
+    with path.open("wb") as file:
+        file.truncate(2 * 1024**3)
+
+    with pytest.raises(InvalidRequest, match="2048 MiB is no bitstream"):
+        read_bitstream(path)
+
+
+@pytest.mark.slow
+def test_endless_padding_is_not_walked(tmp_path: Path) -> None:
+    """As many words of nothing as fit into a file would keep a small board's core busy for minutes."""
+    words = bitstreams.make_words()
+    at = words.index(bytes.fromhex("aa995566")) + 4
+    path = tmp_path / "padded.bin"
+    path.write_bytes(words[:at] + bytes(20_000_000) + words[at:])
+
+    with pytest.raises(InvalidRequest, match="the command that ends the configuration is missing"):
+        read_bitstream(path)
