@@ -12,6 +12,7 @@ import platform
 from typing import Any
 
 from cross.boards import find_board
+from fleet.config import nearest
 from fleet.errors import ConfigError
 
 _FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
@@ -104,9 +105,25 @@ def make_target(target_json: str) -> Any:
     if target["kind"] == "llvm":
         target.setdefault("num-cores", os.cpu_count() or 1)
     try:
-        return Target(target)
+        found = Target(target)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"TVM refuses the target {target_json}: {_first_sentence(error)}") from error
+    _check_core(found, target)
+    return found
+
+
+def _check_core(made: Any, target: dict[str, Any]) -> None:
+    """Refuse a core that LLVM does not know: TVM would take a generic one, and only print so."""
+    from tvm.target.codegen import llvm_get_cpu_archlist
+
+    mcpu = str(target.get("mcpu") or "")
+    if target["kind"] != "llvm" or not mcpu:
+        return
+    known = [str(name) for name in llvm_get_cpu_archlist(made)]
+    if mcpu not in known:
+        raise ConfigError(
+            f"LLVM knows no core {mcpu!r} for {target.get('mtriple') or 'this CPU'}{nearest(mcpu, known)}"
+        )
 
 
 def _is_arm32(target: dict[str, Any]) -> bool:

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from cross.gpu_code import check_tools
-from cross.targets import resolve_target
 from cross.toolchains import find_linker
 from fleet.artifacts import Artifact
 from fleet.cli import options
+from fleet.cli.targeting import target_of
 from fleet.cli.tune import parse_shape
 from fleet.config import nearest
 from fleet.errors import BuildError, ConfigError, InvalidRequest
@@ -87,7 +87,7 @@ def build(
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
     """
-    target_json = resolve_target(target)
+    target_json = target_of(target)
     order = BuildOrder(
         workload=workload,
         target_json=target_json,

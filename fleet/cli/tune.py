@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from cross.targets import resolve_target
 from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
+from fleet.cli.targeting import target_of
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
 from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
@@ -118,7 +118,7 @@ def tune(
         seed=seed,
         shapes=dict(map(parse_shape, shape or ())),
         random_weights=random_weights,
-        target_json=resolve_target(target) if target else None,
+        target_json=target_of(target) if target else None,
         batch_size=batch,
         enough=enough,
         wait_timeout_sec=wait_timeout,

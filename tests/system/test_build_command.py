@@ -11,9 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cross.boards import load_boards
+from device_agents.cpu import CpuDriver
 from fleet.artifacts import Artifact, elf_machine
 from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
+from fleet.cli.targeting import target_of
 from fleet.errors import ConfigError
 from fleet.keys import canonical_target
 from fleet.library import Library, NewRecord
@@ -121,6 +123,19 @@ def test_a_pattern_has_to_fit_one_operator() -> None:
         choose_operator(names, "max_pool", "m.onnx")
 
 
+class _NoStrays:
+    async def sweep(self) -> None: ...
+
+
+async def test_host_is_the_target_that_this_machines_agent_tells() -> None:
+    """So fleet build finds what fleet tune found here."""
+    driver = CpuDriver.from_config({}, where="here", host_name="here")[0]
+    await driver.open(_NoStrays())
+    inventory = driver.inventory()
+    await driver.close()
+    assert json.loads(target_of("host")) == json.loads(inventory.target_json)
+
+
 @slow
 def test_a_module_file_is_built(tmp_path: Path) -> None:
     """What tvm.ir.save_json wrote; what it did not write is refused."""
@@ -141,6 +156,7 @@ def test_a_module_file_is_built(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["matmul-8", "--target", "rpi4"], "unknown board 'rpi4'; did you mean 'rpi4-64'?"),
+        (["matmul-8", "--target", '{"kind": "llvm", "mcpu": "x86-64-v7"}'], "x86-64-v7"),
         (["matmul", "--target", "host"], "unknown workload 'matmul'"),
         (["matmul-8", "--target", '{"kind": "cuda", "arch": "sm_20"}'], "compiles CUDA code for sm_20"),
         (["matmul-8", "--linker", "no-such-ld"], "'no-such-ld' (from --linker) is not on PATH"),
