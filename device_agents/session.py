@@ -27,7 +27,7 @@ T = TypeVar("T")
 _MEASURE_TIMEOUT_SEC = 10.0
 _CALL_TIMEOUT_SEC = 60.0
 _REFERENCE_TIMEOUT_SEC = 10.0
-_REFERENCE_PAUSES_SEC = (0.02, 0.1)
+_REFERENCE_PAUSES_SEC = (0.005, 0.02)
 _REFERENCE_ORDER = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest()).SerializeToString()
 
 
