@@ -1,7 +1,8 @@
 """Run an agent: `python -m device_agents --tracker HOST:PORT`. Plain argparse, because boards have no typer.
 
 Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and
-SIGINT.
+SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs. What is left then goes as
+after a kill -9: workers end with the process that they were forked from, and that with its agent.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
+import os
 import signal
 import sys
+import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,12 @@ from fleet.errors import ConfigError, FleetError
 _ATTACH_WAIT_SEC = 2.0
 """How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
 nobody much."""
+
+_STOP_SEC = 20.0
+"""An orderly end takes a second, or as long as a load of a fabric that is under way."""
+
+_THREADS_SEC = 2.0
+"""What a thread still waits for when all else has ended, such as a library or a lock, may never come."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +67,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, _stop, stopped)
     where = str(arguments.config or "agent.yaml")
     config = _config(arguments, where)
     place = Place(
@@ -67,13 +76,39 @@ async def _serve(arguments: argparse.Namespace) -> int:
         host=_host(arguments),
         port=arguments.port,
     )
-    async with Agent(config, make_drivers(config, where=where), place) as agent:
-        await _either(agent.wait_attached(_ATTACH_WAIT_SEC), stopped)
-        names = ", ".join(agent.device_names)
-        sys.stdout.write(f"agent listening on {place.host}:{agent.port}, serving {names}\n")
-        sys.stdout.flush()
+    agent = Agent(config, make_drivers(config, where=where), place)
+    try:
+        await _unless(stopped, agent.open())
+        await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC))
+        if not stopped.is_set():
+            names = ", ".join(agent.device_names)
+            sys.stdout.write(f"agent listening on {place.host}:{agent.port}, serving {names}\n")
+            sys.stdout.flush()
         await stopped.wait()
+    finally:
+        await agent.close()
+        if stopped.is_set():
+            _end_in(_THREADS_SEC, 0)
     return 0
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    if stopped.is_set():
+        _end(1)
+    stopped.set()
+    _end_in(_STOP_SEC, 1)
+
+
+def _end_in(delay_sec: float, code: int) -> None:
+    """End the process after this time, unless it ended by itself."""
+    timer = threading.Timer(delay_sec, _end, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def _end(code: int) -> None:
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _config(arguments: argparse.Namespace, where: str) -> AgentConfig:
@@ -84,12 +119,16 @@ def _config(arguments: argparse.Namespace, where: str) -> AgentConfig:
     return AgentConfig(devices=[{"driver": name} for name in arguments.driver] if arguments.driver else None)
 
 
-async def _either(waiting: Coroutine[Any, Any, bool], stopped: asyncio.Event) -> None:
-    tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(stopped.wait())]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
+async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, object]) -> None:
+    """Do something, but no longer than until it is time to stop."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, stopping):
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(working, stopping, return_exceptions=True)
+    if not working.cancelled():
+        working.result()
 
 
 def _host(arguments: argparse.Namespace) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from agent_bench import Holder, StubTracker, is_alive, marked_processes, request_for
+from opencl_presence import require_opencl
 
 from device_agents import linux
 from fleet.testing import eventually
@@ -94,6 +96,31 @@ async def test_a_signal_ends_the_agent_cleanly(tmp_path: Path, tracker: StubTrac
         assert not any(map(is_alive, family))
         await asyncio.gather(measuring, return_exceptions=True)
         await holder.close()
+
+
+async def test_a_signal_ends_an_agent_that_is_still_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even when a driver waits for what never comes: here for another process that compiles the OpenCL plug-in."""
+    require_opencl()
+    monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path / "cache"))
+    lock = tmp_path / "cache/opencl/.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yaml = "devices: [{driver: opencl, type: cpu, name: sim}]"
+        with running(tmp_path, "127.0.0.1:1", yaml=yaml) as agent:
+            await eventually(lambda: lock in open_files(agent.process.pid), timeout_sec=20)
+
+            agent.process.send_signal(signal.SIGTERM)
+            code, out, err = await asyncio.to_thread(agent.finish)
+
+    assert (code, out) == (0, "")
+    assert "Traceback" not in err
+
+
+def open_files(pid: int) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return [entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return []
 
 
 async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker: StubTracker) -> None:
