@@ -50,6 +50,9 @@ _MOST_THREADS_ELSEWHERE = 1024
 _CHECK_SEC = 60.0
 """Between two looks whether a device is still there. Each starts a process, on cores that may be measured."""
 
+_PATIENCE_SEC = 3.0
+"""How long a look may hold up the agent's heartbeat. It goes on, alone: one that hangs must not become many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenClConfig:
@@ -77,6 +80,7 @@ class OpenClDriver(Driver):
         self._sensors: GpuSensors | None = None
         self._health = Health()
         self._checked_at = 0.0
+        self._looking: asyncio.Task[list[OpenClDevice]] | None = None
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
@@ -121,20 +125,39 @@ class OpenClDriver(Driver):
         self._library = upstream if upstream is not None else await asyncio.to_thread(ensure_plugin)
         self._checked_at = time.monotonic()
 
+    async def close(self) -> None:
+        await super().close()
+        if self._looking is not None:
+            self._looking.cancel()
+
     async def probe(self) -> Health:
         self._check_open()
-        if self._device.type == "cpu" or time.monotonic() - self._checked_at < _CHECK_SEC:
+        if self._device.type == "cpu":
             return self._health
-        self._checked_at = time.monotonic()
+        if self._looking is None:
+            if time.monotonic() - self._checked_at < _CHECK_SEC:
+                return self._health
+            self._checked_at = time.monotonic()
+            self._looking = asyncio.create_task(asyncio.to_thread(find_opencl_devices), name=f"look-{self.device_id}")
+            # Once: whoever waits for this one meanwhile is the whole agent, with all its devices.
+            await asyncio.wait((self._looking,), timeout=_PATIENCE_SEC)
+        if self._looking.done():
+            looking, self._looking = self._looking, None
+            self._health = self._seen(looking)
+        else:
+            waited_sec = time.monotonic() - self._checked_at
+            reason = f"OpenCL's drivers have not listed their devices for {waited_sec:.0f} s; try: clinfo -l"
+            self._health = Health(is_healthy=False, reason=reason)
+        return self._health
+
+    def _seen(self, looking: asyncio.Task[list[OpenClDevice]]) -> Health:
         try:
-            found = await asyncio.to_thread(find_opencl_devices)
-        except (ConfigError, DeviceError, OSError) as error:
-            self._health = Health(is_healthy=False, reason=str(error))
-            return self._health
+            found = looking.result()
+        except (ConfigError, DeviceError, OSError, ValueError) as error:
+            return Health(is_healthy=False, reason=str(error))
         is_there = any((d.index, d.name) == (self._device.index, self._device.name) for d in found)
         reason = "" if is_there else f"OpenCL no longer lists {self._device.name!r}; look with: clinfo -l"
-        self._health = Health(is_healthy=is_there, reason=reason)
-        return self._health
+        return Health(is_healthy=is_there, reason=reason)
 
     def _inventory(self) -> device_pb2.Inventory:
         host, device = self._found_host(), self._device

@@ -23,6 +23,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _LOADER = "-l:libOpenCL.so.1"
 _TIMEOUT_SEC = 300
+_SCRATCH = ".build-"
 _LOG_LINES = 12
 
 
@@ -49,7 +50,7 @@ def ensure_plugin(folder: Path | None = None) -> Path:
     """Return the plug-in, compiled now if it was not before.
 
     Raises:
-        ConfigError: no compiler, no OpenCL headers, or a TVM that does not work.
+        ConfigError: no compiler, no OpenCL headers, no room for it, or a TVM that does not work.
         BuildError: it does not compile; the compiler's last lines are in the message.
     """
     check_versions()
@@ -60,17 +61,27 @@ def ensure_plugin(folder: Path | None = None) -> Path:
         )
     if path.is_file():
         return path
+    try:
+        return _make(path)
+    except OSError as error:
+        raise ConfigError(
+            f"the OpenCL plug-in cannot be written to {path.parent}: {error.strerror}; make room there, or name "
+            "another place in FLEET_CACHE_DIR"
+        ) from error
+
+
+def _make(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        (path.parent / ".lock").open("w") as lock,
-        tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as scratch,
-    ):
+    with (path.parent / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.is_file():  # compiled by another process meanwhile
             return path
-        output = Path(scratch) / path.name
-        _compile(output)
-        output.replace(path)
+        for leftover in path.parent.glob(f"{_SCRATCH}*"):  # of one that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=path.parent, ignore_cleanup_errors=True) as scratch:
+            output = Path(scratch) / path.name
+            _compile(output)
+            output.replace(path)
     return path
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from device_agents.opencl_build import built_for, ensure_plugin, plugin_path
 from device_agents.opencl_devices import OpenClDevice, find_opencl_devices
 from device_agents.opencl_loader import load_runtime
 from fleet.errors import BuildError, ConfigError, DeviceError
+from fleet.testing import eventually, eventually_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -98,6 +101,33 @@ def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
     assert [plugin_path(tmp_path / "opencl")] == list((tmp_path / "opencl").glob("[!.]*"))
 
 
+def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) -> None:
+    """kill -9 in the middle, while another one waits: that one compiles it, and nothing half stays."""
+    code = "import pathlib, sys, device_agents.opencl_build as build; build.ensure_plugin(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command) as first:
+        eventually_sync(lambda: list(tmp_path.glob(".build-*")) != [])
+        with subprocess.Popen(command) as second:
+            first.kill()
+            assert second.wait(timeout=100) == 0
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", plugin_path(tmp_path).name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    """Where it was to be written, and that another place can be named."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", folder], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(ConfigError, match=r"small: No space left on device.*FLEET_CACHE_DIR"):
+            ensure_plugin(folder)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
 def test_a_plugin_for_another_tvm_is_refused(tmp_path: Path) -> None:
     """It is not even asked to register: classes of another release have another layout."""
     source, library = tmp_path / "other.c", tmp_path / "libother.so"
@@ -146,6 +176,37 @@ def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch,
     other = "import device_agents.opencl_devices as d; d.LOADER = 'libNoSuchOpenCL.so'; d.main()"
     with pytest.raises(ConfigError, match="ocl-icd-libopencl1"):
         find_opencl_devices((sys.executable, "-c", other))
+
+
+async def test_a_driver_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look hangs, and no others are started; the agent goes on, says why, and is well once the driver answers."""
+    gpu = replace(find_opencl_devices()[0], type="gpu")
+    driver = opencl.OpenClDriver("gpu", gpu, "here")
+    await driver.open(NoStrays())
+    answering, looks = threading.Event(), []
+
+    def hang() -> list[OpenClDevice]:
+        looks.append(answering.wait(30))
+        return [gpu]
+
+    async def is_well() -> bool:
+        return (await driver.probe()).is_healthy
+
+    monkeypatch.setattr(opencl, "find_opencl_devices", hang)
+    monkeypatch.setattr(opencl, "_CHECK_SEC", 0.0)
+    monkeypatch.setattr(opencl, "_PATIENCE_SEC", 0.05)
+    try:
+        async with asyncio.timeout(10):
+            hung = [await driver.probe() for _ in range(3)]
+            answering.set()
+            await eventually(is_well)
+    finally:
+        answering.set()
+        await driver.close()
+
+    assert [health.is_healthy for health in hung] == [False, False, False]
+    assert "have not listed their devices" in hung[0].reason
+    assert looks == [True]
 
 
 async def test_a_device_that_is_gone_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
