@@ -64,6 +64,9 @@ from fleet.errors import ConfigError, InvalidRequest
 
 T = TypeVar("T")
 
+_MOST_DEPTH = 20
+_MOST_BITS = 64
+_SHOWN_CHARS = 1_000
 _MOST_VALUES = 10_000
 _MOST_CHARS = 48 * 1024
 """As JSON: it travels with each order for a worker."""
@@ -97,8 +100,9 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
         ConfigError: no YAML, an unknown key, or something that cannot work; the message says which and what to do.
     """
     try:
+        _check_shape(text, where)
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter from numbers and dates that there are not
         raise ConfigError(f"{where} is no YAML: {error}") from error
     _check_size(content, where)
     document = parse(_Document, _mapping(content, where), where=where)
@@ -129,7 +133,7 @@ def check_registers(text: str) -> None:
     try:
         parse_description(text, where="the fabric's description")
     except ConfigError as error:
-        raise InvalidRequest(str(error)) from error
+        raise InvalidRequest(str(error)[:_SHOWN_CHARS]) from error
 
 
 def _function(values: Any, where: str) -> Function:
@@ -161,18 +165,39 @@ def _named(cls: type[T], entries: Mapping[str, Any], where: str) -> dict[str, T]
     }
 
 
+def _check_shape(text: str, where: str) -> None:
+    """Refuse what could exhaust this process while it is read, from its events, which take no more room than the text.
+
+    Merging a mapping of merged mappings multiplies, as aliases do, but before anybody can count.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise ConfigError(f"{where}: nested deeper than {_MOST_DEPTH} levels; describe it flatter")
+        if getattr(event, "tag", None) is not None or (isinstance(event, yaml.ScalarEvent) and event.value == "<<"):
+            raise ConfigError(f"{where}: neither tags (!!...) nor merges (<<) are read here; write it out")
+
+
 def _check_size(content: Any, where: str) -> None:
     """Refuse what a few lines of aliases make of themselves: they come from a peer."""
-    waiting, count = [content], 0
+    waiting, count, chars = [content], 0, 0
     while waiting:
         count += 1
-        if count > _MOST_VALUES:
-            raise ConfigError(f"{where}: more than {_MOST_VALUES} values, aliases included; describe less")
         value = waiting.pop()
         if isinstance(value, dict):
+            waiting.extend(value)
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
+        elif isinstance(value, str | bytes):
+            chars += len(value)
+        elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            raise ConfigError(f"{where}: a number has more than {_MOST_BITS} bits")
+        if count > _MOST_VALUES or chars > _MOST_CHARS:
+            raise ConfigError(
+                f"{where}: more than {_MOST_VALUES} values or {_MOST_CHARS} letters, aliases included; describe less"
+            )
 
 
 def _mapping(values: Any, where: str) -> Mapping[str, Any]:

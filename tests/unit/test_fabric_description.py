@@ -164,3 +164,32 @@ def places_in(content: Any) -> Any:
     for key, value in items:
         yield content, key
         yield from places_in(value)
+
+
+_NINE = ", ".join(["*{0}"] * 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 20_000, "nested deeper than 20 levels"),
+        ("{a: " * 8_000, "nested deeper than 20 levels"),
+        ("clock_hz: " + "1" * 5_000, "is no YAML"),
+        ("clock_hz: 0x" + "f" * 5_000, "more than 64 bits"),
+        ("clock_hz: 2001-99-99", "is no YAML: month must be"),
+        ("clock_hz: !!python/object/apply:os.getpid []", "neither tags"),
+        ("a: &a [*a]", "more than 10000 values"),
+        ('name: &a "' + "x" * 20_000 + '"\nregisters: [' + ", ".join(["*a"] * 5_000) + "]", "49152 letters, aliases"),
+        (
+            "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [{_NINE.format(f'a{n}')}]}}\n" for n in range(30)),
+            "nor merges",
+        ),
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_hostile_description_costs_nothing(text: str, message: str) -> None:
+    """It comes from whoever holds a lease, and is read in the agent: neither its memory nor its time is theirs."""
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        check_registers(text)
+
+    assert len(str(refused.value)) <= 1_000
