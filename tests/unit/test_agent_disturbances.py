@@ -18,9 +18,22 @@ def test_nothing_known_is_nothing_said() -> None:
 
 def test_throttling_is_said_with_its_reasons() -> None:
     """Whether it began before or meanwhile."""
-    before, after = Telemetry(throttle_reasons=["thermal"]), Telemetry(throttle_reasons=["thermal", "power-cap"])
+    before, after = Telemetry(throttle_reasons=["thermal"]), Telemetry(throttle_reasons=["thermal", "power-brake"])
 
-    assert find_disturbances(before, after) == ["throttled: thermal, power-cap"]
+    assert find_disturbances(before, after) == ["throttled: thermal, power-brake"]
+
+
+@pytest.mark.parametrize("reason", ["power-cap", "current-cap", "sync-boost"])
+def test_a_gpu_at_its_power_limit_is_not_disturbed(reason: str) -> None:
+    """Under load it always is; otherwise nothing that was measured on one would ever count."""
+    busy = Telemetry(throttle_reasons=[reason], freq_hz=1.9e9)
+    hot = Telemetry(throttle_reasons=[reason, "thermal"], freq_hz=1.9e9)
+    slower = Telemetry(throttle_reasons=[reason], freq_hz=1.2e9)
+
+    assert find_disturbances(busy, busy) == []
+    assert find_disturbances(busy, hot) == ["throttled: thermal"]
+    assert find_disturbances(busy, slower) == []
+    assert find_disturbances(slower, Telemetry(freq_hz=0.9e9)) == ["clock fell from 1200 to 900 MHz"]
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 foreign process"), (2, "2 foreign processes")])
