@@ -17,6 +17,11 @@ import struct
 _MAGIC = 0xFF271
 _TAKEN, _MISMATCH = _MAGIC + 1, _MAGIC + 2
 _INT = struct.Struct("<i")
+_MOST_NAME_BYTES = 4096
+"""Of what a server calls itself: "server:<key>". Whoever answers more is none."""
+
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""Names in `socket`, and seconds, seconds, times."""
 
 
 class NotServed(Exception):
@@ -52,7 +57,19 @@ def check_answer(content: bytes, address: str, key: str) -> None:
         raise NotServed(f"the key {key!r} is in use at {address}")
     if code is None:
         raise NotServed(f"{address} closed the connection instead of answering")
-    raise NotServed(f"what listens at {address} is no TVM RPC server")
+    raise NotServed(_strange(address))
+
+
+def name_length(content: bytes, address: str) -> int:
+    """Return how long the name is that follows the answer.
+
+    Raises:
+        NotServed: no length of a name.
+    """
+    length = _INT.unpack(content)[0] if len(content) == _INT.size else -1
+    if not 0 <= length <= _MOST_NAME_BYTES:
+        raise NotServed(_strange(address))
+    return int(length)
 
 
 def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
@@ -66,11 +83,11 @@ def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
         with socket.create_connection((host, port), timeout_sec) as connection:
             connection.sendall(greeting(key, 1))
             check_answer(connection.recv(_INT.size, socket.MSG_WAITALL), address, key)
-            length = _INT.unpack(connection.recv(_INT.size, socket.MSG_WAITALL))[0]
+            length = name_length(connection.recv(_INT.size, socket.MSG_WAITALL), address)
             connection.recv(length, socket.MSG_WAITALL)
     except TimeoutError:
         raise NotServed(f"{address} does not answer within {timeout_sec:g} s") from None
-    except (OSError, struct.error) as error:
+    except (OSError, ValueError) as error:
         raise NotServed(_unreachable(address, error)) from error
 
 
@@ -84,14 +101,35 @@ async def knock_patiently(host: str, port: int, key: str) -> None:
     writer: asyncio.StreamWriter | None = None
     try:
         reader, writer = await asyncio.open_connection(host, port)
+        keep_alive(writer.get_extra_info("socket"))
         writer.write(greeting(key, 1))
-        check_answer(await reader.read(_INT.size), address, key)
-        await reader.readexactly(_INT.unpack(await reader.readexactly(_INT.size))[0])
-    except (OSError, asyncio.IncompleteReadError) as error:
+        check_answer(await _read(reader, _INT.size), address, key)
+        await _read(reader, name_length(await _read(reader, _INT.size), address))
+    except (OSError, ValueError) as error:
         raise NotServed(_unreachable(address, error)) from error
     finally:
         if writer is not None:
             writer.close()
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel ask for the other end: one that lost its power says nothing, and would be waited for for ever."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def _read(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Return so many bytes, or those that came before the end."""
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+
+
+def _strange(address: str) -> str:
+    return f"what listens at {address} is no TVM RPC server"
 
 
 def _unreachable(address: str, error: Exception) -> str:

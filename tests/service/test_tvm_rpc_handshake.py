@@ -1,0 +1,106 @@
+"""The first words with what is no TVM RPC server, or none that means well: no memory, no time, no driver is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from device_agents.tvm_rpc import TvmRpcDriver
+from device_agents.tvm_rpc_handshake import NotServed, keep_alive, knock, knock_patiently
+from fleet.testing import eventually
+
+MAGIC = struct.pack("<i", 0xFF271)
+
+
+class NoStrays:
+    """Nothing to sweep."""
+
+    async def sweep(self) -> None:
+        """Do nothing."""
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: bytes | list[bytes], port: int = 0) -> AsyncIterator[int]:
+    """Answer every connection with these pieces, and then with nothing; yield the port."""
+    pieces = answer if isinstance(answer, list) else [answer]
+    over = asyncio.Event()
+    handlers: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        with contextlib.suppress(OSError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await reader.read(1)  # each piece in a packet of its own
+            await over.wait()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        over.set()
+        server.close()
+        await asyncio.gather(*filter(None, handlers), return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        MAGIC + struct.pack("<i", -1),
+        MAGIC + struct.pack("<i", 2**31 - 1),
+        MAGIC + struct.pack("<i", 4097) + b"x" * 4097,
+        b"HTTP/1.1 400 Bad Request\r\n",
+    ],
+)
+async def test_nonsense_is_named(answer: bytes) -> None:
+    """A length that is none reserves nothing, and ends neither the worker nor the agent's looking."""
+    async with serving(answer) as port:
+        with pytest.raises(NotServed, match="is no TVM RPC server"):
+            await asyncio.wait_for(knock_patiently("127.0.0.1", port, "key"), 5)
+        with pytest.raises(NotServed, match="is no TVM RPC server"):
+            await asyncio.to_thread(knock, "127.0.0.1", port, "key", 5.0)
+
+
+async def test_an_answer_in_pieces_is_an_answer() -> None:
+    """A slow network cuts where it likes."""
+    whole = MAGIC + struct.pack("<i", 10) + b"server:key"
+
+    async with serving([whole[:2], whole[2:7], whole[7:]]) as port:
+        await asyncio.wait_for(knock_patiently("127.0.0.1", port, "key"), 5)
+
+
+async def test_a_driver_goes_on_looking_after_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once something else listens there, the device is healthy."""
+    monkeypatch.setattr("device_agents.tvm_rpc._RETRY_SEC", 0.01)
+    async with serving(MAGIC + struct.pack("<i", -5)) as port:
+        entry = {"address": f"127.0.0.1:{port}", "target": {"kind": "llvm"}, "name": "board"}
+        (driver,) = TvmRpcDriver.from_config(entry, where="test", host_name="here")
+        await driver.open(NoStrays())
+        before = await driver.probe()
+    async with serving(MAGIC + bytes(4), port):
+
+        async def is_well() -> bool:
+            return (await driver.probe()).is_healthy
+
+        await eventually(is_well)
+        await driver.close()
+
+    assert "is no TVM RPC server" in before.reason
+
+
+def test_a_board_that_loses_its_power_is_noticed() -> None:
+    """A connection that waits for an answer without end asks whether the other end is still there."""
+    with socket.socket() as connection:
+        keep_alive(connection)
+
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
