@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -171,7 +172,8 @@ class Session:
                 watch.stop()
                 if worker.is_usable:
                     # Now rather than before the next one: a client on this machine is busy with this one's result then.
-                    await self._run_reference(is_wanted=request.ends_batch)
+                    with contextlib.suppress(DeviceError):  # the next candidate finds it, and says so; this one ran
+                        await self._run_reference(is_wanted=request.ends_batch)
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
         watch.fill(measurement, rest)
@@ -211,10 +213,10 @@ class Session:
         if path is None:
             raise InvalidRequest(f"{request.bitstream_digest} is not on this agent; put it first")
         started = time.monotonic()
-        async with self.device.turn:
-            async with self._worker_lock:
-                if self._worker is not None:
-                    await self._kill(self._worker)
+        # The lock until the end: a worker that is started meanwhile would know the former design.
+        async with self.device.turn, self._worker_lock:
+            if self._worker is not None:
+                await self._kill(self._worker)
             was_loaded = await self.device.driver.program(path, request)
         return session_service_pb2.ProgramResponse(
             bitstream_digest=request.bitstream_digest,

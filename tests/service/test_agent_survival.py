@@ -12,7 +12,8 @@ import pytest
 from agent_bench import DEVICE, Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
 
 from device_agents import linux
-from fleet.errors import DeviceFaulted
+from device_agents.simulated import SimulatedDriver
+from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -37,6 +38,29 @@ def read_process(pid: int) -> tuple[str, str]:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     async with serve_bench(tmp_path, CONFIG) as served:
         yield served
+
+
+async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured is told; the next candidate hears that the device is away."""
+    gone: list[bool] = []
+
+    async def prepare(driver: SimulatedDriver) -> None:
+        if gone:
+            raise DeviceUnreachable("the phone is away")
+
+    monkeypatch.setattr(SimulatedDriver, "learn", lambda *_: gone.append(True))
+    monkeypatch.setattr(SimulatedDriver, "is_prepared", property(lambda _: not gone))
+    monkeypatch.setattr(SimulatedDriver, "prepare", prepare)
+    holder = bench.holding(epoch=1)
+    digest = await holder.put(b"latency_us:50")
+
+    ran, refused = await holder.measure([request_for(digest), request_for(digest)])
+
+    assert kind_of(ran) == "UNSPECIFIED", ran.error_message
+    assert kind_of(refused) == "DEVICE_FAULTED"
+    assert "the phone is away" in refused.error_message
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,33 @@ async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> No
         await driver.close()
 
 
+async def test_no_worker_is_started_for_the_former_design(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens the session while it programs waits, and gets a worker that knows the new registers."""
+    begun, going_on = asyncio.Event(), asyncio.Event()
+    program = ZynqDriver.program
+
+    async def late(driver: ZynqDriver, bitstream: Path, request: session_service_pb2.ProgramRequest) -> bool:
+        begun.set()
+        await going_on.wait()
+        return await program(driver, bitstream, request)
+
+    monkeypatch.setattr(ZynqDriver, "program", late)
+    async with (
+        board.agent() as agent,
+        fleet.aio.connect(board.tracker.address) as client,
+        client.acquire("kind=zynq") as device,
+    ):
+        programming = asyncio.create_task(device.program(board.bitstream("gemm")))
+        await begun.wait()
+        opening = asyncio.create_task(device.open())
+        _, pending = await asyncio.wait({opening}, timeout=0.3)
+        assert pending
+        assert agent.worker_pids == []
+
+        going_on.set()
+        await asyncio.gather(programming, opening)
+
+
 async def test_nobody_blocks_a_board_with_an_endless_timeout(board: Board) -> None:
     """The next holder waits for a load that is under way, so there is a longest one."""
     async with board.leased() as device:
