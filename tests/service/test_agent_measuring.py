@@ -20,6 +20,7 @@ import fleet.aio
 from device_agents.agent import Agent, Place
 from device_agents.config import make_drivers, parse_config
 from fleet.artifacts import Artifact
+from fleet.errors import LeaseRevoked
 from fleet.measuring import Evaluator, TensorSpec, Trial
 from fleet.optimizer.progress import JobProgress
 from fleet.optimizer.repeats import Repeats, find_doubtful
@@ -275,6 +276,23 @@ async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, m
 
     assert "still 80 C after 0.3 s, above 50 C" in result.provenance.disturbances
     assert len(result.run_secs) == 1
+
+
+async def test_a_lease_that_ends_ends_the_wait_for_a_cool_device(tmp_path: Path, models: Path, board: Path) -> None:
+    """At once, however long its holder wanted to wait; the next holder has the device."""
+    entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
+    async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        cooling = asyncio.create_task(timed(holder, models / "stream.so", cool_below_c=50.0, cool_timeout_ms=600_000))
+        await asyncio.wait((cooling,), timeout=0.5)
+        assert not cooling.done()
+
+        bench.tracker.fence(DEVICE, 1)
+        with pytest.raises(LeaseRevoked):
+            await asyncio.wait_for(cooling, 5)
+        after = await timed(bench.holding(epoch=2, device=DEVICE), models / "stream.so")
+
+    assert len(after.run_secs) == 1
 
 
 async def test_an_upload_waits_while_a_candidate_runs(tmp_path: Path) -> None:
