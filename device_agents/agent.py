@@ -22,6 +22,7 @@ from device_agents.config import AgentConfig, make_watchers
 from device_agents.driver import Driver
 from device_agents.host import read_host
 from device_agents.hotplug import Hotplug
+from device_agents.missing import MissingDevice
 from device_agents.pinning import OwnCpus
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
@@ -30,7 +31,7 @@ from device_agents.sessions import SessionTable
 from device_agents.store import ArtifactStore
 from device_agents.tracker_clock import TrackerClock
 from device_agents.watchdog import Limits
-from fleet.errors import ConfigError
+from fleet.errors import BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
 from fleet.rpc import add_service, bind, make_server
 from fleet.v1 import agent_service_pb2, device_pb2, session_service_pb2
 
@@ -106,7 +107,7 @@ class Agent:
 
         Raises:
             ConfigError: the port or the state directory is in use, or a runtime is missing.
-            DeviceError: a device is not there.
+            DeviceError: none of its devices is there.
         """
         self._lock()
         try:
@@ -148,9 +149,7 @@ class Agent:
         await self.close()
 
     async def _open_parts(self) -> None:
-        for driver in self._drivers:
-            driver.changed = self._attach_anew
-            await driver.open(self._pool)
+        await self._open_drivers()
         for driver in await self._hotplug.first():
             await self._take_in(driver)
         self._own_cpus.keep_off(cpu for driver in self._drivers for cpu in driver.cpus)
@@ -168,6 +167,22 @@ class Agent:
         self._link = TrackerLink(self._place.tracker, self._hello, self._devices, self._clock, self._sessions)
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
+
+    async def _open_drivers(self) -> None:
+        """Open all devices; one that is not as it should be is shown as such, as long as there is another."""
+        failed: list[FleetError] = []
+        for index, driver in enumerate(self._drivers):
+            driver.changed = self._attach_anew
+            try:
+                await driver.open(self._pool)
+            except (DeviceMissing, DeviceError, BuildError) as error:
+                logger.warning("a device cannot be opened", extra={"device": driver.name, "error": str(error)})
+                await driver.close()
+                failed.append(error)
+                self._drivers[index] = MissingDevice(driver.device_id, driver.kind, _without_name(error, driver.name))
+                await self._drivers[index].open(self._pool)
+        if failed and all(isinstance(driver, MissingDevice) for driver in self._drivers):
+            raise failed[0]
 
     async def _take_in(self, driver: Driver) -> None:
         """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""
@@ -218,6 +233,10 @@ class Agent:
         descriptor, self._lock_file = self._lock_file, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _without_name(error: FleetError, name: str) -> str:
+    return str(error).removeprefix(f"{name}: ")
 
 
 def _default_memory_limit() -> int:

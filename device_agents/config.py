@@ -15,6 +15,7 @@ disk_limit_bytes: 1073741824      # of one worker's directory
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Mapping
@@ -22,9 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from device_agents.driver import Driver, Watcher
+from device_agents.missing import MissingDevice
 from device_agents.registry import find_devices, load_driver
 from fleet.config import parse
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
+
+logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -62,13 +66,28 @@ def parse_config(values: Mapping[str, Any], *, where: str = "agent.yaml") -> Age
 def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[Driver]:
     """Make the drivers of all configured devices, not yet open.
 
+    Hardware that is missing has a `MissingDevice` in its place, as long as another entry has its own.
+
     Raises:
-        ConfigError: an unknown driver or key, a bad name, or two devices of one name.
+        ConfigError: an unknown driver or key, a bad name, or two devices of one name; or nothing of it is here.
     """
     host_name = host_name or short_host_name()
     drivers: list[Driver] = []
-    for index, entry in enumerate(find_devices() if config.devices is None else config.devices):
-        drivers.extend(_drivers_of_entry(entry, f"{where}: devices[{index}]", host_name))
+    missing: list[FleetError] = []
+    entries = find_devices() if config.devices is None else config.devices
+    for index, entry in enumerate(entries):
+        place = f"{where}: devices[{index}]"
+        try:
+            drivers.extend(_drivers_of_entry(entry, place, host_name))
+        except (DeviceMissing, DeviceError) as error:
+            missing.append(error)
+            reason = str(error).removeprefix(f"{place}: ")
+            taken = {driver.device_id for driver in drivers}
+            drivers.append(MissingDevice.of_entry(entry, reason, host_name, taken))
+    if missing and len(missing) == len(entries):
+        raise missing[0]
+    for error in missing:
+        logger.warning("a device is missing", extra={"error": str(error)})
     seen: set[str] = set()
     for driver in drivers:
         if not _DEVICE_ID.fullmatch(driver.device_id):

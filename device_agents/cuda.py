@@ -33,7 +33,7 @@ from device_agents.host import Host, read_host
 from device_agents.nvml import Gpu, Nvml
 from device_agents.runtime_check import why_not
 from fleet.config import parse
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import ConfigError, DeviceError, DeviceMissing
 from fleet.tvm_versions import check_versions, tvm_version
 from fleet.v1 import device_pb2
 from fleet.wire import timestamp
@@ -254,16 +254,16 @@ def short_uuid(uuid: str) -> str:
 def _list_gpus(config: CudaConfig, where: str) -> list[Gpu]:
     try:
         nvml = Nvml(str(config.nvml_library or ""))
-    except DeviceError as error:
-        raise ConfigError(f"{where}: {error}") from error
+    except (ConfigError, DeviceError) as error:
+        raise DeviceMissing(f"{where}: {error}") from error
     try:
         gpus = nvml.gpus()
     except DeviceError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise DeviceMissing(f"{where}: {error}") from error
     finally:
         nvml.close()
     if not gpus:
-        raise ConfigError(f"{where}: the NVIDIA driver is here, but lists no GPU; look at nvidia-smi -L and dmesg")
+        raise DeviceMissing(f"{where}: the NVIDIA driver is here, but lists no GPU; look at nvidia-smi -L and dmesg")
     return gpus
 
 

@@ -35,7 +35,7 @@ from device_agents.opencl_loader import upstream_library
 from device_agents.opencl_sensors import GpuSensors
 from device_agents.telemetry import HostTelemetry
 from fleet.config import parse
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import ConfigError, DeviceError, DeviceMissing
 from fleet.tvm_versions import check_versions, tvm_version
 from fleet.v1 import device_pb2
 
@@ -91,7 +91,7 @@ class OpenClDriver(Driver):
         chosen = [device for device in found if _is_chosen(device, config)]
         if not chosen:
             names = "; ".join(f"{device.type} {device.name!r} of {device.platform!r}" for device in found)
-            raise ConfigError(f"{where}: no OpenCL device fits; found are {names}")
+            raise DeviceMissing(f"{where}: no OpenCL device fits; found are {names}")
         base = config.name or f"{host_name}-opencl"
         ids = [base] if len(chosen) == 1 else [f"{base}-{index}" for index in range(len(chosen))]
         return [cls(device_id, device, host_name) for device_id, device in zip(ids, chosen, strict=True)]

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from fleet.config import cache_dir
-from fleet.errors import BuildError, ConfigError
+from fleet.errors import BuildError, ConfigError, DeviceMissing
 from fleet.tvm_versions import check_versions, tvm_ffi_version, tvm_version
 
 _SOURCES = Path(__file__).with_name("opencl_plugin")
@@ -50,13 +50,14 @@ def ensure_plugin(folder: Path | None = None) -> Path:
     """Return the plug-in, compiled now if it was not before.
 
     Raises:
-        ConfigError: no compiler, no OpenCL headers, no room for it, or a TVM that does not work.
+        DeviceMissing: no compiler, no OpenCL headers, or no room for it.
+        ConfigError: a TVM that does not work.
         BuildError: it does not compile; the compiler's last lines are in the message.
     """
     check_versions()
     path = plugin_path(folder)
     if path is None:
-        raise ConfigError(
+        raise DeviceMissing(
             f"no C++ compiler ({', '.join(_COMPILERS)}) for the OpenCL plug-in; on Debian: apt install g++"
         )
     if path.is_file():
@@ -64,7 +65,7 @@ def ensure_plugin(folder: Path | None = None) -> Path:
     try:
         return _make(path)
     except OSError as error:
-        raise ConfigError(
+        raise DeviceMissing(
             f"the OpenCL plug-in cannot be written to {path.parent}: {error.strerror}; make room there, or name "
             "another place in FLEET_CACHE_DIR"
         ) from error
@@ -96,11 +97,13 @@ def _compile(output: Path) -> None:
     if done.returncode == 0:
         return
     if "CL/cl.h" in done.stderr:
-        raise ConfigError(
+        raise DeviceMissing(
             "the header CL/cl.h is missing for the OpenCL plug-in; on Debian: apt install opencl-c-headers"
         )
     if "libOpenCL.so.1" in done.stderr:
-        raise ConfigError("libOpenCL.so.1 is missing for the OpenCL plug-in; on Debian: apt install ocl-icd-libopencl1")
+        raise DeviceMissing(
+            "libOpenCL.so.1 is missing for the OpenCL plug-in; on Debian: apt install ocl-icd-libopencl1"
+        )
     log = "\n".join(done.stderr.strip().splitlines()[:_LOG_LINES])
     raise BuildError(f"the OpenCL plug-in does not compile for {built_for()}:\n{log}")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import ConfigError, DeviceError, DeviceMissing
 
 LOADER = "libOpenCL.so.1"
 _TIMEOUT_SEC = 30.0
@@ -82,7 +82,7 @@ def find_opencl_devices(
     """Ask a child process for the devices.
 
     Raises:
-        ConfigError: there is no loader, or no driver.
+        DeviceMissing: there is no loader, or no driver.
         DeviceError: a driver crashed or hung.
     """
     try:
@@ -94,7 +94,7 @@ def find_opencl_devices(
         raise DeviceError(f"an OpenCL driver fails while its devices are listed: {said[0]}; try: clinfo -l")
     answer = json.loads(child.stdout)
     if problem := answer.get("problem"):
-        raise ConfigError(problem)
+        raise DeviceMissing(problem)
     return [OpenClDevice(**{**device, "extensions": tuple(device["extensions"])}) for device in answer["devices"]]
 
 
@@ -102,15 +102,15 @@ def list_devices() -> list[OpenClDevice]:
     """List the devices in this process, which has the vendors' drivers loaded from then on.
 
     Raises:
-        ConfigError: there is no loader, or no driver.
+        DeviceMissing: there is no loader, or no driver.
     """
     try:
         library = ctypes.CDLL(LOADER)
     except OSError as error:
-        raise ConfigError(NO_LOADER) from error
+        raise DeviceMissing(NO_LOADER) from error
     found = [_read(library, *pair) for pair in _handles(library)]
     if not found:
-        raise ConfigError(NO_DRIVER)
+        raise DeviceMissing(NO_DRIVER)
     order = [name for _, name in _TYPES]
     found.sort(key=lambda values: order.index(values["type"]))
     return [OpenClDevice(index=index, **values) for index, values in enumerate(found)]

@@ -63,8 +63,10 @@ def load_driver(name: str, *, where: str) -> type[Driver]:
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     value = found.get(name, _BUILT_IN.get(name))
     if value is None:
-        known = known_drivers()
-        raise ConfigError(f"{where}: unknown driver {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+        known = ", ".join(known_drivers())
+        hint = nearest(name, known_drivers())
+        listed = "" if known in hint else f" (known: {known})"
+        raise ConfigError(f"{where}: unknown driver {name!r}{hint}{listed}")
     module_name, _, class_name = value.partition(":")
     try:
         module = __import__(module_name, fromlist=[class_name])

@@ -32,7 +32,7 @@ from device_agents.host import Host, read_host
 from device_agents.rocm_sysfs import AmdGpu, compute_pids, is_hung, list_gpus, read_gpu, unusable_file
 from device_agents.runtime_check import why_not
 from fleet.config import parse
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import DeviceError, DeviceMissing
 from fleet.tvm_versions import check_versions, tvm_version
 from fleet.v1 import device_pb2
 from fleet.wire import timestamp
@@ -93,7 +93,7 @@ class RocmDriver(Driver):
             return [cls(config.name or f"{host_name}-rocm-{_short(config.gpu)}", config, host_name)]
         gpus = list_gpus(config.sys_root)
         if not gpus:
-            raise ConfigError(f"{where}: {_why_none(config.sys_root)}")
+            raise DeviceMissing(f"{where}: {_why_none(config.sys_root)}")
         base = config.name or f"{host_name}-rocm"
         is_named = config.name is not None and len(gpus) == 1
         return [

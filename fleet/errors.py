@@ -2,6 +2,7 @@
 
     FleetError                     base; class attributes: status (gRPC), is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
+        DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
       InvalidRequest               the caller's mistake
         Unauthenticated            no token, or one that is forged or for another device
         ArtifactRefused            wrong hash, or built for another architecture
@@ -48,6 +49,10 @@ class ConfigError(FleetError):
 
     status = grpc.StatusCode.INVALID_ARGUMENT
     exit_code = 2
+
+
+class DeviceMissing(ConfigError):
+    """Hardware that was asked for is not here, or lacks what it runs with; other devices can be served."""
 
 
 class InvalidRequest(FleetError):

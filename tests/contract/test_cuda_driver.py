@@ -232,7 +232,7 @@ def test_no_driver_is_refused_with_the_remedy() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert "ConfigError: agent.yaml: devices[0]: there is no NVIDIA driver on this machine; install" in done.stderr
+    assert "DeviceMissing: agent.yaml: devices[0]: there is no NVIDIA driver on this machine; install" in done.stderr
 
 
 async def test_without_cudas_libraries_the_device_is_listed_as_faulted(nvml: FakeNvml, tmp_path: Path) -> None:

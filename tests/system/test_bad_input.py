@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +171,38 @@ def test_a_library_to_read_that_is_not_there(tmp_path: Path) -> None:
 
     assert str(path) in refused("library", "best", "--library", str(path))
     assert not path.exists()
+
+
+def test_missing_hardware_leaves_other_devices_alone(tmp_path: Path) -> None:
+    """What agent.yaml asks for and is not here is shown as faulted with the reason; the rest is served."""
+    no_gpus = f"{{driver: rocm, sys_root: {tmp_path}}}"
+    config = (
+        f"devices: [{{driver: simulated, name: sim}}, {no_gpus}, {no_gpus}, "
+        f"{{driver: raspberry_pi, name: pi, sys_root: {tmp_path}}}]\n"
+    )
+    with running_fleet(tmp_path, config) as found:
+        listed = run_fleet("devices", "--json", "--tracker", found.address)
+        by_kind: dict[str, list[str]] = {}
+        for device in json.loads(listed.stdout):
+            by_kind.setdefault(device["inventory"]["kind"], []).append(f"{device['state']} {device.get('reason', '')}")
+        shown = run_fleet("devices", "show", "pi", "--tracker", found.address)
+        held = run_fleet("acquire", "name=sim", "--tracker", found.address, "--", "true")
+
+    assert by_kind["simulated"] == ["DEVICE_STATE_AVAILABLE "]
+    assert len(by_kind["rocm"]) == 2
+    assert all("FAULTED no AMD GPU" in text for text in by_kind["rocm"])
+    assert "no Raspberry Pi" in by_kind["raspberry_pi"][0]
+    assert "restart it then" in " ".join(shown.stdout.split())
+    assert held.returncode == 0
+
+
+def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
+    """One line, and the exit code of a wrong configuration."""
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"devices: [{{driver: rocm, sys_root: {tmp_path}}}]")
+
+    message = refused("agent", "serve", "--config", str(path), "--state-dir", str(tmp_path / "state"), code=2)
+    assert "no AMD GPU" in message
 
 
 def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
