@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from fleet.errors import DeviceError, DeviceUnreachable
 logger = logging.getLogger(__name__)
 
 _COMMAND_SEC = 20.0
+_END_SEC = 5.0
+_PIECE_BYTES = 65536
+_MOST_BYTES = 1024**2
 _POLL_SEC = 1.0
 """Besides what adb's server says unasked: it is silent when a connection over TCP goes offline (seen with 29.0.6)."""
 
@@ -64,7 +68,7 @@ class Adb:
         process = await self.start(*words, serial=serial)
         shown = f"adb {words[0]}"
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), timeout_sec)
+            output = await asyncio.wait_for(_read_all(process, shown), timeout_sec)
         except TimeoutError:
             raise DeviceUnreachable(f"{shown} took longer than {timeout_sec:g} s") from None
         finally:
@@ -91,9 +95,16 @@ class Adb:
         await self.run("push", *files, f"{folder}/", serial=serial, timeout_sec=timeout_sec)
 
     async def forward(self, serial: str, port: int) -> int:
-        """Return a port of this machine that leads to a port of the phone."""
+        """Return a port of this machine that leads to a port of the phone.
+
+        Raises:
+            DeviceUnreachable: there is none.
+        """
         text = await self.run("forward", "tcp:0", f"tcp:{port}", serial=serial)
-        return int(text.split()[-1])
+        found = re.search(r"(\d{1,5})\s*$", text)
+        if found is None:
+            raise DeviceUnreachable(f"adb forward: told no port, but {text[-200:]!r}")
+        return int(found[1])
 
     async def unforward(self, serial: str, local_port: int) -> None:
         """Close such a port; nothing when it is gone already."""
@@ -101,13 +112,31 @@ class Adb:
             await self.run("forward", "--remove", f"tcp:{local_port}", serial=serial, timeout_sec=5.0)
 
 
+async def _read_all(process: asyncio.subprocess.Process, shown: str) -> bytes:
+    """Return what a command wrote until its end, and wait for that. It is a phone that decides how much there is."""
+    output = bytearray()
+    while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
+        output += piece
+        if len(output) > _MOST_BYTES:
+            raise DeviceUnreachable(f"{shown} wrote more than {_MOST_BYTES // 1024**2} MiB")
+    await process.wait()
+    return bytes(output)
+
+
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a process unless it ended, and reap it."""
+    """Kill a process unless it ended, and reap it. Nobody else reads what it wrote any more."""
     if process.returncode is None:
         # Not process.kill(): it reaps a process that has just ended, and asyncio then misses its exit code.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    try:
+        async with asyncio.timeout(_END_SEC):
+            # asyncio takes a process for ended once its pipe is, too: what nobody reads would keep it for ever.
+            while process.stdout is not None and await process.stdout.read(_PIECE_BYTES):
+                pass
+            await process.wait()
+    except TimeoutError:
+        logger.warning("a killed adb has left its output to another process", extra={"pid": process.pid})
 
 
 class PhoneTracker:

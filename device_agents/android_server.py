@@ -30,6 +30,7 @@ _FIRST_PORT, _LAST_PORT = 9090, 9190
 _START_SEC = 20.0
 _BOUND = re.compile(r"bind to \S+?:(\d+)", re.IGNORECASE)
 _OUTPUT_LINES = 20
+_PIECE_BYTES = 4096
 
 _MACHINES = {"aarch64": 183, "armv7l": 40, "x86_64": 62, "x86": 3}
 """e_machine of ELF."""
@@ -173,13 +174,13 @@ class PhoneServer:
 
     async def stop(self) -> None:
         """End the server and whatever its sessions left, as far as the phone can be reached."""
-        if self._process is not None:
-            await end(self._process)
-            self._process = None
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
             self._reading = None
+        if self._process is not None:
+            await end(self._process)
+            self._process = None
         if self.local_port:
             await self._adb.unforward(self._serial, self.local_port)
             self.local_port = 0
@@ -198,12 +199,17 @@ class PhoneServer:
         await self._adb.shell(self._serial, command)
 
     async def _read(self, process: asyncio.subprocess.Process, bound: asyncio.Future[int]) -> None:
-        while process.stdout is not None and (line := await process.stdout.readline()):
-            text = line.decode(errors="replace").strip()
-            self._output.append(text)
-            found = _BOUND.search(text)
-            if found and not bound.done():
-                bound.set_result(int(found[1]))
+        # In pieces, not in lines: kernels print what they like, and whoever stops reading stops them.
+        rest = b""
+        while process.stdout is not None and (piece := await process.stdout.read(_PIECE_BYTES)):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[-_PIECE_BYTES:]
+            for line in lines:
+                text = line[-_PIECE_BYTES:].decode(errors="replace").strip()
+                self._output.append(text)
+                found = _BOUND.search(text)
+                if found and not bound.done():
+                    bound.set_result(int(found[1]))
         if not bound.done():
             bound.set_exception(DeviceUnreachable(f"{PROGRAM} ended while it started{self._said()}"))
 

@@ -1,0 +1,66 @@
+"""The server on a phone as this machine hears it: whatever it writes, it is read, and never believed too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from device_agents.adb import Adb
+from device_agents.android_server import PhoneServer, ServerFiles
+from fleet.errors import DeviceUnreachable
+from fleet.testing import eventually
+
+FILES = ServerFiles(paths=(), digest="0" * 16, size_bytes=0)
+BABBLE = "head -c 300000 /dev/zero | tr '\\0' x"
+
+
+def server_that(folder: Path, *, told: str) -> PhoneServer:
+    """Return one whose adb babbles before and after it says where it listens, and tells this of a forward."""
+    program = folder / "adb"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *forward*) echo "{told}"; exit;; esac\n'
+        f"{BABBLE}; echo; echo 'bind to 127.0.0.1:9090'; {BABBLE}\n"
+        f"touch {folder}/unhindered\nexec sleep 60\n"
+    )
+    program.chmod(0o755)
+    return PhoneServer(Adb(program=str(program)), "SERIAL")
+
+
+async def test_lines_without_end_are_read(tmp_path: Path) -> None:
+    """A kernel that prints megabytes without a break is not stopped by a pipe that nobody empties."""
+    server = server_that(tmp_path, told="12345")
+
+    await server.start(FILES, mask=0, threads=1, library_path="", device_type="cpu")
+    try:
+        await eventually((tmp_path / "unhindered").exists)
+    finally:
+        await server.stop()
+
+    assert not server.is_running
+
+
+async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_path: Path) -> None:
+    """And what was started for it is ended."""
+    server = server_that(tmp_path, told="* daemon started successfully *")
+
+    with pytest.raises(DeviceUnreachable, match="told no port"):
+        await server.start(FILES, mask=0, threads=1, library_path="", device_type="cpu")
+
+    assert not server.is_running
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [("exec cat /dev/zero", "wrote more than 1 MiB"), (f"{BABBLE}; exec sleep 60", "took longer than 0.5 s")],
+)
+@pytest.mark.timeout(30)
+async def test_a_phone_that_babbles_costs_neither_memory_nor_time(tmp_path: Path, script: str, reason: str) -> None:
+    """A command ends when its time or its room does, also while its pipe is full."""
+    program = tmp_path / "adb"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+    with pytest.raises(DeviceUnreachable, match=reason):
+        await Adb(program=str(program)).run("devices", timeout_sec=0.5)
