@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from device_agents.ending import end
 from fleet.errors import DeviceError, DeviceUnreachable
 
 logger = logging.getLogger(__name__)
 
 _COMMAND_SEC = 20.0
-_END_SEC = 5.0
 _PIECE_BYTES = 65536
 _MOST_BYTES = 1024**2
 _POLL_SEC = 1.0
@@ -121,22 +119,6 @@ async def _read_all(process: asyncio.subprocess.Process, shown: str) -> bytes:
             raise DeviceUnreachable(f"{shown} wrote more than {_MOST_BYTES // 1024**2} MiB")
     await process.wait()
     return bytes(output)
-
-
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a process unless it ended, and reap it. Nobody else reads what it wrote any more."""
-    if process.returncode is None:
-        # Not process.kill(): it reaps a process that has just ended, and asyncio then misses its exit code.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-    try:
-        async with asyncio.timeout(_END_SEC):
-            # asyncio takes a process for ended once its pipe is, too: what nobody reads would keep it for ever.
-            while process.stdout is not None and await process.stdout.read(_PIECE_BYTES):
-                pass
-            await process.wait()
-    except TimeoutError:
-        logger.warning("a killed adb has left its output to another process", extra={"pid": process.pid})
 
 
 class PhoneTracker:

@@ -13,7 +13,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_agents.adb import Adb, end
+from device_agents.adb import Adb
+from device_agents.ending import end
 from fleet.config import data_dir
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
 

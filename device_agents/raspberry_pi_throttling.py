@@ -11,10 +11,12 @@ https://www.raspberrypi.com/documentation/computers/os.html#get_throttled
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import shutil
+import time
 from pathlib import Path
+
+from device_agents.ending import end
 
 _REASONS = {0: "under-voltage", 1: "frequency-capped", 2: "throttled", 3: "soft-temperature-limit"}
 """Bit to what it means."""
@@ -23,6 +25,8 @@ _SINCE_BOOT = 16
 _SYSFS = "sys/devices/platform/soc*/soc*firmware/get_throttled"
 _VCGENCMD_WORD = re.compile(r"throttled=0x([0-9a-fA-F]+)")
 _VCGENCMD_SEC = 2.0
+_SILENCE_SEC = 60.0
+"""How long a firmware that did not answer is left alone: each question may leave a process that hangs in the kernel."""
 
 
 def reasons_in(word: int, before: int = 0) -> list[str]:
@@ -41,6 +45,7 @@ class Throttling:
         self._vcgencmd: str | None = None
         self._word: int | None = None
         self._asked: int | None = None
+        self._silent_until_sec = 0.0
 
     def open(self) -> None:
         """Find what tells."""
@@ -80,7 +85,7 @@ class Throttling:
 
     async def ask_firmware(self) -> None:
         """Run vcgencmd where nothing quicker is there. Never fails: a board that does not answer does not tell."""
-        if self._sysfs is not None or self._vcgencmd is None:
+        if self._sysfs is not None or self._vcgencmd is None or time.monotonic() < self._silent_until_sec:
             return
         try:
             process = await asyncio.create_subprocess_exec(
@@ -97,10 +102,10 @@ class Throttling:
             async with asyncio.timeout(_VCGENCMD_SEC):
                 output, _ = await process.communicate()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
             output = b""
+            self._silent_until_sec = time.monotonic() + _SILENCE_SEC
+        finally:
+            await end(process)
         found = _VCGENCMD_WORD.search(output.decode(errors="replace"))
         self._asked = int(found[1], 16) if found else None
 

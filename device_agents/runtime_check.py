@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from device_agents.ending import end
+
 _TIMEOUT_SEC = 20.0
 
 
@@ -41,9 +43,7 @@ async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
     except TimeoutError:
         return f"loading {', '.join(libraries)} took longer than {_TIMEOUT_SEC:g} s; look at the driver's log (dmesg)"
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end(process)
     if process.returncode == 0:
         return ""
     return explain(output.decode(errors="replace").strip(), remedies)

@@ -126,6 +126,23 @@ async def test_vcgencmd_is_asked_between_measurements(tmp_path: Path) -> None:
     assert throttling.read() == ["under-voltage", "throttled"]
 
 
+async def test_a_firmware_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds nobody up for long, and is not asked again and again."""
+    monkeypatch.setattr("device_agents.raspberry_pi_throttling._VCGENCMD_SEC", 0.1)
+    tool = tmp_path / "usr/bin/vcgencmd"
+    tool.parent.mkdir(parents=True)
+    tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/log\nexec sleep 60\n")
+    tool.chmod(0o755)
+    throttling = Throttling(tmp_path)
+    throttling.open()
+
+    for _ in range(3):
+        await throttling.ask_firmware()
+
+    assert throttling.read() == []
+    assert (tmp_path / "log").read_text() == "asked\n"
+
+
 async def test_a_machine_that_is_no_pi_is_refused_by_name(tmp_path: Path) -> None:
     """Whoever configured it learns what the machine says it is."""
     put_files(tmp_path, pi_files(model="Hardkernel ODROID-N2", part="0xd09"))

@@ -1,0 +1,52 @@
+"""Ending a program for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+from device_agents import ending
+from device_agents.ending import end
+
+FLOOD = "import sys; sys.stdout.write('x' * 1_000_000)"
+
+
+async def start(code: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", code, stdout=asyncio.subprocess.PIPE)
+
+
+@pytest.mark.timeout(20)
+async def test_a_full_pipe_keeps_nobody_waiting() -> None:
+    """A program that wrote more than anybody read is ended and reaped."""
+    process = await start(FLOOD)
+    assert process.stdout is not None
+    await process.stdout.read(1)
+
+    await end(process)
+
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.timeout(20)
+async def test_a_pipe_in_other_hands_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a program leaves a child behind that holds its output: asyncio would wait for that one, too."""
+    monkeypatch.setattr(ending, "_END_SEC", 0.2)
+    process = await start("import os, time\nif os.fork():\n    print(flush=True)\ntime.sleep(5)")
+    assert process.stdout is not None
+    await process.stdout.read(1)
+
+    await asyncio.wait_for(end(process), 3)
+
+
+async def test_one_that_ended_is_fine() -> None:
+    """Twice, too."""
+    process = await start("")
+    await process.wait()
+
+    await end(process)
+    await end(process)
+
+    assert process.returncode == 0
