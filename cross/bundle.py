@@ -91,8 +91,8 @@ def wish_for(board: str, *, python: str = "3.11", libc: str | None = None, extra
     family, _, version = found.libc.partition(" ")
     if family != "glibc" or found.arch not in MACHINES:
         raise ConfigError(
-            f"{found.title}: there is no bundle for {found.arch or 'it'} with {found.libc}; agents run on Linux with "
-            f"glibc on {', '.join(MACHINES)}"
+            f"no agent runs on {board} itself ({found.title}), but on the Linux machine that it is in or connected to; "
+            f"name that one: a board of 'fleet targets', or {', '.join(MACHINES)}"
         )
     return Wish(board=board, title=found.title, platform=_platform(found.arch, libc or version, python), extra=extra)
 
@@ -130,7 +130,8 @@ def save(bundle: Bundle, output: Path) -> None:
         free = shutil.disk_usage(folder).free
         if free < bundle.size_bytes:
             raise ConfigError(
-                f"{output}: the bundle takes {bundle.size_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free"
+                f"{output}: the bundle takes {bundle.size_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
+                "make room there, or name another place with -o"
             )
         with tempfile.TemporaryDirectory(dir=folder, prefix=".bundle-") as scratch:
             part = Path(scratch) / output.name

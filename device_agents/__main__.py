@@ -81,7 +81,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
         await _unless(stopped, agent.open())
         await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC))
         if not stopped.is_set():
-            names = ", ".join(agent.device_names)
+            names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
             sys.stdout.write(f"agent listening on {place.host}:{agent.port}, serving {names}\n")
             sys.stdout.flush()
         await stopped.wait()

@@ -84,14 +84,14 @@ class Child:
         except TimeoutError:
             await self.stop()
             raise FleetError(
-                f"the {self.spec.name} was not ready within {self.spec.ready_timeout_sec:g} s{self._tail()}"
+                f"the {self.spec.name} was not ready within {self.spec.ready_timeout_sec:g} s{self.tail()}"
             ) from None
         except BaseException:
             await self.stop()
             raise
         if match is None:
             code = await self._process.wait()
-            raise FleetError(f"the {self.spec.name} did not start (exit code {code}){self._tail()}")
+            raise FleetError(f"the {self.spec.name} did not start (exit code {code}){self.tail()}")
         self._draining = asyncio.create_task(self._drain(self._process), name=f"fleet drain {self.spec.name}")
         return match
 
@@ -130,7 +130,7 @@ class Child:
         while process.stdout is not None and await process.stdout.read(65536):
             pass
 
-    def _tail(self) -> str:
+    def tail(self) -> str:
         try:
             said = self.spec.log_path.read_bytes()[self._log_start :].decode(errors="replace")
             lines = said.strip().splitlines()[-_TAIL_LINES:]

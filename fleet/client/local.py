@@ -29,7 +29,9 @@ from fleet.v1 import fleet_service_pb2
 logger = logging.getLogger(__name__)
 
 _TRACKER_READY = re.compile(r"tracker listening on (?P<address>\S+)")
-_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+)")
+_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+), serving (?P<devices>.*)")
+_NOTHING = "nothing yet"
+_DRIVER = "--driver"
 _POLL_SEC = 0.05
 
 
@@ -71,6 +73,7 @@ class LocalFleet:
         self._restarts = restarts
         self._ready_timeout_sec = ready_timeout_sec
         self._on_change = on_change or (lambda text: logger.warning("local fleet", extra={"change": text}))
+        self._has_devices = True
         self._supervisors: list[asyncio.Task[None]] = []
         self.state_dir = Path()
 
@@ -93,7 +96,8 @@ class LocalFleet:
         try:
             await self._start_tracker()
             await self._start_agent()
-            await self._await_devices()
+            if self._has_devices:
+                await self._await_devices()
         except BaseException:
             await self.stop()
             raise
@@ -137,7 +141,14 @@ class LocalFleet:
                 ready_timeout_sec=self._ready_timeout_sec,
             )
         )
-        self.agent_address = (await self.agent.start())["address"]
+        ready = await self.agent.start()
+        self.agent_address = ready["address"]
+        self._has_devices = not ready["devices"].startswith(_NOTHING)
+        if not self._has_devices and _DRIVER in self._agent_args:
+            kind = self._agent_args[self._agent_args.index(_DRIVER) + 1]
+            raise FleetError(
+                f"no device of kind {kind} is connected to this machine; connect one (phones: adb devices)"
+            )
 
     def _tracker_spec(self, port: int) -> ChildSpec:
         return ChildSpec(
@@ -163,7 +174,7 @@ class LocalFleet:
         except TimeoutError:
             raise FleetError(
                 f"the agent at {self.agent_address} did not attach to the tracker at {self.address} within "
-                f"{self._ready_timeout_sec:g} s; see {self.state_dir / 'log' / 'agent.log'}"
+                f"{self._ready_timeout_sec:g} s{self.agent.tail() if self.agent else ''}"
             ) from None
         finally:
             await channel.close(None)
@@ -176,7 +187,7 @@ def agent_args_for(selector: str) -> tuple[str, ...]:
         InvalidRequest: no selector.
     """
     kind = parse_selector(selector).kind
-    return ("--driver", kind) if kind else ()
+    return (_DRIVER, kind) if kind else ()
 
 
 async def _has_devices(stub: Stub, agent_address: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -203,6 +205,20 @@ def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
 
     message = refused("agent", "serve", "--config", str(path), "--state-dir", str(tmp_path / "state"), code=2)
     assert "no AMD GPU" in message
+
+
+def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that would start an agent for phones alone says at once that there are none."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
+    path = tmp_path / "any.so"
+    path.write_bytes(b"")
+    try:
+        message = refused("time", str(path), "--on", "kind=android")
+    finally:
+        subprocess.run(["adb", "kill-server"], check=False)
+    assert "no device of kind android is connected" in message
 
 
 def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
