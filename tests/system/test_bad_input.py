@@ -212,10 +212,9 @@ def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
-    path = tmp_path / "any.so"
-    path.write_bytes(b"")
+    model = save_model(tmp_path / "m.onnx")
     try:
-        message = refused("time", str(path), "--on", "kind=android")
+        message = refused("tune", str(model), "--on", "kind=android", "--library", str(tmp_path / "l"))
     finally:
         subprocess.run(["adb", "kill-server"], check=False)
     assert "no device of kind android is connected" in message
