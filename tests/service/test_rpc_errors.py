@@ -16,11 +16,14 @@ SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 
 
 class Raising:
-    """Raises what it was given, from both kinds of rpc."""
+    """Raises what it was given, from every rpc."""
 
     error: Exception
 
     async def get_fleet(self, request: object, context: object) -> object:
+        raise self.error
+
+    async def get_history(self, request: object, context: object) -> object:
         raise self.error
 
     async def watch_fleet(self, request: object, context: object) -> AsyncIterator[object]:
