@@ -86,8 +86,8 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
             drivers.append(MissingDevice.of_entry(entry, reason, host_name, taken))
     if missing and len(missing) == len(entries):
         raise missing[0]
-    for error in missing:
-        logger.warning("a device is missing", extra={"error": str(error)})
+    for absence in missing:
+        logger.warning("a device is missing", extra={"error": str(absence)})
     seen: set[str] = set()
     for driver in drivers:
         if not _DEVICE_ID.fullmatch(driver.device_id):

@@ -24,6 +24,18 @@ TRACKER_PORT = 9290
 """Where a tracker listens and clients look for one, unless told otherwise."""
 
 
+_WORDS: dict[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+    Path: "a path",
+}
+"""What a type is called where YAML is written."""
+
+
 def data_dir() -> Path:
     """Where lasting files go: $FLEET_DATA_DIR, else the XDG data directory's tvm-fleet."""
     named = os.environ.get("FLEET_DATA_DIR")
@@ -96,5 +108,6 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
             return Path(value).expanduser()
         if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    kinds = [typing.get_origin(option) or option for option in options if option is not types.NoneType]
+    wanted = " or ".join(_WORDS.get(kind, str(getattr(kind, "__name__", kind))) for kind in kinds)
     raise ConfigError(f"{where}: expected {wanted}, found {value!r}")

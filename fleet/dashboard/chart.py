@@ -68,6 +68,8 @@ def render_history(samples: Sequence[device_pb2.Telemetry], now_sec: float, *, w
         ]
         if points:
             parts += [*_chart(series, points, width=max(_LEAST_WIDTH, width)), Text()]
+    if not parts and samples:
+        return Text("nothing to plot: it has no sensors, and nothing was measured in the last hour", style="dim")
     if not parts:
         return Text("no readings yet: an agent reports every few seconds", style="dim")
     return Group(*parts[:-1], _time_axis(max(_LEAST_WIDTH, width)))

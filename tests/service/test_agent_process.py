@@ -166,7 +166,7 @@ async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTrack
         ("devices: [cpu]", "expected 'driver: NAME'"),
         ("devices: []", "name at least one"),
         ("cache_max_bytes: -1", "above zero"),
-        ("cache_max_bytes: many", "expected int"),
+        ("cache_max_bytes: many", "expected a whole number"),
         ("devices: [{driver: simulated, count: 0}]", "above zero"),
         ("{", "is no YAML"),
     ],

@@ -33,9 +33,9 @@ def test_values_are_read() -> None:
         ({"name": "x", "timeout_secs": 3}, "file: unknown key 'timeout_secs'; did you mean 'timeout_sec'?"),
         ({"name": "x", "zzz": 3}, "file: unknown key 'zzz'; known are count, is_open"),
         ({}, "file: the key 'name' is missing"),
-        ({"name": 3}, "file: name: expected str, found 3"),
-        ({"name": "x", "count": True}, "file: count: expected int or NoneType, found True"),
-        ({"name": "x", "is_open": 1}, "file: is_open: expected bool, found 1"),
+        ({"name": 3}, "file: name: expected text, found 3"),
+        ({"name": "x", "count": True}, "file: count: expected a whole number, found True"),
+        ({"name": "x", "is_open": 1}, "file: is_open: expected true or false, found 1"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, object], message: str) -> None:

@@ -30,7 +30,7 @@ def samples(count: int = 360, **readings: float) -> list[Telemetry]:
 def test_nothing_known_is_said() -> None:
     """No empty axes."""
     assert "no readings yet" in picture([])
-    assert "no readings yet" in picture(samples(load_1min=1.0))
+    assert "nothing to plot" in picture(samples(load_1min=1.0))
 
 
 def test_only_what_a_device_tells_is_plotted() -> None:
