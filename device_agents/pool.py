@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from device_agents import linux
 from device_agents.driver import WorkerSpec
+from device_agents.ending import end
 from device_agents.output import OutputPipe
 from device_agents.warm import MAX_PACKET_BYTES
 from device_agents.watchdog import Limits
@@ -39,6 +41,7 @@ _RESTARTS = 5
 """Attempts in a row before the devices count as faulted. It is tried on, less and less often."""
 
 _LONGEST_PAUSE_SEC = 30.0
+_REAP_SEC = 5.0
 
 
 class WorkerPool:
@@ -275,8 +278,7 @@ class WorkerPool:
             try:
                 await asyncio.wait_for(process.wait(), 5.0)
             except TimeoutError:
-                process.kill()
-                await process.wait()
+                await end(process)
         await self._kill_leftovers()
         for forked in self._forked.values():
             if not forked.done():
@@ -301,12 +303,30 @@ class WorkerPool:
             for pid in leftovers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in {*leftovers, *self._pids.values()}:
-                with contextlib.suppress(ChildProcessError):
-                    await asyncio.to_thread(os.waitpid, pid, 0)
+            unkillable = await _reap({*leftovers, *self._pids.values()})
             self._pids.clear()
-            if not leftovers:
+            if unkillable:
+                logger.error(
+                    "processes of workers cannot be killed: they hang in the kernel", extra={"pids": unkillable}
+                )
+            if unkillable or not leftovers:
                 return
+
+
+async def _reap(pids: set[int]) -> list[int]:
+    """Reap these children, which were killed, or are about to end; return those that do not in time."""
+    ends_at = time.monotonic() + _REAP_SEC
+    while (pids := set(filter(_is_running, pids))) and time.monotonic() < ends_at:
+        await asyncio.sleep(0.005)
+    return sorted(pids)
+
+
+def _is_running(pid: int) -> bool:
+    """Reap a child if it ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
 
 
 def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
