@@ -316,7 +316,7 @@ class WorkerPool:
 async def _reap(pids: set[int]) -> list[int]:
     """Reap these children, which were killed, or are about to end; return those that do not in time."""
     ends_at = time.monotonic() + _REAP_SEC
-    while (pids := set(filter(_is_running, pids))) and time.monotonic() < ends_at:
+    while (pids := set(filter(_is_running, pids))) and time.monotonic() < ends_at:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.005)
     return sorted(pids)
 
