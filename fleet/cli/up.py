@@ -18,7 +18,7 @@ def up(
     ctx: typer.Context,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The tracker's port; 0 takes a free one.")] = TRACKER_PORT,
     config: Annotated[
-        Path | None, typer.Option(help="What the agent serves, a YAML file. Default: this machine's CPU.")
+        Path | None, typer.Option(help="What the agent serves, a YAML file. Default: what is found here.")
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where both keep what has to last.")] = None,
 ) -> None:
