@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import importlib.metadata
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +24,8 @@ from fleet.errors import BuildError, DiskFull, FleetError
 from fleet.measuring import ModuleKind, TensorSpec
 
 _MESSAGE_LINES = 8
+_ROOM_BYTES = 16 * 1024**2
+"""For an object and the library made of it. LLVM ends the whole process when it cannot write one."""
 
 
 def build(
@@ -42,6 +46,7 @@ def build(
 
     Raises:
         BuildError: it did not compile or link.
+        DiskFull: there is no room for it in `out_dir`.
         ConfigError: TVM knows no such target, or there is no linker for it.
     """
     import tvm
@@ -81,6 +86,8 @@ def _finish(library: Any, target_json: str, out_dir: Path, facts: dict[str, Any]
     linker = find_linker(target_json, explicit)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(out_dir).free < _ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
             _write(library, target_json, linker, Path(scratch), linked)

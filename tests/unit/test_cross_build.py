@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from cross.build import build
 from cross.targets import architecture, host_target_json
 from fleet.artifacts import Artifact, elf_machine
-from fleet.errors import BuildError, ConfigError
+from fleet.errors import BuildError, ConfigError, DiskFull
 from fleet.measuring import ModuleKind
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
@@ -85,3 +87,17 @@ def test_unwritable_folder_is_a_build_error(tmp_path: Path) -> None:
 
     with pytest.raises(BuildError, match=f"cannot write artifacts to {blocker}"):
         build_matmul(blocker / "out")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
+def test_a_full_disk_is_said_before_the_compiler_dies_of_it(tmp_path: Path) -> None:
+    """The process lives on, and nothing half lies there."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        with pytest.raises(DiskFull, match=f"cannot write artifacts to {tmp_path}: No space left"):
+            build_matmul(tmp_path)
+
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
