@@ -118,6 +118,12 @@ class ZynqDriver(CpuDriver):
     async def _find(self) -> None:
         await super()._find()
         root = self._zynq.sys_root
+        compatible = _compatible(root)
+        if not self._zynq.part and not set(_FAMILIES) & set(compatible):
+            said = f"its device tree says {', '.join(compatible)}" if compatible else "it has no device tree"
+            raise DeviceError(
+                f"{self.name}: this machine is no Zynq: {said}; use the driver cpu, or say which 'part' it has"
+            )
         boot_id = _read(root / "proc/sys/kernel/random/boot_id")
         self._fabric = Fabric(self._manager, self._zynq.state_dir or data_dir() / "fabric" / self.device_id, boot_id)
         self._fabric.open()

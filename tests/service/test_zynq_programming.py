@@ -17,7 +17,7 @@ from device_agents.registry import find_devices
 from device_agents.zynq import ZynqDriver
 from fleet.artifacts import digest_of
 from fleet.client.device import Device
-from fleet.errors import InvalidRequest, NotProgrammable, ProgrammingFailed
+from fleet.errors import DeviceError, InvalidRequest, NotProgrammable, ProgrammingFailed
 from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker
 from fleet.v1 import session_service_pb2
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
@@ -356,3 +356,14 @@ class NoStrays:
 
     async def sweep(self) -> None:
         """Do nothing."""
+
+
+async def test_another_machine_is_refused(tmp_path: Path) -> None:
+    """Else a laptop's times would be kept as a board's; whoever names the part is believed."""
+    entry = {"driver": "zynq", "sys_root": str(tmp_path), "state_dir": str(tmp_path / "fabric")}
+    (stranger,) = make_drivers(parse_config({"devices": [entry]}))
+    with pytest.raises(DeviceError, match="no Zynq: it has no device tree; use the driver cpu"):
+        await stranger.open(NoStrays())
+    (named,) = make_drivers(parse_config({"devices": [{**entry, "part": "xc7z020"}]}))
+    await named.open(NoStrays())
+    await named.close()
