@@ -1,4 +1,4 @@
-"""The last hour of every device's readings, in memory only: nine kilobytes a device, whatever its agent says.
+"""The last hour of every device's readings, in memory only: 15 kB a device at most, whatever its agent says.
 
 Agents report every few seconds; one report in ten seconds is kept, of it the numbers that people plot. Each number has
 a ring of its own, made when the device first tells it.
@@ -27,6 +27,9 @@ class History:
     def take(self, device_name: str, telemetry: device_pb2.Telemetry, now_sec: float) -> None:
         """Keep these readings unless the last ones kept are younger than ten seconds."""
         ring = self._rings.setdefault(device_name, _Ring())
+        if now_sec < ring.newest_sec - SAMPLE_SEC:
+            # The clock was set back: what is of the future would stand in the way until then.
+            ring = self._rings[device_name] = _Ring()
         if now_sec - ring.newest_sec >= SAMPLE_SEC:
             ring.add(telemetry, now_sec)
 

@@ -66,3 +66,16 @@ def test_a_forgotten_device_has_no_past() -> None:
     history.forget(NAME)
 
     assert history.samples(NAME, 0.0) == []
+
+
+def test_a_clock_that_is_set_back_begins_a_new_hour() -> None:
+    """A board without a clock of its own may start in the future; a correction of milliseconds is none."""
+    history = History()
+    history.take(NAME, device_pb2.Telemetry(temp_c=1), 1e9)
+    history.take(NAME, device_pb2.Telemetry(temp_c=2), 1e9 - 0.5)
+    assert [sample.temp_c for sample in history.samples(NAME, 1e9)] == [1]
+
+    history.take(NAME, device_pb2.Telemetry(temp_c=3), 1000.0)
+    history.take(NAME, device_pb2.Telemetry(temp_c=4), 1010.0)
+
+    assert [sample.temp_c for sample in history.samples(NAME, 1010.0)] == [3, 4]
