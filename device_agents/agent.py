@@ -176,13 +176,14 @@ class Agent:
             try:
                 await driver.open(self._pool)
             except (DeviceMissing, DeviceError, BuildError) as error:
-                logger.warning("a device cannot be opened", extra={"device": driver.name, "error": str(error)})
                 await driver.close()
                 failed.append(error)
                 self._drivers[index] = MissingDevice(driver.device_id, driver.kind, _without_name(error, driver.name))
                 await self._drivers[index].open(self._pool)
         if failed and all(isinstance(driver, MissingDevice) for driver in self._drivers):
             raise failed[0]
+        for absence in failed:
+            logger.warning("a device cannot be opened", extra={"error": str(absence)})
 
     async def _take_in(self, driver: Driver) -> None:
         """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""
