@@ -6,6 +6,7 @@ from manylinux_2_31 down. Versions are those of this environment, so that a bund
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,6 +51,7 @@ _TVM_KEPT = re.compile(r"^tvm/lib/libtvm_runtime(_extra)?\.so$|\.dist-info/METAD
 _OLDEST_LIBC_MINOR = 17
 _LIBC_OF_TAG = re.compile(r"manylinux_2_(\d+)_")
 _DOWNLOAD_SEC = 900
+_SCRATCH = "download-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,9 @@ def fetch(platform: Platform, wanted: Sequence[str], say: Callable[[str], None])
     folder = cache_dir() / "wheels" / f"{platform.machine}-{key}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _clear(folder.parent)
         say(f"downloading {len(wanted)} packages for {platform.machine}, Python {platform.python}")
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="download-") as scratch:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_SCRATCH) as scratch:
             _download(platform, wanted, Path(scratch))
             _move_in_place(Path(scratch), folder)
     return sorted(folder.glob("*.whl"))
@@ -108,10 +112,18 @@ def needed_libc(wheels: Sequence[Path]) -> str:
 
 
 def kept_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of what the agent needs of a wheel."""
+    """Yield name and content of what the agent needs of a wheel.
+
+    Raises:
+        ConfigError: it would write outside of its folder on the board.
+    """
     is_tvm = wheel.name.startswith("apache_tvm-")
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):
+            if name.startswith("/") or ".." in name.split("/"):
+                raise ConfigError(
+                    f"{wheel.name} holds {name!r}, which no package does; remove {wheel} and get it again"
+                )
             is_kept = _TVM_KEPT.search(name) if is_tvm else not _DROPPED.search(name)
             if is_kept and not name.endswith("/"):
                 yield name, archive.read(name)
@@ -127,6 +139,14 @@ def _pinned(names: Sequence[str]) -> list[str]:
                 f"{name} is not installed here, so the bundle would hold an untested version; pip install {name}"
             ) from None
     return pinned
+
+
+def _clear(folder: Path) -> None:
+    """Remove what downloads that were killed have left, 100 MB each; those that may still be under way stay."""
+    for leftover in folder.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > 2 * _DOWNLOAD_SEC:
+                shutil.rmtree(leftover)
 
 
 def _download(platform: Platform, wanted: Sequence[str], folder: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import lzma
+import os
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from cross import bundle
+from cross import bundle, bundle_wheels
 from cross.bundle_code import code_files
 from cross.bundle_wheels import Platform, kept_files, needed_libc, requirements
 from fleet.errors import ConfigError
@@ -180,3 +181,30 @@ def test_a_bundle_says_what_it_is_for() -> None:
 
     assert (content["machine"], content["python"], content["digest"]) == ("armv7l", "3.11", "sha256:abc")
     assert content["from_system"]["grpc"] == "python3-grpcio"
+
+
+def test_a_wheel_that_reaches_out_of_its_folder_is_refused(tmp_path: Path) -> None:
+    """The board unpacks what is in a bundle, as whoever deploys it."""
+    wheel = tmp_path / "bad-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("bad/../../../.profile", "echo here")
+
+    with pytest.raises(ConfigError, match=r"bad-1\.0-py3-none-any\.whl holds 'bad/\.\./"):
+        list(kept_files(wheel))
+
+
+def test_what_killed_downloads_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what may still be under way."""
+    monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(bundle_wheels, "_download", lambda _, __, folder: (folder / "some-1.0.whl").touch())
+    for name in ("download-old", "download-old-ready", "download-now", "aarch64-kept"):
+        (tmp_path / "wheels" / name).mkdir(parents=True)
+        if "old" in name:
+            os.utime(tmp_path / "wheels" / name, (0, 0))
+
+    (wheel,) = bundle_wheels.fetch(Platform(machine="aarch64"), ["some"], lambda _: None)
+
+    assert wheel.name == "some-1.0.whl"
+    assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == sorted(
+        ["aarch64-kept", "download-now", wheel.parent.name]
+    )
