@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+
+@pytest.fixture(autouse=True)
+def stock_logging_as_found() -> Iterator[None]:
+    """Undo what stock `tune_tir` does to its logger: pytest captures one that no longer propagates by handlers without
+    a name, and over these the next `tune_tir` trips.
+    """
+    tvm_logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    handlers, propagates = list(tvm_logger.handlers), tvm_logger.propagate
+    yield
+    tvm_logger.handlers[:], tvm_logger.propagate = handlers, propagates
 
 
 @pytest.fixture(scope="session")
