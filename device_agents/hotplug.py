@@ -58,8 +58,19 @@ class Hotplug:
             try:
                 await watcher.wait()
                 for driver in await watcher.look():
-                    logger.info("device appeared", extra={"device": driver.name})
-                    await self._take_in(driver)
-            except FleetError as error:
-                logger.warning("a new device is not served", extra={"error": str(error)})
+                    await self._serve(driver)
+            except Exception as error:  # noqa: BLE001 - outermost loop of this task: it goes on looking
+                _complain("looking for new devices failed", error)
                 await asyncio.sleep(_RETRY_SEC)
+
+    async def _serve(self, driver: Driver) -> None:
+        logger.info("device appeared", extra={"device": driver.name})
+        try:
+            await self._take_in(driver)
+        except Exception as error:  # noqa: BLE001 - outermost edge of one device: others came with it
+            _complain("a new device is not served", error)
+
+
+def _complain(text: str, error: Exception) -> None:
+    expected = isinstance(error, FleetError)
+    logger.warning(text, exc_info=None if expected else error, extra={"error": str(error)})

@@ -117,3 +117,34 @@ async def test_a_tracker_that_restarts_hears_of_all_devices(served: tuple[Served
     await eventually(
         lambda: [d.is_attached for d in tracker.tracker.engine.state.devices.values()] == [True, True], timeout_sec=20
     )
+
+
+async def test_a_watcher_that_fails_goes_on_watching(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
+    """Whatever a look or one device meets: the others of that look are served, and those of the next."""
+    monkeypatch.setattr("device_agents.hotplug._RETRY_SEC", 0.0)
+    served: list[str] = []
+    trouble = [OSError("no file descriptors are left")]
+
+    async def take_in(driver: Driver) -> None:
+        if driver.device_id == "broken":
+            raise ValueError("nothing that anybody expected")
+        served.append(driver.device_id)
+
+    async def look() -> list[Driver]:
+        if trouble:
+            raise trouble.pop()
+        return await Shelf.look(shelf)
+
+    monkeypatch.setattr(shelf, "look", look)
+    hotplug = Hotplug([shelf], take_in)
+    hotplug.start()
+    try:
+        shelf.news.set()
+        await eventually(lambda: not trouble)
+        for name in ("broken", "one"):
+            shelf.put(name)
+        await eventually(lambda: served == ["one"])
+        shelf.put("two")
+        await eventually(lambda: served == ["one", "two"])
+    finally:
+        await hotplug.close()
