@@ -17,7 +17,7 @@ from fleet.measuring import Measurement, Trial
 from fleet.optimizer.progress import JobProgress
 from fleet.optimizer.seat import Seat
 
-_PAUSES_SEC = (0.5, 2.0)
+_PAUSES_SEC = (0.2, 1.0)
 """Before each repeat: what disturbs is often over in a moment."""
 
 _VAIN_BATCHES = 2
