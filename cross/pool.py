@@ -18,7 +18,6 @@ import pickle
 import queue
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -32,6 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 from cross import worker
 from cross.intrinsics import intrinsics_module
 from fleet.errors import BuildError
+from fleet.scratch import scratch_dir
 
 logger = logging.getLogger(__name__)
 
@@ -228,8 +228,8 @@ class _Slot:
 
     def run(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
         """Serve tasks until None comes."""
-        with tempfile.TemporaryDirectory(prefix="fleet-build-") as scratch:
-            log_path = Path(scratch) / "worker.log"
+        with scratch_dir("build") as scratch:
+            log_path = scratch / "worker.log"
             with contextlib.suppress(BuildError):  # reported again, and to someone, with the first task
                 self._warm_worker(log_path)
             while (task := tasks.get()) is not None:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import psutil
 from fleet.client import held
 from fleet.client.children import bound_to_me
 from fleet.client.device import Device
+from fleet.scratch import scratch_dir
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER_SEC = 5.0
@@ -33,8 +33,8 @@ async def run_holding(device: Device, tracker_address: str, command: Sequence[st
     Raises:
         LeaseExpired, LeaseRevoked: the lease was lost; the command has been ended.
     """
-    with tempfile.TemporaryDirectory(prefix="fleet-lease-") as directory:
-        token_path = Path(directory) / "token"
+    with scratch_dir("lease") as directory:
+        token_path = directory / "token"
         lost = asyncio.Event()
         _write_token(token_path, device)
 

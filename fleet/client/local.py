@@ -11,9 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +21,7 @@ import grpc.aio
 from fleet.client.children import Child, ChildSpec, keep_running
 from fleet.errors import FleetError
 from fleet.rpc import Stub, make_channel
+from fleet.scratch import scratch_dir
 from fleet.selectors import parse_selector
 from fleet.v1 import fleet_service_pb2
 
@@ -76,6 +75,7 @@ class LocalFleet:
         self._has_devices = True
         self._supervisors: list[asyncio.Task[None]] = []
         self.state_dir = Path()
+        self._scratch = contextlib.ExitStack()
 
     async def __aenter__(self) -> LocalFleet:
         await self.start()
@@ -92,7 +92,7 @@ class LocalFleet:
         Raises:
             FleetError: one of them did not start; the message carries its last lines.
         """
-        self.state_dir = self._wanted_state_dir or Path(tempfile.mkdtemp(prefix="fleet-"))
+        self.state_dir = self._wanted_state_dir or self._scratch.enter_context(scratch_dir("local"))
         try:
             await self._start_tracker()
             await self._start_agent()
@@ -116,8 +116,7 @@ class LocalFleet:
         for child in (self.agent, self.tracker):
             if child is not None:
                 await child.stop()
-        if self._wanted_state_dir is None and self.state_dir != Path():
-            await asyncio.to_thread(shutil.rmtree, self.state_dir, ignore_errors=True)
+        await asyncio.to_thread(self._scratch.close)
 
     async def _start_tracker(self) -> None:
         self.tracker = Child(self._tracker_spec(self._port))

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import shutil
-import tempfile
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm.ir.utils import derived_object
@@ -23,6 +21,7 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuild
 from cross.pool import BuildPool
 from fleet.errors import BuildError, FleetError
 from fleet.metaschedule.build_task import build_module
+from fleet.scratch import scratch_dir
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,8 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
         self._pool = BuildPool(max_workers, timeout_sec=timeout_sec)
         self._directory: Path | None = None
         self._numbers = itertools.count()
-        self._created: list[Path] = []
-        self.close = weakref.finalize(self, _clean_up, self._pool, self._created)
+        self._scratch = ExitStack()
+        self.close = weakref.finalize(self, _clean_up, self._pool, self._scratch)
         """End the workers and delete all artifacts. Idempotent."""
 
     def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
@@ -61,8 +60,7 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
 
     def _root(self) -> Path:
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="fleet-metaschedule-"))
-            self._created.append(self._directory)
+            self._directory = self._scratch.enter_context(scratch_dir("metaschedule"))
         return self._directory
 
 
@@ -75,7 +73,6 @@ def _result(future: Future[str]) -> BuilderResult:
         return BuilderResult(None, str(error))
 
 
-def _clean_up(pool: Any, created: list[Path]) -> None:
+def _clean_up(pool: BuildPool, scratch: ExitStack) -> None:
     pool.shutdown(wait=False, cancel_futures=True)
-    for directory in created:
-        shutil.rmtree(directory, ignore_errors=True)
+    scratch.close()

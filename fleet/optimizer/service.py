@@ -10,7 +10,6 @@ import asyncio
 import fnmatch
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -39,6 +38,7 @@ from fleet.optimizer.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.repeats import Repeats
 from fleet.optimizer.seat import Seat
 from fleet.optimizer.turns import Turns
+from fleet.scratch import scratch_dir
 from fleet.selectors import parse_selector
 from fleet.tvm_versions import check_versions
 from fleet.v1 import job_pb2
@@ -75,7 +75,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         # Before the pool, so that it goes after the last build that writes into it.
-        artifact_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-artifacts-")))
+        artifact_dir = stack.enter_context(scratch_dir("artifacts"))
         wanted = options.target_json or target_hint(parse_selector(options.selector).kind)
         pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted)
         # What still runs at the end is not wanted any more, and a model may compile for minutes.

@@ -1,0 +1,62 @@
+"""Temporary folders go away however their maker ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.scratch import scratch_dir
+
+_HOLD = """
+import sys, time
+from fleet.scratch import scratch_dir
+with scratch_dir("held") as folder:
+    (folder / "large").write_text("x")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_it_is_removed_with_all_that_is_in_it() -> None:
+    """As any temporary folder."""
+    with scratch_dir("mine") as folder:
+        (folder / "deep").mkdir()
+        assert folder.name.startswith("fleet-mine-")
+
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_left_goes_with_the_next() -> None:
+    """The owner's lock ends with it; nobody else has to know of its end. While it lives its folder is safe."""
+    with subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        held = Path(holder.stdout.readline().strip())
+        with scratch_dir("mine"):
+            assert (held / "large").exists()
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+
+        with scratch_dir("mine") as mine:
+            assert not held.exists()
+            assert mine.exists()
+
+
+def test_folders_of_others_are_left(tmp_path: Path) -> None:
+    """What has no owner's file is somebody else's, whatever its name."""
+    (tmp_path / "fleet-agent").mkdir()
+
+    with scratch_dir("mine"):
+        pass
+
+    assert (tmp_path / "fleet-agent").is_dir()
