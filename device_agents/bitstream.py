@@ -134,6 +134,23 @@ def chip_of(part: str) -> str:
     return f"xc{found[1].lower()}" if found else ""
 
 
+def fabric_addresses(chip: str) -> tuple[range, ...]:
+    """Return the physical addresses at which processors find the fabric and nothing else; none for other chips.
+
+    Those of the general purpose and high performance ports M_AXI_GP and M_AXI_HPM, as UG585 ("System Addresses") and
+    UG1085 ("System Address Map") list them.
+    """
+    gib = 1024**3
+    if chip.startswith("xc7z"):
+        return (range(1 * gib, 3 * gib),)
+    if chip.startswith(("xczu", "xck")):
+        return (
+            *(range(2 * gib, 3 * gib), range(16 * gib, 24 * gib)),
+            *(range(64 * gib, 288 * gib), range(288 * gib, 512 * gib)),
+        )
+    return ()
+
+
 def check_chip(bitstream: Bitstream, board_part: str, *, device_name: str) -> None:
     """Refuse a bitstream for another chip. Without the board's part nothing can be said.
 

@@ -4,7 +4,7 @@ It lies beside the bitstream as YAML (examples/zynq_gemm_i8/registers.yaml is a 
 
     name: gemm_i8
     clock_hz: 100_000_000
-    window: {uio: fabric, size_bytes: 0x4000}       # name in /sys/class/uio, or number; or mem: ADDRESS
+    window: {uio: fabric, size_bytes: 0x4000}       # name in /sys/class/uio, or number; or mem: ADDRESS of the fabric
     identity: {register: id, value: 0x474d4938}     # read before the first use: these registers are this bitstream's
     registers:
       ctrl: {offset: 0x00}
@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from device_agents.fabric_checks import check_description
+from device_agents.fabric_checks import check_description, check_reach
 from device_agents.fabric_words import (
     Buffer,
     CopyIn,
@@ -64,6 +64,7 @@ from fleet.errors import ConfigError, InvalidRequest
 
 T = TypeVar("T")
 
+_FROM_PEER = "the fabric's description"
 _MOST_DEPTH = 20
 _MOST_BITS = 64
 _SHOWN_CHARS = 1_000
@@ -122,16 +123,20 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     return description
 
 
-def check_registers(text: str) -> None:
+def check_registers(text: str, reachable: Sequence[range]) -> None:
     """Refuse a description that came with a bitstream and cannot be used, before anything is programmed.
 
+    Args:
+        reachable: physical addresses that the fabric has for itself.
+
     Raises:
-        InvalidRequest: it says what `parse_description` says.
+        InvalidRequest: it says what `parse_description` says, or that its window is elsewhere.
     """
     if len(json.dumps(text)) > _MOST_CHARS:
         raise InvalidRequest(f"the fabric's description is longer than {_MOST_CHARS // 1024} KiB; describe less")
     try:
-        parse_description(text, where="the fabric's description")
+        description = parse_description(text, where=_FROM_PEER)
+        check_reach(description.window, reachable, where=_FROM_PEER)
     except ConfigError as error:
         raise InvalidRequest(str(error)[:_SHOWN_CHARS]) from error
 

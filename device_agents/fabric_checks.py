@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from device_agents.fabric_words import (
     ITEM_BYTES,
@@ -18,6 +18,7 @@ from device_agents.fabric_words import (
     Point,
     Step,
     Wait,
+    Window,
     Write,
 )
 from fleet.config import nearest
@@ -48,6 +49,27 @@ def check_description(description: Description, *, where: str) -> None:
         _check_step(step, description, {}, f"{where}: reset: steps[{index}]")
     for name, function in description.functions.items():
         _check_function(name, function, description, f"{where}: functions: {name}")
+
+
+def check_reach(window: Window, reachable: Sequence[range], *, where: str) -> None:
+    """Refuse a window of physical memory that is not all the fabric's: a description comes from a peer.
+
+    Args:
+        reachable: physical addresses behind which there is nothing but the fabric.
+
+    Raises:
+        ConfigError: it touches main memory, or the board's own devices.
+    """
+    if window.mem is None:
+        return
+    last = window.mem + window.size_bytes - 1
+    if any(window.mem in addresses and last in addresses for addresses in reachable):
+        return
+    possible = ", ".join(f"{addresses.start:#x} to {addresses.stop - 1:#x}" for addresses in reachable)
+    raise ConfigError(
+        f"{where}: window: mem: {window.mem:#x} to {last:#x} is not the fabric's alone; the fabric of this chip has "
+        f"{possible or 'no addresses that are known: name its part in agent.yaml'}"
+    )
 
 
 def _check_window(description: Description, where: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cross.boards import Board, Found, match, refine
-from device_agents.bitstream import check_chip, chip_of
+from device_agents.bitstream import check_chip, chip_of, fabric_addresses
 from device_agents.cpu import CpuConfig, CpuDriver
 from device_agents.driver import Health, WorkerSpec
 from device_agents.fabric import check_registers
@@ -35,7 +35,9 @@ from fleet.v1 import device_pb2, session_service_pb2
 
 _FABRIC = "device_agents.fabric_runtime:FabricRuntime"
 _PLAIN_FABRIC = "device_agents.plain_runtime_fabric:PlainFabricRuntime"
-_FAMILIES = ("xlnx,zynq-7000", "xlnx,zynqmp")
+_FAMILIES = {"xlnx,zynq-7000": "xc7z", "xlnx,zynqmp": "xczu"}
+"""By what the device tree says: how the names of their chips begin."""
+
 _TREES = ("proc/device-tree", "sys/firmware/devicetree/base")
 _PLAUSIBLE_C = (-40.0, 150.0)
 
@@ -80,7 +82,7 @@ class ZynqDriver(CpuDriver):
 
     @classmethod
     def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
-        return [{}] if set(_FAMILIES) & set(_compatible(root)) else []
+        return [{}] if _FAMILIES.keys() & _compatible(root) else []
 
     @property
     def bitstream_digest(self) -> str:
@@ -93,7 +95,8 @@ class ZynqDriver(CpuDriver):
         if not self._manager.exists:
             raise NotProgrammable(f"{self.name} has no fabric to program: {self._manager.obstacle()}")
         if request.registers_yaml.strip():
-            await asyncio.to_thread(check_registers, request.registers_yaml)  # 48 KiB of YAML take seconds on a board
+            # 48 KiB of YAML take seconds on a board.
+            await asyncio.to_thread(check_registers, request.registers_yaml, fabric_addresses(self._chip))
         part = self._part
         return await self._fabric.program(
             bitstream, request, lambda found: check_chip(found, part, device_name=self.name)
@@ -119,7 +122,7 @@ class ZynqDriver(CpuDriver):
         await super()._find()
         root = self._zynq.sys_root
         compatible = _compatible(root)
-        if not self._zynq.part and not set(_FAMILIES) & set(compatible):
+        if not self._zynq.part and not _FAMILIES.keys() & compatible:
             said = f"its device tree says {', '.join(compatible)}" if compatible else "it has no device tree"
             raise DeviceError(
                 f"{self.name}: this machine is no Zynq: {said}; use the driver cpu, or say which 'part' it has"
@@ -140,6 +143,12 @@ class ZynqDriver(CpuDriver):
     def _part(self) -> str:
         """The chip as configured, or as the board's description has it; empty: not known."""
         return self._zynq.part or (self._board.labels.get("fpga", "") if self._board else "")
+
+    @property
+    def _chip(self) -> str:
+        """The chip; where only the family is known, the family as chips of it begin."""
+        known = (_FAMILIES[word] for word in _compatible(self._zynq.sys_root) if word in _FAMILIES)
+        return chip_of(self._part) or next(known, "")
 
     def _inventory(self) -> device_pb2.Inventory:
         inventory = super()._inventory()

@@ -166,6 +166,20 @@ async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes,
     assert len(board.fabric.loaded) == 1
 
 
+async def test_a_window_into_main_memory_is_refused_before_anything_is_programmed(board: Board) -> None:
+    """Where the fabric's own addresses are, the board's chip tells."""
+    design = board.bitstream("gemm")
+    inside, outside = board.folder / "inside.yaml", board.folder / "outside.yaml"
+    inside.write_text(REGISTERS.replace("uio: gemm", "mem: 0x43c00000"))
+    outside.write_text(REGISTERS.replace("uio: gemm", "mem: 0x100000"))
+    async with board.leased() as device:
+        with pytest.raises(InvalidRequest, match="0x40000000 to 0xbfffffff"):
+            await device.program(design, registers=outside)
+        assert board.fabric.loaded == []
+
+        assert await device.program(design, registers=inside)
+
+
 async def test_a_board_that_cannot_even_begin_keeps_what_it_has(board: Board) -> None:
     """No room for the kernel's file: one sentence, nothing reloaded, the board stays healthy."""
     good, late = board.bitstream("good"), board.bitstream("late")

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from device_agents.bitstream import fabric_addresses
 from device_agents.fabric import check_registers, parse_description
 from fleet.errors import ConfigError, InvalidRequest
 
@@ -110,6 +111,35 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
     assert str(raised.value).startswith("registers.yaml")
 
 
+@pytest.mark.parametrize(
+    ("chip", "address"),
+    [("xc7z020", 0x43C00000), ("xc7z", 0xBFFFF000), ("xczu3eg", 0xA0000000), ("xck26", 0x500000000)],
+)
+def test_a_window_of_physical_memory_may_be_where_only_the_fabric_is(chip: str, address: int) -> None:
+    """Where Vivado puts designs, on both families."""
+    check_registers(SMALL.replace("uio: 0", f"mem: {address:#x}"), fabric_addresses(chip))
+
+
+@pytest.mark.parametrize(
+    ("chip", "address"),
+    [
+        ("xc7z020", 0x00100000),  # main memory
+        ("xc7z020", 0xF8000000),  # the board's own control registers
+        ("xc7z020", 0x3FFFF000),
+        ("xczu3eg", 0x43C00000),  # main memory there
+        ("xczu3eg", 0x7FFFF000),
+        ("xczu3eg", 0xFF5E0000),
+        ("", 0x43C00000),
+    ],
+)
+def test_a_window_anywhere_else_in_physical_memory_is_refused(chip: str, address: int) -> None:
+    """Whoever holds a lease writes the description; the machine's memory is not theirs."""
+    text = SMALL.replace("uio: 0", f"mem: {address:#x}").replace("size_bytes: 0x1000}", "size_bytes: 0x2000}", 1)
+
+    with pytest.raises(InvalidRequest, match=rf"window: mem: {address:#x} .* is not the fabric's alone"):
+        check_registers(text, fabric_addresses(chip))
+
+
 def test_aliases_cannot_grow_without_bound() -> None:
     """Ten lines that stand for a billion values cost the agent nothing."""
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -122,10 +152,10 @@ def test_aliases_cannot_grow_without_bound() -> None:
 
 def test_a_description_that_is_too_long_for_an_order_is_refused() -> None:
     """However little it says."""
-    check_registers(SMALL)
+    check_registers(SMALL, ())
     for padding in ("# \n" * 15_000, "# \u00e9" * 8_000):
         with pytest.raises(InvalidRequest, match="longer than 48 KiB"):
-            check_registers(SMALL + padding)
+            check_registers(SMALL + padding, ())
 
 
 JUNK = st.one_of(
@@ -190,6 +220,6 @@ _NINE = ", ".join(["*{0}"] * 9)
 def test_a_hostile_description_costs_nothing(text: str, message: str) -> None:
     """It comes from whoever holds a lease, and is read in the agent: neither its memory nor its time is theirs."""
     with pytest.raises(InvalidRequest, match=message) as refused:
-        check_registers(text)
+        check_registers(text, ())
 
     assert len(str(refused.value)) <= 1_000
