@@ -2,6 +2,7 @@
 
 Four steps, each a command of the plain `ssh` executable, so that its configuration, agents and jump hosts work:
 look, copy (unless the same bundle lies there), start (unless it runs with the same options), wait until it serves.
+When it does not, what was there before is put back and started again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Say = Callable[[str], None]
 _SCRIPTS = Path(__file__).with_name("bundle_deploy_files")
 _LOOK_SEC = 40
 _COPY_SEC = 1800
-_START_SEC = 150
+_START_SEC = 300
+"""20 s for the old one to end, 120 s for the new one, and as much again for going back."""
+
 _SSH_FAILED = 255
 _LISTENING = re.compile(r"agent listening on (\S+), serving (.+)")
 _HINTS = (
@@ -197,10 +200,10 @@ def copy(place: Place, seen: Seen, bundle: Bundle) -> None:
 
 
 def start(place: Place, seen: Seen, how: Start) -> Deployed:
-    """Start the agent, another one before it ended, and wait until it serves.
+    """End the agent that is there, start the new one, and wait until it serves.
 
     Raises:
-        FleetError: it did not; the message has its last lines.
+        FleetError: it did not; the message has its last lines, and what runs there now.
     """
     with_systemd = seen.has_systemd if how.with_systemd is None else how.with_systemd
     if how.config is not None:
@@ -210,9 +213,8 @@ def start(place: Place, seen: Seen, how: Start) -> Deployed:
     told = _ssh(place, _script("start.sh"), words, _START_SEC)
     found = _LISTENING.search(told)
     if found is None:
-        last = [line for line in told.splitlines() if line.strip()][-3:]
-        raise FleetError(f"the agent on {place.host} did not start: {' | '.join(last) or 'it said nothing'}")
-    notes = tuple(line.removeprefix("note: ") for line in told.splitlines() if line.startswith("note: "))
+        raise FleetError(_why_not_started(place, told))
+    notes = _marked(told, "note: ")
     devices = tuple(name.strip() for name in found[2].split(","))
     return Deployed(directory=place.directory, address=found[1], devices=devices, done=notes)
 
@@ -220,6 +222,18 @@ def start(place: Place, seen: Seen, how: Start) -> Deployed:
 def options_text(how: Start) -> str:
     """Return the agent's options as its environment file has them."""
     return shlex.join(how.options)
+
+
+def _why_not_started(place: Place, told: str) -> str:
+    """Return the agent's last words, and what became of the one that was there before it."""
+    back = _marked(told, "back: ")
+    words = [line for line in told.splitlines() if line.strip() and not line.startswith("back: ")]
+    reason = " | ".join(words[-3:]) or "it said nothing"
+    return "; ".join((f"the agent on {place.host} did not start: {reason}", *back))
+
+
+def _marked(told: str, mark: str) -> tuple[str, ...]:
+    return tuple(line.removeprefix(mark) for line in told.splitlines() if line.startswith(mark))
 
 
 def _native_boards() -> list[Board]:

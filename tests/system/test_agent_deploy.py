@@ -172,6 +172,40 @@ def test_a_configuration_comes_along_and_stays(
     assert (board.home / "fleet-agent/agent.yaml").read_text() == config.read_text()
 
 
+@pytest.mark.parametrize("with_new_bundle", [False, True])
+def test_an_agent_that_does_not_start_gives_way_to_the_one_before(
+    board: Board,
+    tracker: Server,
+    deployed: subprocess.CompletedProcess[str],
+    tmp_path: Path,
+    with_new_bundle: bool,
+) -> None:
+    """A bad agent.yaml takes no board out of the fleet: what ran there runs again, code and settings as they were."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("devices: [{driver: cpu, name: steady, threads: 1}]\n")
+    bad.write_text("devices: [{driver: cpu, name: shaky, treads: 1}]\n")
+    assert _deploy(board, "--tracker", tracker.address, "--config", str(good)).returncode == 0
+    marks = board.home / "fleet-agent/bundle.json"
+    if with_new_bundle:
+        marks.write_text(marks.read_text().replace("sha256:", "sha256:0"))
+    marked, before = marks.read_text(), board.agent_pid()
+
+    failed = _deploy(board, "--tracker", tracker.address, "--config", str(bad))
+
+    assert failed.returncode == 1
+    said = failed.stderr.replace("\n", " ")
+    assert ("nothing to copy" in said) is not with_new_bundle
+    assert "unknown key 'treads'" in said
+    assert "the agent that ran before runs again" in said
+    assert marks.read_text() == marked
+    assert (board.home / "fleet-agent/agent.yaml").read_text() == good.read_text()
+    assert board.agent_pid() != before
+    assert psutil.Process(board.agent_pid()).is_running()
+    assert not list(board.home.glob("fleet-agent.*"))
+    with fleet.connect(tracker.address) as client, client.acquire("name=devices/steady", wait_timeout_sec=30):
+        pass
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
