@@ -11,7 +11,7 @@ import functools
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
@@ -141,6 +141,42 @@ def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return unavailable(details)
     return FleetError(f"{error.code().name}: {details}")
+
+
+class Ending:
+    """How the server ended a call that this side may still write to.
+
+    For a write that fails because the server has ended the call, grpc.aio reports INTERNAL in place of what the server
+    said (https://github.com/grpc/grpc/issues/36066). What it said came first and is kept here.
+    """
+
+    def __init__(self, call: Any) -> None:
+        """Args:
+        call: one of grpc.aio, just made.
+        """
+        self._told: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._keep)
+
+    def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return the error that the server ended the call with, in place of the one that was raised here."""
+        return self._told or raised
+
+    def _keep(self, call: Any) -> None:
+        code, details, trailers = (_at_once(ask()) for ask in (call.code, call.details, call.trailing_metadata))
+        if code is grpc.StatusCode.OK:
+            code, details = grpc.StatusCode.UNAVAILABLE, "the server ended the call before it had heard all"
+        nothing = grpc.aio.Metadata()
+        self._told = grpc.aio.AioRpcError(code, nothing, trailers or nothing, details=details, debug_error_string=None)
+
+
+def _at_once(answer: Coroutine[Any, Any, Any]) -> Any:
+    """Return what a call that is done has to say; it does so without waiting."""
+    try:
+        answer.send(None)
+    except StopIteration as end:
+        return end.value
+    answer.close()
+    return None
 
 
 def _guarded(function: Callable[..., Any], full_name: str) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, InvalidReq
 from fleet.fit import check_fit
 from fleet.measuring import ErrorKind, Measurement, Trial
 from fleet.pieces import Deflater
-from fleet.rpc import Stub, from_rpc_error, make_channel
+from fleet.rpc import Ending, Stub, from_rpc_error, make_channel
 from fleet.v1 import device_pb2, lease_pb2, measurement_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -342,10 +342,11 @@ class Device:
     def _under_way(self, call: Any) -> Iterator[None]:
         """Have `call` cancelled when the lease ends, and turn what it raises into fleet errors."""
         self._calls.add(call)
+        ending = Ending(call)
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise self.ended or self._translated(error) from error
+            raise self.ended or self._translated(ending.error(error)) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self.ended is not None and not (task and task.cancelling()):

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import grpc.aio
 import pytest
 
-from fleet.errors import ConfigError, DiskFull, FleetError, MeasurementError, TrackerUnavailable, error_classes
-from fleet.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
-from fleet.v1 import fleet_service_pb2
+from fleet.errors import (
+    ConfigError,
+    DeviceClosed,
+    DiskFull,
+    FleetError,
+    MeasurementError,
+    TrackerUnavailable,
+    error_classes,
+)
+from fleet.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server
+from fleet.v1 import agent_service_pb2, fleet_service_pb2
 
 SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 
@@ -72,6 +83,53 @@ async def test_every_class_survives_the_wire(
         assert cls is type(found)
         assert f"a {cls.__name__} about devices/x" == str(found)
     assert MeasurementError("x").kind == "RUN_FAILED"
+
+
+async def write_on_and_on(call: Any) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(agent_service_pb2.AttachRequest())
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(DeviceClosed("the agent is shutting down"), DeviceClosed), (None, TrackerUnavailable)],
+    ids=["with an error", "without a word"],
+)
+async def test_a_stream_that_ends_while_this_side_writes_ends_as_the_server_said(
+    raised: FleetError | None, expected: type[FleetError]
+) -> None:
+    """The write that fails then is no error of its own. Again and again: it is a race, and most lose it."""
+
+    class Attaching:
+        async def attach(self, requests: AsyncIterator[object], context: object) -> AsyncIterator[object]:
+            async for _ in requests:
+                break
+            if raised is not None:
+                raise raised
+            for response in ():
+                yield response
+
+    server = make_server()
+    service = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
+    add_service(server, service, Attaching())
+    port = bind(server, "127.0.0.1", 0, what="the test")
+    await server.start()
+    found = []
+    async with make_channel(f"127.0.0.1:{port}") as channel:
+        for _ in range(50):
+            call = Stub(channel, service).attach()
+            ending = Ending(call)
+            writing = asyncio.create_task(write_on_and_on(call))
+            try:
+                while await call.read() is not EOF:
+                    pass
+            except grpc.aio.AioRpcError as error:
+                found.append(from_rpc_error(ending.error(error), TrackerUnavailable))
+            await writing
+    await server.stop(0)
+
+    assert {type(error) for error in found} == {expected}
 
 
 async def test_a_full_disk_is_said(served: tuple[Raising, Stub]) -> None:

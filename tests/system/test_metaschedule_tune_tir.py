@@ -125,11 +125,12 @@ def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path:
         other_board = FleetDatabase(library, None, "another machine")
         assert other_board.query_tuning_record(mod, target, "main") is None
     eventually_sync(lambda: leases(tracker) == 0, timeout_sec=20.0)
-    assert builder._directory is not None
-    assert list(builder._directory.rglob("*.so")) == []
+    directory = builder._directory
+    assert directory is not None
+    assert list(directory.rglob("*.so")) == []
     runner.close()
     builder.close()
-    assert not any(directory.exists() for directory in builder._created)
+    assert not directory.exists()
 
 
 def build(ms: Any, mod: Any, builder: Any) -> str:
