@@ -108,8 +108,7 @@ class TrackerLink:
     async def _greet(self, channel: grpc.aio.Channel) -> _Stream:
         """Open a stream, say who is here, and hear the first answer."""
         call = Stub(channel, _SERVICE).attach()
-        reports = [await device.report() for device in self._devices]
-        await call.write(pb.AttachRequest(hello=self._hello(), reports=reports))
+        await call.write(pb.AttachRequest(hello=self._hello(), reports=await self._reports()))
         reporting = asyncio.create_task(self._report(call), name="report-health")
         stream = _Stream(call=call, reporting=reporting)
         try:
@@ -158,15 +157,28 @@ class TrackerLink:
             logger.info("attached", extra={"tracker": self._address})
 
     async def _report(self, call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]) -> None:
-        known = {device.name: await _urgent(device) for device in self._devices}
+        known = await self._urgent()
         waited_sec = 0.0
         while True:
             await asyncio.sleep(_HEALTH_SEC)
             waited_sec += _HEALTH_SEC
-            now = {device.name: await _urgent(device) for device in self._devices}
+            now = await self._urgent()
             if now != known or waited_sec >= _HEARTBEAT_SEC:
                 known, waited_sec = now, 0.0
-                await call.write(pb.AttachRequest(reports=[await device.report() for device in self._devices]))
+                await call.write(pb.AttachRequest(reports=await self._reports()))
+
+    async def _reports(self) -> list[pb.DeviceReport]:
+        # Side by side: several that hang make nobody wait longer than one does.
+        return await asyncio.gather(*(device.report() for device in self._devices))
+
+    async def _urgent(self) -> list[tuple[str, bool, str]]:
+        """Return what the tracker should know within a second: it decides who gets which device."""
+        devices = list(self._devices)
+        found = await asyncio.gather(*(device.health() for device in devices))
+        return [
+            (device.name, health.is_healthy, device.driver.bitstream_digest)
+            for device, health in zip(devices, found, strict=True)
+        ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,8 +216,3 @@ class _Stream:
 
 async def _next(call: Any) -> Any:
     return await call.read()
-
-
-async def _urgent(device: ServedDevice) -> tuple[bool, str]:
-    """Return what the tracker should know within a second: it decides who gets which device."""
-    return (await device.health()).is_healthy, device.driver.bitstream_digest

@@ -24,7 +24,7 @@ class Rest:
 
 async def cool_down(
     evaluator: measurement_pb2.Evaluator,
-    read_temp_c: Callable[[], float | None],
+    read_temp_c: Callable[[], Awaitable[float | None]],
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -39,7 +39,7 @@ async def cool_down(
         return Rest()
     started = clock()
     timeout_sec = evaluator.cool_timeout_ms / 1000 or _DEFAULT_TIMEOUT_SEC
-    temp_c = read_temp_c()
+    temp_c = await read_temp_c()
     if temp_c is None:
         await sleep(min(evaluator.cooldown_interval_ms / 1000, timeout_sec))
         return Rest(waited_sec=clock() - started)
@@ -51,5 +51,5 @@ async def cool_down(
                 disturbance=f"still {temp_c:.0f} C after {timeout_sec:g} s, above {limit_c:g} C",
             )
         await sleep(min(_POLL_SEC, left_sec))
-        temp_c = read_temp_c()
+        temp_c = await read_temp_c()
     return Rest(waited_sec=clock() - started)

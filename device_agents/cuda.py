@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from device_agents.blocking_reads import Source, ask_in_time
 from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.gpu_host import ForeignProcesses, gpu_labels, host_target, own_library, python_package_library
 from device_agents.host import Host, read_host
@@ -57,6 +58,14 @@ _L2_MIB_BY_CAPABILITY = {7: 4, 8: 6, 9: 50, 10: 100, 12: 48}
 _PROBE_SEC = 0.5
 """A probe this young is given again: it is asked for before every candidate."""
 
+_NVML = Source(
+    name="NVML",
+    remedy="the GPU or its driver hangs: look for 'Xid' and 'NVRM' in dmesg, then reset the GPU (nvidia-smi -r) "
+    "or the host",
+)
+_START_SEC = 20.0
+"""Of NVML: it wakes one GPU after the other where no persistence daemon keeps them awake."""
+
 _REMEDIES = {
     "libcuda.so": "that is NVIDIA's driver: install it, or give the container access to it "
     "(with nvidia-container-toolkit: --gpus all)",
@@ -82,6 +91,7 @@ class CudaDriver(Driver):
 
     kind = "cuda"
     preload = "device_agents.gpu_runtime"
+    source = _NVML
 
     def __init__(self, device_id: str, config: CudaConfig, host_name: str) -> None:
         super().__init__(device_id)
@@ -100,7 +110,7 @@ class CudaDriver(Driver):
         config = parse(CudaConfig, values, where=where)
         if config.uuid is not None:
             return [cls(config.name or f"{host_name}-cuda-{short_uuid(config.uuid)}", config, host_name)]
-        gpus = _list_gpus(config, where)
+        gpus = _gpus_of_entry(config, where)
         base = config.name or f"{host_name}-cuda"
         is_named = config.name is not None and len(gpus) == 1
         return [
@@ -112,37 +122,33 @@ class CudaDriver(Driver):
     def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
         if not any((root / "proc/driver/nvidia/gpus").glob("*")):
             return []
-        nvml = Nvml()
-        try:
-            return [{"uuid": gpu.uuid} for gpu in nvml.gpus()]
-        finally:
-            nvml.close()
+        return [{"uuid": gpu.uuid} for gpu in ask_in_time(_NVML, _list_gpus, _START_SEC)]
 
     @property
     def resource(self) -> str:
         return f"cuda-{self._config.uuid}"
 
     async def open(self, sweeper: StraySweeper) -> None:
-        try:
-            await super().open(sweeper)
-        except BaseException:
-            self._let_go()
-            raise
+        await super().open(sweeper)
         self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
-
-    async def close(self) -> None:
-        self._let_go()
-        await super().close()
 
     async def _find(self) -> None:
         check_versions()
-        nvml = self._nvml = Nvml(str(self._config.nvml_library or ""))
-        gpus = {gpu.uuid: gpu for gpu in nvml.gpus()}
-        self._gpu = gpus.get(self._config.uuid or "")
-        if self._gpu is None:
+        self._gpu = await self._ask(self._take_gpu, _START_SEC)
+        self._host = read_host(self._config.sys_root)
+
+    def _take_gpu(self) -> Gpu:
+        self._let_go()  # what an opening that came too late left
+        self._nvml = Nvml(_library(self._config))
+        try:
+            gpus = {gpu.uuid: gpu for gpu in self._nvml.gpus()}
+            if self._config.uuid in gpus:
+                return gpus[self._config.uuid]
             listed = ", ".join(f"{gpu.uuid} ({_model(gpu)})" for gpu in gpus.values()) or "none"
             raise DeviceError(f"{self.name}: this machine has no GPU {self._config.uuid!r}; there are: {listed}")
-        self._host = read_host(self._config.sys_root)
+        except DeviceError:
+            self._let_go()
+            raise
 
     def _inventory(self) -> device_pb2.Inventory:
         gpu, host = self._found()
@@ -251,20 +257,26 @@ def short_uuid(uuid: str) -> str:
     return words[0].lower() or "gpu"
 
 
-def _list_gpus(config: CudaConfig, where: str) -> list[Gpu]:
+def _gpus_of_entry(config: CudaConfig, where: str) -> list[Gpu]:
     try:
-        nvml = Nvml(str(config.nvml_library or ""))
+        gpus = ask_in_time(_NVML, lambda: _list_gpus(_library(config)), _START_SEC)
     except (ConfigError, DeviceError) as error:
         raise DeviceMissing(f"{where}: {error}") from error
-    try:
-        gpus = nvml.gpus()
-    except DeviceError as error:
-        raise DeviceMissing(f"{where}: {error}") from error
-    finally:
-        nvml.close()
     if not gpus:
         raise DeviceMissing(f"{where}: the NVIDIA driver is here, but lists no GPU; look at nvidia-smi -L and dmesg")
     return gpus
+
+
+def _list_gpus(library: str = "") -> list[Gpu]:
+    nvml = Nvml(library)
+    try:
+        return nvml.gpus()
+    finally:
+        nvml.close()
+
+
+def _library(config: CudaConfig) -> str:
+    return str(config.nvml_library or "")
 
 
 def _arch(gpu: Gpu) -> str:

@@ -3,8 +3,10 @@
 Leases, sessions, workers and gRPC stay with the agent. The contract, to which
 tests/contract/test_driver.py holds every driver:
 
-- a constructor does no I/O; `open` does, and fails when the driver is open;
+- a constructor does no I/O; `open` does, and fails when the driver is open. One that fails holds nothing, and may be
+  called again when the hardware is there;
 - `probe` never raises for a sick device, it says so in the Health that it returns;
+- neither `probe` nor `telemetry` ever blocks the event loop: what may hang names its `source`;
 - `reset` makes the device ready for the next session and leaves no process of an earlier one behind;
 - `close` is idempotent; every other call after it (or before `open`) raises DeviceClosed.
 
@@ -14,15 +16,20 @@ optional package where there is no such hardware, and leaves no library loaded i
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
+from device_agents.blocking_reads import BlockingReads, Source
 from device_agents.reference import DEFAULT_LIMIT
-from fleet.errors import DeviceClosed, DeviceError, NotProgrammable
+from fleet.errors import DeviceClosed, DeviceError, DeviceUnreachable, NotProgrammable
 from fleet.v1 import device_pb2, measurement_pb2, session_service_pb2
+from fleet.wire import timestamp
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,10 @@ class Driver(ABC):
     replaces: tuple[str, ...] = ()
     """Kinds that this one makes superfluous on a machine where both are found: a Raspberry Pi is no mere "cpu"."""
 
+    source: Source | None = None
+    """What `_probe` and `_telemetry` read, where that may hang: they are then called in a thread of its own. None: they
+    are called on the event loop, and take far below a millisecond."""
+
     watches = False
     """True where `watcher` returns one: more devices of the kind may come while the agent runs."""
 
@@ -114,6 +125,7 @@ class Driver(ABC):
         """Called by a driver whose inventory is another one now; the agent puts in what tells the tracker."""
 
         self._sweeper: StraySweeper | None = None
+        self._blocking = BlockingReads(self.source) if self.source is not None else None
         self._state = "new"
 
     @classmethod
@@ -186,14 +198,19 @@ class Driver(ABC):
         """Tell whether the device can take a lease. Cheap: called with every heartbeat."""
         self._check_open()
         try:
-            return self._probe()
+            return await self._ask(self._probe)
+        except DeviceUnreachable as error:
+            return Health(is_healthy=False, reason=str(error))
         except (OSError, ValueError) as error:
             return Health(is_healthy=False, reason=f"probing failed: {error}")
 
-    def telemetry(self) -> device_pb2.Telemetry:
-        """Return readings of this moment; well under a millisecond."""
+    async def telemetry(self) -> device_pb2.Telemetry:
+        """Return readings of this moment; well under a millisecond, unless what tells them hangs."""
         self._check_open()
-        return self._telemetry()
+        try:
+            return await self._ask(self._telemetry)
+        except DeviceUnreachable:
+            return device_pb2.Telemetry(read_at=timestamp(time.time()))  # the probe says what is wrong
 
     async def prepare(self) -> None:
         """Make the device ready for a worker. Called before each, also for one that follows a failed one.
@@ -241,6 +258,8 @@ class Driver(ABC):
     async def close(self) -> None:
         """Let go of the hardware. Idempotent."""
         self._state = "closed"
+        if self._blocking is not None:
+            await self._blocking.close(self._let_go)
 
     def _check_open(self) -> None:
         if self._state != "open":
@@ -248,6 +267,20 @@ class Driver(ABC):
 
     async def _find(self) -> None:  # noqa: B027 - nothing to find where nothing is real
         """Do the I/O of `open`."""
+
+    async def _ask(self, read: Callable[[], T], limit_sec: float | None = None) -> T:
+        """Return what `read` returns, called where it may block.
+
+        Args:
+            limit_sec: instead of the source's.
+
+        Raises:
+            DeviceUnreachable: the source hangs.
+        """
+        return read() if self._blocking is None else await self._blocking.ask(read, limit_sec)
+
+    def _let_go(self) -> None:  # noqa: B027 - most drivers hold nothing
+        """Do the blocking I/O of `close`, after the last read."""
 
     @abstractmethod
     def _inventory(self) -> device_pb2.Inventory: ...

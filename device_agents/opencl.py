@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from device_agents.blocking_reads import Source
 from device_agents.driver import Driver, Health, WorkerSpec
 from device_agents.host import Host, read_host, slug
 from device_agents.opencl_build import ensure_plugin
@@ -50,8 +51,8 @@ _MOST_THREADS_ELSEWHERE = 1024
 _CHECK_SEC = 60.0
 """Between two looks whether a device is still there. Each starts a process, on cores that may be measured."""
 
-_PATIENCE_SEC = 3.0
-"""How long a look may hold up the agent's heartbeat. It goes on, alone: one that hangs must not become many."""
+_DRIVERS = Source(name="the device's OpenCL driver", remedy="try: clinfo -l", limit_sec=3.0)
+"""Longer than others: each look starts a process, which takes a second on a small board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class OpenClDriver(Driver):
     preload = "device_agents.tvm_runtime"
 
     def __init__(self, device_id: str, device: OpenClDevice, host_name: str) -> None:
+        # A CPU does not go away, and its readings are plain files.
+        self.source = None if device.type == "cpu" else _DRIVERS
         super().__init__(device_id)
         self._device = device
         self._host_name = host_name
@@ -79,8 +82,7 @@ class OpenClDriver(Driver):
         self._readings: HostTelemetry | None = None
         self._sensors: GpuSensors | None = None
         self._health = Health()
-        self._checked_at = 0.0
-        self._looking: asyncio.Task[list[OpenClDevice]] | None = None
+        self._looked_at_sec = 0.0
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
@@ -123,36 +125,17 @@ class OpenClDriver(Driver):
         self._sensors = GpuSensors(self._device.pci_address)
         upstream = upstream_library()
         self._library = upstream if upstream is not None else await asyncio.to_thread(ensure_plugin)
-        self._checked_at = time.monotonic()
+        self._looked_at_sec = time.monotonic()
 
-    async def close(self) -> None:
-        await super().close()
-        if self._looking is not None:
-            self._looking.cancel()
-
-    async def probe(self) -> Health:
-        self._check_open()
-        if self._device.type == "cpu":
-            return self._health
-        if self._looking is None:
-            if time.monotonic() - self._checked_at < _CHECK_SEC:
-                return self._health
-            self._checked_at = time.monotonic()
-            self._looking = asyncio.create_task(asyncio.to_thread(find_opencl_devices), name=f"look-{self.device_id}")
-            # Once: whoever waits for this one meanwhile is the whole agent, with all its devices.
-            await asyncio.wait((self._looking,), timeout=_PATIENCE_SEC)
-        if self._looking.done():
-            looking, self._looking = self._looking, None
-            self._health = self._seen(looking)
-        else:
-            waited_sec = time.monotonic() - self._checked_at
-            reason = f"OpenCL's drivers have not listed their devices for {waited_sec:.0f} s; try: clinfo -l"
-            self._health = Health(is_healthy=False, reason=reason)
+    def _probe(self) -> Health:
+        if self._device.type != "cpu" and time.monotonic() - self._looked_at_sec >= _CHECK_SEC:
+            self._health = self._look()
+            self._looked_at_sec = time.monotonic()
         return self._health
 
-    def _seen(self, looking: asyncio.Task[list[OpenClDevice]]) -> Health:
+    def _look(self) -> Health:
         try:
-            found = looking.result()
+            found = find_opencl_devices()
         except (ConfigError, DeviceError, OSError, ValueError) as error:
             return Health(is_healthy=False, reason=str(error))
         is_there = any((d.index, d.name) == (self._device.index, self._device.name) for d in found)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from device_agents.blocking_reads import Source, ask_in_time
 from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.gpu_host import ForeignProcesses, gpu_labels, host_target, own_library
 from device_agents.host import Host, read_host
@@ -43,6 +44,13 @@ _THREADS_PER_BLOCK = 256
 _LAST_CACHE_MIB = {"gfx906": 4, "gfx908": 8, "gfx90a": 8, "gfx942": 256, "gfx1030": 128, "gfx1100": 96, "gfx1101": 64}
 """Infinity Cache where there is one, else L2, of the largest model.
 https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html"""
+
+_AMDGPU = Source(
+    name="amdgpu",
+    remedy="the card's firmware or the kernel's driver hangs: look at dmesg for amdgpu, then restart the host",
+)
+_START_SEC = 10.0
+"""Of looking at all cards, of which some may have to wake."""
 
 _BUILD_IT = (
     "TVM's wheel has no runtime for ROCm: build TVM of the same version with USE_ROCM, and name its "
@@ -76,6 +84,7 @@ class RocmDriver(Driver):
 
     kind = "rocm"
     preload = "device_agents.gpu_runtime"
+    source = _AMDGPU
 
     def __init__(self, device_id: str, config: RocmConfig, host_name: str) -> None:
         super().__init__(device_id)
@@ -91,7 +100,7 @@ class RocmDriver(Driver):
         config = parse(RocmConfig, values, where=where)
         if config.gpu is not None:
             return [cls(config.name or f"{host_name}-rocm-{_short(config.gpu)}", config, host_name)]
-        gpus = list_gpus(config.sys_root)
+        gpus = _gpus_of_entry(config.sys_root, where)
         if not gpus:
             raise DeviceMissing(f"{where}: {_why_none(config.sys_root)}")
         base = config.name or f"{host_name}-rocm"
@@ -103,7 +112,7 @@ class RocmDriver(Driver):
 
     @classmethod
     def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
-        return [{"gpu": _key(gpu)} for gpu in list_gpus(root)]
+        return [{"gpu": _key(gpu)} for gpu in ask_in_time(_AMDGPU, lambda: list_gpus(root), _START_SEC)]
 
     @property
     def resource(self) -> str:
@@ -116,7 +125,7 @@ class RocmDriver(Driver):
     async def _find(self) -> None:
         check_versions()
         root = self._config.sys_root
-        gpus = {_key(gpu): gpu for gpu in list_gpus(root)}
+        gpus = {_key(gpu): gpu for gpu in await self._ask(lambda: list_gpus(root), _START_SEC)}
         by_address = {gpu.pci_bus_id: gpu for gpu in gpus.values()}
         wanted = (self._config.gpu or "").lower().removeprefix("0x")
         self._gpu = gpus.get(wanted) or by_address.get(wanted)
@@ -209,6 +218,13 @@ def target(gpu: AmdGpu, host: Host) -> dict[str, Any]:
 def last_cache_bytes(gpu: AmdGpu) -> int:
     """Return the size of the last cache before memory [bytes]: what a flush has to push out."""
     return max(gpu.cache_bytes, _LAST_CACHE_MIB.get(gpu.gfx, 8) * 1024**2)
+
+
+def _gpus_of_entry(root: Path, where: str) -> list[AmdGpu]:
+    try:
+        return ask_in_time(_AMDGPU, lambda: list_gpus(root), _START_SEC)
+    except DeviceError as error:
+        raise DeviceMissing(f"{where}: {error}") from error
 
 
 def _key(gpu: AmdGpu) -> str:

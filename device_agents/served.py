@@ -75,9 +75,9 @@ class ServedDevice:
         async with self._quiet:
             yield
 
-    def read_temp_c(self) -> float | None:
+    async def read_temp_c(self) -> float | None:
         """Return how warm the device is now; None where nothing tells."""
-        telemetry = self.driver.telemetry()
+        telemetry = await self.driver.telemetry()
         return telemetry.temp_c if telemetry.HasField("temp_c") else None
 
     def count_trial(self, error: str) -> None:
@@ -88,11 +88,11 @@ class ServedDevice:
             self._last_error = error
         self.driver.count_trial()
 
-    def readings(self) -> device_pb2.Telemetry:
+    async def readings(self) -> device_pb2.Telemetry:
         """Return readings of this moment and the counts."""
         now = time.monotonic()
         if self._reading is None or now - self._read_at_sec > _FRESH_SEC:
-            self._reading = self.driver.telemetry()
+            self._reading = await self.driver.telemetry()
             self._read_at_sec = now
         while self._trial_times and self._trial_times[0] < now - _RATE_WINDOW_SEC:
             self._trial_times.popleft()
@@ -122,7 +122,7 @@ class ServedDevice:
         health = await self.health()
         return agent_service_pb2.DeviceReport(
             device_name=self.name,
-            telemetry=self.readings(),
+            telemetry=await self.readings(),
             is_healthy=health.is_healthy,
             reason=health.reason,
             bitstream_digest=self.driver.bitstream_digest,

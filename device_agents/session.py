@@ -165,11 +165,11 @@ class Session:
                 except DeviceError as error:
                     return _failed(request.candidate_id, measurement_pb2.ERROR_KIND_DEVICE_FAULTED, str(error))
                 wait_sec = time.monotonic() - arrived_sec
-                watch = Watch(self.device, worker.pid)
+                watch = await Watch.start(self.device, worker.pid)
                 measurement = await self._measure_in(worker, order, timeout_sec)
                 self.device.count_trial(measurement.error_message)
                 self.device.driver.learn(measurement)
-                watch.stop()
+                await watch.stop()
                 if worker.is_usable:
                     # Now rather than before the next one: a client on this machine is busy with this one's result then.
                     with contextlib.suppress(DeviceError):  # the next candidate finds it, and says so; this one ran

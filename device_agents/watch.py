@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from device_agents.contention import describe_waiting, waited_sec_by_thread
 from device_agents.cooldown import Rest
@@ -21,23 +22,28 @@ _HOST_TIMED = ("", "wall")
 class Watch:
     """From right before a candidate runs until right after. Costs two readings, a fraction of a millisecond."""
 
-    def __init__(self, device: ServedDevice, worker_pid: int) -> None:
+    def __init__(self, device: ServedDevice, worker_pid: int, before: device_pb2.Telemetry) -> None:
         self._device = device
         self._worker_pid = worker_pid
         self._before = device_pb2.Telemetry()
-        self._before.CopyFrom(device.readings())
+        self._before.CopyFrom(before)
         self._after = self._before
         self._drift = device.reference.describe()
         self._waited_before = waited_sec_by_thread(worker_pid)
         self._started_sec = time.monotonic()
         self._waiting = ""
 
-    def stop(self) -> None:
+    @classmethod
+    async def start(cls, device: ServedDevice, worker_pid: int) -> Self:
+        """The candidate is about to run."""
+        return cls(device, worker_pid, await device.readings())
+
+    async def stop(self) -> None:
         """The candidate ran, or died."""
         run_sec = time.monotonic() - self._started_sec
         self._waiting = describe_waiting(self._waited_before, waited_sec_by_thread(self._worker_pid), run_sec)
         self._after = device_pb2.Telemetry()
-        self._after.CopyFrom(self._device.readings())
+        self._after.CopyFrom(await self._device.readings())
 
     def fill(self, measurement: measurement_pb2.Measurement, rest: Rest) -> None:
         """Write down readings, rest and disturbances. What the worker wrote there stays."""

@@ -9,19 +9,21 @@
  *   0.pids 12,34      0.lost 1      0.rows_pending 1      0.rows_failed 1      0.xid 79
  *   0.mig 2   0.mig0.uuid MIG-...   0.mig0.name ... MIG 1g.5gb   0.mig0.memory   0.mig0.sms 14
  *   init 9                        return value of nvmlInit
+ *   hang 1                        no reading comes back, nor a list of the GPUs, until this line is gone
  * A key that is not there makes the call answer NVML_ERROR_NOT_SUPPORTED.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT = 7, TIMEOUT = 10, LOST = 15 };
 typedef struct { int gpu, instance; } Device; /* instance -1: the whole GPU */
 static Device devices[8][9];
 
 static const char *text(const char *key) {
-    static char values[8][256];
-    static int next;
+    static __thread char values[8][256]; /* each driver reads in a thread of its own */
+    static __thread int next;
     char *value = values[next = (next + 1) % 8], line[512];
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
@@ -50,6 +52,7 @@ static int is_lost(const Device *device) {
 }
 
 static int number(const Device *device, const char *name, unsigned long long *value) {
+    while (text("hang")) usleep(10000);
     if (is_lost(device)) return LOST;
     const char *found = of(device, name);
     if (!found) return NOT_SUPPORTED;

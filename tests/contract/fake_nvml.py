@@ -75,11 +75,21 @@ class FakeNvml:
     script: Path
 
     def play(self, text: str) -> None:
-        self.script.write_text(text)
+        fresh = self.script.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self.script)  # at once: other threads read it
 
     def change(self, key: str, value: object) -> None:
         """A later line wins."""
-        self.script.write_text(f"{self.script.read_text()}{key} {value}\n")
+        self.play(f"{self.script.read_text()}{key} {value}\n")
+
+    def hang(self) -> None:
+        """Answer nothing until `answer`."""
+        self.change("hang", 1)
+
+    def answer(self) -> None:
+        """Answer again, also what was asked meanwhile."""
+        self.play(self.script.read_text().replace("hang 1\n", ""))
 
 
 def compile_library(source: str, output: Path) -> Path:

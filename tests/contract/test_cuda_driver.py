@@ -9,17 +9,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from device_agents import cuda
 from device_agents.config import make_drivers, parse_config
 from device_agents.cuda import CudaDriver, short_uuid
 from device_agents.driver import Driver
 from device_agents.nvml import throttle_words
 from device_agents.registry import find_devices
-from fleet.errors import ConfigError, DeviceError
+from fleet.errors import ConfigError, DeviceError, DeviceUnreachable
+from fleet.testing import eventually
 from tests.contract import fake_nvml
 from tests.contract.fake_nvml import A100_MIG, FakeNvml
 
@@ -103,7 +106,7 @@ async def test_mig_instances_are_devices_of_their_own(nvml: FakeNvml) -> None:
         await driver.open(NoStrays())
 
     inventories = [driver.inventory() for driver in drivers]
-    readings = [driver.telemetry() for driver in drivers]
+    readings = [await driver.telemetry() for driver in drivers]
     for driver in drivers:
         await driver.close()
 
@@ -125,7 +128,7 @@ async def test_readings_follow_the_gpu(h200: Driver, nvml: FakeNvml) -> None:
     nvml.change("0.power", 698500)
     nvml.change("0.throttle", "0x24")
 
-    reading = h200.telemetry()
+    reading = await h200.telemetry()
 
     assert (reading.freq_hz, reading.temp_c, reading.power_w) == (1755e6, 71, 698.5)
     assert reading.memory_available_bytes == 150123446272
@@ -151,7 +154,7 @@ async def test_processes_of_others_are_counted_ours_are_not(
     try:
         nvml.change("0.pids", f"{os.getpid()},{child.pid},{os.getppid()},1")
 
-        assert h200.telemetry().foreign_processes == 2
+        assert (await h200.telemetry()).foreign_processes == 2
     finally:
         child.kill()
         child.wait()
@@ -162,7 +165,7 @@ async def test_a_container_does_not_guess_whose_processes_they_are(h200: Driver,
     h200._foreign._can_tell = False  # type: ignore[attr-defined]
     nvml.change("0.pids", "1,2,3")
 
-    assert not h200.telemetry().HasField("foreign_processes")
+    assert not (await h200.telemetry()).HasField("foreign_processes")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ async def test_a_sick_gpu_says_what_to_do(
     assert not first.is_healthy
     assert said in first.reason
     assert not again.is_healthy
-    assert h200.telemetry().HasField("read_at")
+    assert (await h200.telemetry()).HasField("read_at")
 
 
 async def test_errors_of_kernels_leave_the_gpu_healthy(
@@ -254,14 +257,97 @@ async def test_nothing_is_looked_for_where_no_driver_is(tmp_path: Path) -> None:
     assert not [entry for entry in find_devices(tmp_path) if entry["driver"] == "cuda"]
 
 
-async def test_reading_starts_no_thread(h200: Driver) -> None:
-    """Opening and reading through pynvml leaves the agent's threads as they were."""
-    before = set(threading.enumerate())
+def reading_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "read-NVML"}
 
-    await asyncio.gather(*(h200.probe() for _ in range(3)))
-    h200.telemetry()
 
-    assert set(threading.enumerate()) == before
+async def test_a_gpu_has_one_thread_that_ends_with_it(nvml: FakeNvml, runtime_stub: Path) -> None:
+    """However often it is asked, by however many at once."""
+    before = reading_threads()
+    (driver,) = make(nvml, tvm_library=str(runtime_stub))
+    await driver.open(NoStrays())
+
+    await asyncio.gather(*(driver.probe() for _ in range(3)), *(driver.telemetry() for _ in range(3)))
+
+    (thread,) = reading_threads() - before
+    assert thread.daemon
+    await driver.close()
+    await eventually(lambda: not thread.is_alive())
+
+
+@pytest.fixture
+async def impatient(nvml: FakeNvml, runtime_stub: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Driver]:
+    """One that is opened, and waits less for NVML than it does for users. At the end NVML answers again."""
+    monkeypatch.setattr(cuda, "_PROBE_SEC", 0.0)
+    monkeypatch.setattr(CudaDriver, "source", replace(cuda._NVML, limit_sec=0.2))
+    (driver,) = make(nvml, tvm_library=str(runtime_stub))
+    await driver.open(NoStrays())
+    yield driver
+    nvml.answer()
+    await driver.close()
+
+
+async def test_nvml_that_hangs_costs_its_device_until_it_answers(impatient: Driver, nvml: FakeNvml) -> None:
+    """Health says since when and what to do, readings are empty, nothing is asked twice, and it heals by itself."""
+    before = reading_threads()
+    nvml.hang()
+
+    async with asyncio.timeout(10):
+        healths = [await impatient.probe() for _ in range(5)]
+        reading = await impatient.telemetry()
+
+    assert [health.is_healthy for health in healths] == [False] * 5
+    assert len({health.reason for health in healths}) == 1
+    assert "NVML has not answered since 20" in healths[0].reason
+    assert "nvidia-smi -r" in healths[0].reason
+    assert reading.HasField("read_at")
+    assert not reading.HasField("temp_c")
+    assert reading_threads() <= before
+    nvml.answer()
+
+    async def is_well() -> bool:
+        return (await impatient.probe()).is_healthy and (await impatient.telemetry()).HasField("temp_c")
+
+    await eventually(is_well)
+
+
+async def test_closing_does_not_wait_for_nvml_that_hangs(impatient: Driver, nvml: FakeNvml) -> None:
+    """The agent ends in time; the thread goes when NVML lets it."""
+    nvml.hang()
+    await impatient.probe()
+    thread = impatient._blocking._thread  # type: ignore[union-attr]
+
+    async with asyncio.timeout(10):
+        await impatient.close()
+
+    assert thread is not None
+    assert thread.is_alive()
+    nvml.answer()
+    await eventually(lambda: not thread.is_alive())
+
+
+async def test_nvml_that_hangs_at_the_start_is_a_device_that_is_missing(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an entry without a UUID nor one with it keeps the agent; who asks again leaves no second thread."""
+    monkeypatch.setattr(cuda, "_START_SEC", 0.2)
+    (named,) = make(nvml, uuid=H200_UUID)
+    before = reading_threads()
+    nvml.hang()
+
+    for _ in range(3):
+        with pytest.raises(ConfigError, match=r"devices\[0\]: NVML has not answered since"):
+            make(nvml)
+        with pytest.raises(DeviceUnreachable, match="NVML has not answered since"):
+            await named.open(NoStrays())
+
+    assert len(reading_threads() - before) == 2
+    nvml.answer()
+    monkeypatch.setattr(cuda, "_START_SEC", 10.0)
+    await eventually(lambda: len(reading_threads() - before) == 1)
+    await named.open(NoStrays())
+    assert [driver.name for driver in make(nvml)] == [named.name]
+    await named.close()
 
 
 def test_short_names() -> None:

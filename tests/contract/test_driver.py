@@ -126,10 +126,10 @@ async def test_closing_is_idempotent_and_final(open_driver: Driver) -> None:
     await open_driver.close()
     await open_driver.close()
 
-    for call in (open_driver.inventory, open_driver.telemetry, open_driver.worker_spec):
+    for call in (open_driver.inventory, open_driver.worker_spec):
         with pytest.raises(DeviceClosed):
             call()
-    for call in (open_driver.probe, open_driver.reset):
+    for call in (open_driver.probe, open_driver.telemetry, open_driver.reset):
         with pytest.raises(DeviceClosed):
             await call()
     with pytest.raises(DeviceClosed):
@@ -181,11 +181,11 @@ async def test_the_inventory_is_complete_and_stays(open_driver: Driver) -> None:
 
 async def test_telemetry_is_cheap(open_driver: Driver) -> None:
     """It is read around every measurement: its best time is far below the 2 ms that a trial may cost."""
-    open_driver.telemetry()
+    await open_driver.telemetry()
     times = []
     for _ in range(20):
         started = time.perf_counter()
-        reading = open_driver.telemetry()
+        reading = await open_driver.telemetry()
         times.append(time.perf_counter() - started)
 
     assert reading.HasField("read_at")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import struct
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from device_agents import rocm
 from device_agents.config import make_drivers, parse_config
 from device_agents.driver import Driver
 from device_agents.rocm import RocmDriver
 from device_agents.rocm_sysfs import current_dpm_hz, gfx_name, throttle_words
 from fleet.errors import ConfigError, DeviceError
+from fleet.testing import eventually
 from tests.contract.amd_cards import put_card
 from tests.contract.fake_nvml import compile_library
 
@@ -68,7 +73,7 @@ async def test_a_card_is_read_from_the_kernels_files(
     (driver,) = make(put_card(tmp_path, card))
     await driver.open(NoStrays())
 
-    inventory, reading = driver.inventory(), driver.telemetry()
+    inventory, reading = driver.inventory(), await driver.telemetry()
     await driver.close()
 
     target = json.loads(inventory.target_json)
@@ -152,7 +157,47 @@ async def test_a_card_that_the_kernel_lost_is_faulted(mi210: Driver, tmp_path: P
     (tmp_path / "sys/class/drm/renderD128/device/vendor").write_text("0xffff\n")
 
     assert "does not answer" in (await mi210.probe()).reason
-    assert mi210.telemetry().HasField("read_at")
+    assert (await mi210.telemetry()).HasField("read_at")
+
+
+def hang_sensor(root: Path) -> Path:
+    sensor = next(root.glob("sys/class/drm/renderD128/device/hwmon/hwmon*/temp1_input"))
+    sensor.unlink()
+    os.mkfifo(sensor)
+    return sensor
+
+
+def let_answer(sensor: Path) -> None:
+    pipe = sensor.rename(sensor.with_name("hung"))
+    sensor.write_text("43000\n")
+    with contextlib.suppress(OSError):  # the read has not come so far
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_a_sensor_that_hangs_costs_its_card_until_it_answers(
+    tmp_path: Path, runtime_stub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe without a writer is a read that does not come back, as of a card whose firmware hangs."""
+    monkeypatch.setattr(RocmDriver, "source", replace(rocm._AMDGPU, limit_sec=0.2))
+    (driver,) = make(put_card(tmp_path, "mi210"), tvm_library=str(runtime_stub))
+    await driver.open(NoStrays())
+    sensor = hang_sensor(tmp_path)
+
+    async with asyncio.timeout(10):
+        reading = await driver.telemetry()
+        health = await driver.probe()
+
+    assert reading.HasField("read_at")
+    assert not reading.HasField("power_w")
+    assert "amdgpu has not answered since 20" in health.reason
+    assert "dmesg" in health.reason
+    let_answer(sensor)
+
+    async def is_well() -> bool:
+        return (await driver.probe()).is_healthy and (await driver.telemetry()).HasField("temp_c")
+
+    await eventually(is_well)
+    await driver.close()
 
 
 async def test_processes_of_others_are_counted_ours_are_not(
@@ -166,7 +211,7 @@ async def test_processes_of_others_are_counted_ours_are_not(
         folder.mkdir(parents=True)
         (folder / "vram_51140").write_text(f"{vram}\n")
 
-    assert mi210.telemetry().foreign_processes == 1
+    assert (await mi210.telemetry()).foreign_processes == 1
 
 
 async def test_throttling_is_told(mi210: Driver, tmp_path: Path) -> None:
@@ -174,7 +219,7 @@ async def test_throttling_is_told(mi210: Driver, tmp_path: Path) -> None:
     metrics = struct.pack("<HBB108xQ", 120, 1, 3, 1 << 0 | 1 << 36)
     (tmp_path / "sys/class/drm/renderD128/device/gpu_metrics").write_bytes(metrics)
 
-    assert list(mi210.telemetry().throttle_reasons) == ["power-cap", "thermal"]
+    assert list((await mi210.telemetry()).throttle_reasons) == ["power-cap", "thermal"]
 
 
 def test_metrics_of_other_versions_tell_nothing() -> None:

@@ -360,7 +360,7 @@ async def test_the_converter_of_the_fabric_tells_the_temperature(tmp_path: Path)
     (driver,) = ZynqDriver.from_config({"sys_root": str(root)}, where="test", host_name="h")
     await driver.open(NoStrays())
     try:
-        assert driver.telemetry().temp_c == pytest.approx(45.28, abs=0.1)
+        assert (await driver.telemetry()).temp_c == pytest.approx(45.28, abs=0.1)
     finally:
         await driver.close()
 

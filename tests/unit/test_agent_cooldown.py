@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -18,14 +18,19 @@ class Board:
         self.coolest_c = coolest_c
         self.now_sec = 0.0
 
-    def read_temp_c(self) -> float | None:
+    async def read_temp_c(self) -> float | None:
         return self.temp_c
+
+    async def read_nothing(self) -> None:
+        return None
 
     async def sleep(self, sec: float) -> None:
         self.now_sec += sec
         self.temp_c = max(self.coolest_c, self.temp_c - 2 * sec)
 
-    async def rest(self, evaluator: Evaluator, read_temp_c: Callable[[], float | None] | None = None) -> Rest:
+    async def rest(
+        self, evaluator: Evaluator, read_temp_c: Callable[[], Awaitable[float | None]] | None = None
+    ) -> Rest:
         return await cool_down(evaluator, read_temp_c or self.read_temp_c, sleep=self.sleep, clock=lambda: self.now_sec)
 
 
@@ -61,6 +66,8 @@ async def test_one_that_stays_warm_is_measured_and_marked() -> None:
 
 async def test_without_a_sensor_it_rests_by_time() -> None:
     """The interval of the evaluator, and nothing is said against the times."""
-    rest = await Board(80).rest(Evaluator(cool_below_c=50, cooldown_interval_ms=700), lambda: None)
+    board = Board(80)
+
+    rest = await board.rest(Evaluator(cool_below_c=50, cooldown_interval_ms=700), board.read_nothing)
 
     assert rest == Rest(waited_sec=pytest.approx(0.7))

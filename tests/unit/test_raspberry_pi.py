@@ -92,7 +92,7 @@ async def test_telemetry_tells_heat_governor_and_throttling(tmp_path: Path) -> N
     driver = await _opened(put_files(tmp_path, PI_4))
     (tmp_path / _WORD).write_text("80008\n")
 
-    reading = driver.telemetry()
+    reading = await driver.telemetry()
 
     assert reading.temp_c == pytest.approx(48.312)
     assert reading.governor == "ondemand"
@@ -106,7 +106,7 @@ async def test_where_the_firmware_is_not_asked_the_voltage_alarm_tells(tmp_path:
     driver = await _opened(tmp_path)
     (tmp_path / "sys/class/hwmon/hwmon1/in0_lcrit_alarm").write_text("1\n")
 
-    assert list(driver.telemetry().throttle_reasons) == ["under-voltage"]
+    assert list((await driver.telemetry()).throttle_reasons) == ["under-voltage"]
     assert driver.inventory().facts["throttling told by"] == "hwmon (under-voltage only)"
 
 

@@ -1,0 +1,163 @@
+"""Reads that may never come back: what waits for a vendor's driver is asked beside the event loop, with a time limit.
+
+A driver that hangs costs its own device, not the heartbeats and the data path of all devices of the agent. Each source
+has one thread, so what hangs is asked once, and again only after it answered. That thread is a daemon and no
+executor's: neither other work nor the end of the process waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from fleet.errors import DeviceClosed, DeviceUnreachable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is read, and may hang."""
+
+    name: str
+    """ "NVML": what has not answered."""
+
+    remedy: str
+    """What to look at and to do then."""
+
+    limit_sec: float = 2.0
+    """How long whoever asks may be kept waiting: far above any healthy answer, far below what a tracker takes for a
+    dead agent."""
+
+
+class BlockingReads:
+    """Reads one source, one read at a time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._reads: SimpleQueue[_Read[Any] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: _Read[Any] | None = None
+        self._is_closed = False
+
+    async def ask(self, read: Callable[[], T], limit_sec: float | None = None) -> T:
+        """Return what `read` returns. It is called in the thread, once what was asked before has come back.
+
+        Args:
+            limit_sec: instead of the source's.
+
+        Raises:
+            DeviceUnreachable: this or what was asked before is not back within its limit.
+        """
+        while self._last is not None and not self._last.is_back.is_set():
+            await self._wait_for(self._last)
+        asked = self._put(read, self._source.limit_sec if limit_sec is None else limit_sec)
+        await self._wait_for(asked)
+        return asked.answer.result()
+
+    async def close(self, last: Callable[[], object] = lambda: None) -> None:
+        """Call `last` in the thread and end it. Idempotent.
+
+        While a read hangs, this is only put down: it is done should the source ever answer.
+        """
+        if self._is_closed:
+            return
+        before = self._last
+        reads = [before] if before is not None else []
+        if self._thread is not None:
+            reads.append(self._put(last, self._source.limit_sec))
+        self._is_closed = True
+        self._reads.put(None)
+        with contextlib.suppress(DeviceUnreachable):
+            for read in reads:
+                await self._wait_for(read)
+
+    def _put(self, read: Callable[[], T], limit_sec: float) -> _Read[T]:
+        if self._is_closed:
+            raise DeviceClosed(f"{self._source.name} was closed while it was asked")
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_read_all, args=(self._reads,), name=f"read-{self._source.name}", daemon=True
+            )
+            self._thread.start()
+        asked = _Read(read=read, loop=asyncio.get_running_loop(), due_sec=time.monotonic() + limit_sec)
+        self._last = asked
+        self._reads.put(asked)
+        return asked
+
+    async def _wait_for(self, asked: _Read[Any]) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, asked.due_sec - time.monotonic())):
+                await asked.is_back.wait()
+        except TimeoutError:
+            error = _unreachable(self._source, asked.asked_at)
+            if not asked.is_missed:
+                asked.is_missed = True
+                logger.warning("a driver does not answer", extra={"source": self._source.name, "error": str(error)})
+            raise error from None
+
+
+_asked_outside: dict[Source, tuple[datetime, concurrent.futures.Future[Any]]] = {}
+"""The last read of each source from outside of a loop. Whoever asks again and again leaves no more than one thread."""
+
+
+def ask_in_time(source: Source, read: Callable[[], T], limit_sec: float) -> T:
+    """Return what `read` returns, for code outside of an event loop. It is called in a thread of its own.
+
+    Raises:
+        DeviceUnreachable: it is not back within the limit, or what was asked before it is not back yet.
+    """
+    before = _asked_outside.get(source)
+    if before is not None and not before[1].done():
+        raise _unreachable(source, before[0])
+    asked_at = datetime.now(UTC)
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+    _asked_outside[source] = (asked_at, answer)
+    threading.Thread(target=_answer, args=(read, answer), name=f"read-{source.name}", daemon=True).start()
+    concurrent.futures.wait((answer,), limit_sec)
+    if not answer.done():
+        raise _unreachable(source, asked_at)
+    return answer.result()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Read(Generic[T]):
+    read: Callable[[], T]
+    loop: asyncio.AbstractEventLoop
+    due_sec: float
+    """On the monotonic clock: whoever asks while it hangs waits no longer than the first."""
+
+    asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    answer: concurrent.futures.Future[T] = field(default_factory=concurrent.futures.Future)
+    is_back: asyncio.Event = field(default_factory=asyncio.Event)
+    is_missed: bool = False
+    """It was late, and that was logged."""
+
+
+def _read_all(reads: SimpleQueue[_Read[Any] | None]) -> None:
+    while (asked := reads.get()) is not None:
+        _answer(asked.read, asked.answer)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            asked.loop.call_soon_threadsafe(asked.is_back.set)
+
+
+def _answer(read: Callable[[], T], answer: concurrent.futures.Future[T]) -> None:
+    try:
+        answer.set_result(read())
+    except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+        answer.set_exception(error)
+
+
+def _unreachable(source: Source, asked_at: datetime) -> DeviceUnreachable:
+    return DeviceUnreachable(f"{source.name} has not answered since {asked_at:%Y-%m-%d %H:%M:%S} UTC; {source.remedy}")

@@ -1,0 +1,95 @@
+"""Reads that may never come back, and what they leave of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from device_agents.blocking_reads import BlockingReads, Source
+from fleet.errors import DeviceClosed, DeviceUnreachable
+from fleet.testing import eventually
+
+SOURCE = Source(name="the gauge", remedy="tap it", limit_sec=0.1)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a read hangs at."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+async def test_reads_are_done_in_turn_in_one_thread() -> None:
+    """Each gets its own answer, or its own error."""
+    reads = BlockingReads(Source(name="the gauge", remedy="tap it"))
+
+    def fail() -> None:
+        raise ValueError("no number")
+
+    idents = await asyncio.gather(*(reads.ask(threading.get_ident) for _ in range(3)))
+
+    with pytest.raises(ValueError, match="no number"):
+        await reads.ask(fail)
+    assert len(set(idents)) == 1
+    assert threading.get_ident() not in idents
+    await reads.close()
+
+
+async def test_a_read_that_hangs_is_waited_for_once_and_never_asked_again(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later ones are refused at once while it hangs, each with the same words; one warning is logged."""
+    reads, asked = BlockingReads(SOURCE), []
+    with caplog.at_level(logging.WARNING, logger="device_agents.blocking_reads"):
+        with pytest.raises(DeviceUnreachable, match=r"the gauge has not answered since .* UTC; tap it") as first:
+            await reads.ask(gate.wait)
+        for _ in range(20):
+            with pytest.raises(DeviceUnreachable, match=str(first.value)):
+                await reads.ask(lambda: asked.append("again"))
+
+    assert asked == []
+    assert len(caplog.records) == 1
+    gate.set()
+
+    async def answers() -> bool:
+        try:
+            return await reads.ask(lambda: True)
+        except DeviceUnreachable:
+            return False
+
+    await eventually(answers)
+    await reads.close()
+
+
+async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> None:
+    """Also when something hangs: then once it comes back, and nobody waits for it."""
+    done: list[str] = []
+    healthy, hung = BlockingReads(SOURCE), BlockingReads(SOURCE)
+    await healthy.ask(lambda: None)
+    with pytest.raises(DeviceUnreachable):
+        await hung.ask(gate.wait)
+
+    await healthy.close(lambda: done.append("healthy"))
+    async with asyncio.timeout(10):
+        await hung.close(lambda: done.append("hung"))
+    await hung.close(lambda: done.append("twice"))
+
+    assert done == ["healthy"]
+    gate.set()
+    await eventually(lambda: done == ["healthy", "hung"])
+    with pytest.raises(DeviceClosed):
+        await healthy.ask(lambda: None)
+
+
+async def test_what_was_never_asked_is_closed_without_a_thread() -> None:
+    """A device that was not opened has nothing to let go of."""
+    before = threading.active_count()
+
+    await BlockingReads(SOURCE).close(lambda: pytest.fail("nothing was opened"))
+
+    assert threading.active_count() <= before
