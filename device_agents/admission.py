@@ -53,6 +53,10 @@ class Admission:
         """Check tokens for one more device."""
         self._device_names.add(device_name)
 
+    def remove(self, device_name: str) -> None:
+        """Refuse tokens for a device that is served no more."""
+        self._device_names.discard(device_name)
+
     def trust(self, public_key: bytes) -> bool:
         """Accept what this tracker signs, and nothing else; True when that was another tracker so far."""
         if public_key == self._public_key:

@@ -22,7 +22,7 @@ from device_agents.config import AgentConfig, make_watchers
 from device_agents.driver import Driver
 from device_agents.host import read_host
 from device_agents.hotplug import Hotplug
-from device_agents.missing import MissingDevice
+from device_agents.missing import MissingDevice, Search
 from device_agents.pinning import OwnCpus
 from device_agents.pool import WorkerPool
 from device_agents.served import ServedDevice
@@ -31,7 +31,7 @@ from device_agents.sessions import SessionTable
 from device_agents.store import ArtifactStore
 from device_agents.tracker_clock import TrackerClock
 from device_agents.watchdog import Limits
-from fleet.errors import BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
+from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
 from fleet.rpc import add_service, bind, make_server
 from fleet.v1 import agent_service_pb2, device_pb2, session_service_pb2
 
@@ -43,6 +43,9 @@ _STOP_GRACE_SEC = 0.5
 _ANY_HOST = ("0.0.0.0", "::", "")
 _DEFAULT_MEMORY_BYTES = 1024**3
 """Where the machine does not tell what it has."""
+
+_OF_HARDWARE = (DeviceMissing, DeviceError, BuildError)
+"""What may be otherwise later; an agent with a wrong configuration does not start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,10 @@ class Agent:
         self._devices: list[ServedDevice] = []
         self._turns: dict[str, asyncio.Lock] = {}
         self._hotplug = Hotplug(make_watchers(config), self._take_in)
+        self._search = Search(self._drivers, self._look_for)
+        self._joining = asyncio.Lock()
+        """Held while a device is opened that comes while the agent runs: two that come at once have two names."""
+
         self._agent_id = secrets.token_hex(8)
         self._place = place
         self._clock = TrackerClock()
@@ -122,6 +129,7 @@ class Agent:
             self._link_task.cancel()
             await asyncio.gather(self._link_task, return_exceptions=True)
         await self._hotplug.close()
+        await self._search.close()
         if self._sessions is not None:
             await self._sessions.close()
         await self._server.stop(_STOP_GRACE_SEC)
@@ -167,38 +175,92 @@ class Agent:
         self._link = TrackerLink(self._place.tracker, self._hello, self._devices, self._clock, self._sessions)
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
+        self._search.start()
 
     async def _open_drivers(self) -> None:
         """Open all devices; one that is not as it should be is shown as such, as long as there is another."""
         failed: list[FleetError] = []
         for index, driver in enumerate(self._drivers):
-            driver.changed = self._attach_anew
-            try:
-                await driver.open(self._pool)
-            except (DeviceMissing, DeviceError, BuildError) as error:
-                await driver.close()
-                failed.append(error)
-                self._drivers[index] = MissingDevice(driver.device_id, driver.kind, _without_name(error, driver.name))
-                await self._drivers[index].open(self._pool)
+            opened = self._drivers[index] = await self._opened(driver)
+            if isinstance(opened, MissingDevice) and opened is not driver:
+                if not isinstance(opened.error, _OF_HARDWARE):
+                    raise opened.error
+                failed.append(opened.error)
         if failed and all(isinstance(driver, MissingDevice) for driver in self._drivers):
             raise failed[0]
         for absence in failed:
             logger.warning("a device cannot be opened", extra={"error": str(absence)})
 
+    async def _opened(self, driver: Driver) -> Driver:
+        """Open a device; return what stands for it where it is not as it should be."""
+        driver.changed = self._attach_anew
+        try:
+            await driver.open(self._pool)
+        except FleetError as error:
+            missing = MissingDevice.of_driver(driver, error)
+            await missing.open(self._pool)
+            return missing
+        return driver
+
     async def _take_in(self, driver: Driver) -> None:
         """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""
-        if driver.name in self.device_names:
-            logger.warning("a device of this name is served already", extra={"device": driver.name})
-            return
-        driver.changed = self._attach_anew
-        await driver.open(self._pool)
+        async with self._joining:
+            if driver.name in self.device_names:
+                logger.warning("a device of this name is served already", extra={"device": driver.name})
+                return
+            opened = await self._opened(driver)
+            if isinstance(opened, MissingDevice):
+                logger.warning("a device cannot be opened", extra={"error": str(opened.error)})
+            self._join(opened)
+
+    async def _look_for(self, missing: MissingDevice) -> None:
+        """Serve what a missing device stands for, if it is here now.
+
+        Raises:
+            FleetError: it is not, or it cannot be served.
+        """
+        found = await asyncio.to_thread(missing.look)
+        async with self._joining:
+            others = {name for name in self.device_names if name != missing.name}
+            fresh = [driver for driver in found if driver.name not in others]
+            if found and not fresh:
+                names = ", ".join(driver.name for driver in found)
+                raise AlreadyExists(f"found {names}, which is served already; give one of them another 'name'")
+            failed: list[MissingDevice] = []
+            for driver in fresh:
+                opened = await self._opened(driver)
+                if isinstance(opened, MissingDevice):
+                    failed.append(opened)
+                    continue
+                logger.info("device appeared", extra={"device": driver.name})
+                self._leave(missing)
+                self._join(opened)
+            if missing.driver is not None and failed:
+                raise failed[0].error
+            for other in failed:
+                # It has a name now, and stands for itself.
+                self._leave(missing)
+                self._join(other)
+
+    def _join(self, driver: Driver) -> None:
         self._drivers.append(driver)
         if self._sessions is None:
             return  # the agent itself is being opened, and serves all drivers in a moment
+        self._own_cpus.keep_off(driver.cpus)
+        self._pool.default_cpus = self._own_cpus.for_others
         device = self._serve(driver)
         self._sessions.add(device)
         self._devices.append(device)
         self._attach_anew()
+
+    def _leave(self, missing: MissingDevice) -> None:
+        """Serve it no more. It is not closed: a report on it may be under way, and its driver is in use. Idempotent."""
+        if not any(driver is missing for driver in self._drivers):
+            return
+        self._drivers[:] = [driver for driver in self._drivers if driver is not missing]
+        self._devices[:] = [device for device in self._devices if device.driver is not missing]
+        if self._sessions is not None:
+            self._sessions.remove(missing.name)
 
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
@@ -234,10 +296,6 @@ class Agent:
         descriptor, self._lock_file = self._lock_file, None
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _without_name(error: FleetError, name: str) -> str:
-    return str(error).removeprefix(f"{name}: ")
 
 
 def _default_memory_limit() -> int:

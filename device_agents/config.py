@@ -20,6 +20,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from device_agents.driver import Driver, Watcher
@@ -77,13 +78,15 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     entries = find_devices() if config.devices is None else config.devices
     for index, entry in enumerate(entries):
         place = f"{where}: devices[{index}]"
+        look = partial(_drivers_of_entry, entry, place, host_name)
         try:
-            drivers.extend(_drivers_of_entry(entry, place, host_name))
+            drivers.extend(look())
         except (DeviceMissing, DeviceError) as error:
             missing.append(error)
-            reason = str(error).removeprefix(f"{place}: ")
             taken = {driver.device_id for driver in drivers}
-            drivers.append(MissingDevice.of_entry(entry, reason, host_name, taken))
+            drivers.append(
+                MissingDevice.of_entry(entry, error, where=place, look=look, host_name=host_name, taken=taken)
+            )
     if missing and len(missing) == len(entries):
         raise missing[0]
     for absence in missing:

@@ -42,8 +42,13 @@ class SessionTable:
     def add(self, device: ServedDevice) -> None:
         """Take leases of one more device."""
         self._devices[device.name] = device
-        self._locks[device.name] = asyncio.Lock()
+        self._locks.setdefault(device.name, asyncio.Lock())
         self._admission.add(device.name)
+
+    def remove(self, device_name: str) -> None:
+        """Take no leases of a device any more that had no session."""
+        del self._devices[device_name]
+        self._admission.remove(device_name)
 
     async def enter(self, token: lease_pb2.Token) -> Session:
         """Return the session of a token: open it, or extend it. An older lease's session is ended first.

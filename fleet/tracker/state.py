@@ -117,7 +117,7 @@ class TrackerState:
         names = dict.fromkeys(offered.name for offered in event.devices)
         for name in self._devices_by_agent.get(event.agent_id, {}):
             if name not in names:
-                self._take_offline(self.devices[name])
+                self._give_up(self.devices[name])
         self._devices_by_agent[event.agent_id] = names
         attached = [self._admit(event, offered) for offered in event.devices]
         epochs = {d.name: d.lease.epoch - 1 if d.lease else self.last_epoch for d in attached}
@@ -160,6 +160,13 @@ class TrackerState:
         self.queue.set_busy(device.name)
         self._changes.devices[device.name] = device
         self._timers.add(self._now + self.limits.forget_device_sec, self._forget_due, device.name)
+
+    def _give_up(self, device: Device) -> None:
+        """Its agent is here and serves it no more, so that it will not come back: nobody waits a day for it."""
+        if device.lease is None:
+            self._forget(device.name)
+        else:
+            self._take_offline(device)
 
     def _report(self, event: ev.DeviceReported) -> None:
         if event.device_name not in self._devices_by_agent.get(event.agent_id, ()):
@@ -448,6 +455,9 @@ class TrackerState:
         if device.lease is not None:
             self._timers.add(self._now + self.limits.forget_device_sec, self._forget_due, name)
             return
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
         self.version += 1
         self.queue.remove_device(name)
         del self.devices[name]

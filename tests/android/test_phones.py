@@ -33,6 +33,13 @@ OPENCL = {
     "host": {"kind": "llvm", "mtriple": "x86_64-linux-android"},
 }
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
+GOES_WITH_SECOND_PHONE = """#!/bin/sh
+case "$*" in *" devices") ;; *) exec {adb} "$@" ;; esac
+listed=$({adb} "$@")
+[ "$(echo "$listed" | grep -c "	device$")" -lt 2 ] || mv "$0" {away}
+echo "$listed"
+"""
+"""An adb that is there no more once it has listed two phones."""
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +98,7 @@ async def test_a_phone_is_described_measured_and_left_clean(
     assert len(result.run_secs) == 3
     assert 87.0 == result.provenance.before.battery_percent
     assert 41.5 == result.provenance.before.temp_c
+    assert 1e-6 < result.provenance.after.reference_sec < 0.01
     assert ("emulated Fake Pixel 0", "x86_64", "34") == (
         inventory.device_model.removesuffix(" big x1"),
         inventory.labels["arch"],
@@ -130,6 +138,31 @@ async def test_phones_come_and_go_while_the_agent_runs(
     assert ["UNSPECIFIED"] * 4 == [kind_of(result) for result in (before, on_second, on_first, again)]
     assert on_first.provenance.worker_pid == before.provenance.worker_pid, "the lease went on"
     assert [] == first.processes() + second.processes()
+
+
+async def test_a_phone_that_cannot_be_opened_when_it_comes_is_served_later(
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed with the reason and taken in without a restart: here adb is replaced just while it is plugged in."""
+    monkeypatch.setattr("device_agents.missing._PAUSE_SEC", 0.05)
+    adb, away = tmp_path / "adb", tmp_path / "adb.away"
+    adb.write_text(GOES_WITH_SECOND_PHONE.format(adb=shutil.which("adb"), away=away))
+    adb.chmod(0o755)
+    await host.phone("first")
+    async with serve_bench(tmp_path / "state", {"devices": [entry(host, None, rpc_dir, adb=str(adb))]}) as bench:
+        (first_name,) = [device.name for device in bench.tracker.hellos[-1].devices]
+        await host.phone("second")
+        await eventually(lambda: len(bench.tracker.hellos[-1].devices) == 2)
+        (second_name,) = {device.name for device in bench.tracker.hellos[-1].devices} - {first_name}
+        await eventually(lambda: "there is no program" in reason_of(bench, second_name))
+        adb.with_name("adb.back").write_text(f'#!/bin/sh\nexec {shutil.which("adb")} "$@"\n')
+        adb.with_name("adb.back").chmod(0o755)
+        adb.with_name("adb.back").rename(adb)
+        await eventually(lambda: is_healthy(bench, second_name))
+        result = await measure(bench.holding(epoch=1, device=second_name), matmul)
+
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert away.exists()
 
 
 async def test_unplugging_during_a_measurement_is_the_phones_fault(
@@ -294,6 +327,7 @@ async def test_opencl_kernels_run_on_a_phone(host: AdbHost, rpc_dir: Path, tmp_p
     product = np.frombuffer(called.outputs[0].content, np.float32).reshape(48, 48)
     np.testing.assert_allclose(product, left @ right, rtol=1e-4)
     assert "UNSPECIFIED" == kind_of(timed), timed.error_message
+    assert 1e-6 < timed.provenance.after.reference_sec < 0.01, "of the phone's processor: it shares its heat"
 
 
 def build_opencl_matmul(folder: Path) -> bytes:

@@ -194,7 +194,7 @@ def test_missing_hardware_leaves_other_devices_alone(tmp_path: Path) -> None:
     assert len(by_kind["rocm"]) == 2
     assert all("FAULTED no AMD GPU" in text for text in by_kind["rocm"])
     assert "no Raspberry Pi" in by_kind["raspberry_pi"][0]
-    assert "restart it then" in " ".join(shown.stdout.split())
+    assert "looked for again without a restart" in " ".join(shown.stdout.split())
     assert held.returncode == 0
 
 

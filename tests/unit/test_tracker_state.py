@@ -406,14 +406,43 @@ def test_restarted_agent_ends_the_lease_of_the_old_one(bench: Bench) -> None:
     assert attached.epochs_by_device["devices/a"] >= lease.epoch
 
 
-def test_device_that_its_agent_no_longer_offers_goes_offline(bench: Bench) -> None:
+def test_device_that_its_agent_no_longer_offers_is_forgotten(bench: Bench) -> None:
     """A newer stream of an agent says all that it serves."""
     bench.attach("a", "b")
+    bench.state.take_changes()
+
+    bench.attach("b")
+
+    assert ["devices/b"] == list(bench.state.devices)
+    assert bench.state.devices["devices/b"].is_attached
+    assert bench.state.take_changes().devices["devices/a"] is None
+
+
+def test_leased_device_that_its_agent_no_longer_offers_goes_offline(bench: Bench) -> None:
+    """Its holder is told how the lease ends, and not that there never was such a device."""
+    bench.attach("a", "b")
+    bench.connect("alice")
+    lease = bench.grant("alice", "r1", "name=a").lease
 
     bench.attach("b")
 
     assert not bench.state.devices["devices/a"].is_attached
-    assert bench.state.devices["devices/b"].is_attached
+    assert lease is bench.state.leases[lease.name]
+    bench.tick(lease.ttl_sec + 1)
+    bench.tick(24 * 3600 + 1)
+    assert ["devices/b"] == list(bench.state.devices)
+
+
+def test_request_goes_on_when_another_device_takes_the_place_of_its_own(bench: Bench) -> None:
+    """Who waited for what was missing gets what came, under whatever name."""
+    bench.attach("missing")
+    bench.apply(ev.DeviceReported("agent", "devices/missing", False, "not here", ""))
+    bench.connect("alice")
+    bench.acquire("alice", "r1")
+
+    effects = bench.attach("real")
+
+    assert ["r1"] == granted(effects)
 
 
 def test_device_away_for_a_day_is_forgotten(bench: Bench) -> None:
