@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from device_agents.filling import make_tile
+from device_agents.rpc_reference import WITNESSED, RpcReference
 from device_agents.runtimes import CandidateFailed, DeviceLost, WorkerEnd
 from device_agents.tvm_rpc_handshake import NotServed, knock, name_with_options
 from device_agents.tvm_runtime import TvmRuntime, run_failure
@@ -34,6 +35,9 @@ _SESSION_MASK = 128
 
 _CONNECT_SEC = 5.0
 _DEFAULT_TIMEOUT_SEC = 60.0
+_REFERENCE_SEC = 1.0
+"""What the reference kernel takes at most, over a slow link; usually a hundredth."""
+
 _SPARE_SEC = 5.0
 """Of the session's life, beyond the candidate that runs last in it."""
 
@@ -84,6 +88,18 @@ class RpcRuntime(TvmRuntime):
             if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
                 return self._call_model(request, path)
             return super().call(request, path)
+
+    def reference(self) -> list[float]:
+        """Time the reference kernel over there; nothing where there is none, or where it would tell nothing."""
+        if self._wanted[0] not in WITNESSED:
+            return []
+        with self._connected(_REFERENCE_SEC):
+            if self._reference is None:
+                try:
+                    self._reference = RpcReference(self._ffi, self._session, self._open_device("cpu", 0))
+                except AttributeError:
+                    return []
+            return self._reference()
 
     def _call_model(self, request: session_service_pb2.CallRequest, path: str) -> session_service_pb2.CallResponse:
         """Run a function of the Relax VM over there. Its result stays there; only tensors come, one by one."""
@@ -158,7 +174,8 @@ class RpcRuntime(TvmRuntime):
 
     def _connect(self, timeout_sec: float) -> None:
         self._modules = {kind: OrderedDict() for kind in self._modules}
-        self._device = self._session = None
+        # Whatever keeps the former session open: the server takes no other before it has ended.
+        self._device = self._session = self._reference = None
         session_sec = max(self._session_sec, math.ceil(timeout_sec + _SPARE_SEC))
         name = name_with_options(self._key, session_sec)
         self._ends_at = time.monotonic() + session_sec - _SPARE_SEC / 2

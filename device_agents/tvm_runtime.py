@@ -36,9 +36,6 @@ _POOLED_ALLOCATOR = 2
 
 _TIMED_NAME = "fleet_timed"
 
-_REMOTE = 128
-"""Device types from here on are those of RPC sessions."""
-
 _MOST_FLUSHED_BYTES = 2**31 - 1
 """What the evaluator's int takes."""
 
@@ -124,12 +121,7 @@ class TvmRuntime:
         )
 
     def reference(self) -> list[float]:
-        """Time the reference kernel: hashing on processors, copies within its own memory on other devices.
-
-        Of a device behind a connection nothing is told: the link would be timed, or this machine.
-        """
-        if self._device is None or self._device.dlpack_device_type() >= _REMOTE:
-            return []
+        """Time the reference kernel: hashing on processors, copies within its own memory on other devices."""
         if self._reference is None:
             self._reference = CpuReference() if self._host_device() is None else self._make_copies()
         return self._reference()
