@@ -2,7 +2,8 @@
 
 A driver that hangs costs its own device, not the heartbeats and the data path of all devices of the agent. Each source
 has one thread, so what hangs is asked once, and again only after it answered. That thread is a daemon and no
-executor's: neither other work nor the end of the process waits for it.
+executor's: neither other work nor the end of the agent waits for it. Only a hang inside the kernel, which no signal
+ends, keeps what is left of the process listed, without its port and its locks, until the kernel lets go.
 """
 
 from __future__ import annotations
