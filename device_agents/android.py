@@ -25,35 +25,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import shutil
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from cross.boards import Found, find_board, match, refine
-from device_agents.adb import MISSING, Adb, PhoneTracker, tracker_of
+from device_agents.adb import MISSING, PhoneTracker, tracker_of
+from device_agents.android_config import AndroidConfig, device_id, parse_entry
 from device_agents.android_facts import (
-    CORES,
     FACTS_COMMAND,
     READINGS_COMMAND,
     PhoneFacts,
     PhoneReadings,
-    default_target,
     parse_facts,
     parse_readings,
 )
+from device_agents.android_inventory import inventory_of, target_of, telemetry_of
 from device_agents.android_server import FilesMissing, PhoneServer, ServerFiles, read_files, usual_folder
 from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
-from device_agents.host import slug
-from fleet.config import parse
-from fleet.errors import ConfigError, DeviceError, DeviceFaulted, DeviceUnreachable
-from fleet.tvm_versions import check_versions, tvm_version
+from fleet.errors import ConfigError, DeviceError, DeviceUnreachable
+from fleet.tvm_versions import check_versions
 from fleet.v1 import device_pb2
-from fleet.wire import timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +56,6 @@ _POLL_SEC = 5.0
 _LOW_DISK_BYTES = 16 * 1024**2
 _SESSION_SEC = 300
 """A server ends a session after this time: the longest that a hung kernel heats a phone that nobody looks after."""
-
-_UNKNOWN_TARGET = '{"kind": "llvm"}'
 
 _STATES = {
     "unauthorized": "the phone does not trust this machine: accept the RSA key dialog on its screen",
@@ -74,28 +66,6 @@ _STATES = {
     "bootloader": "the phone is in its bootloader: reboot it",
 }
 _AWAY = "the phone is not connected: plug it in, and switch on USB debugging in its developer options"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidConfig:
-    """Settings of one entry; see the module's docstring."""
-
-    serial: str | None = None
-    """None: all phones."""
-
-    name: str | None = None
-    device_type: str = "cpu"
-    cores: str = "all"
-    tvm_rpc_dir: Path | None = None
-    target: str | dict[str, Any] | None = None
-    library_path: list[str] = field(default_factory=list)
-    adb: str = "adb"
-    adb_server_port: int | None = None
-    emulated: bool = False
-
-    def server(self) -> Adb:
-        """Return the adb that it names."""
-        return Adb(program=self.adb, server_port=self.adb_server_port)
 
 
 class AndroidDriver(Driver):
@@ -128,12 +98,12 @@ class AndroidDriver(Driver):
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
-        config = _checked(values, where)
-        return [] if config.serial is None else [cls(_device_id(config, host_name), config, host_name)]
+        config = parse_entry(values, where)
+        return [] if config.serial is None else [cls(device_id(config, host_name), config, host_name)]
 
     @classmethod
     def watcher(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> PhoneWatcher | None:
-        config = _checked(values, where)
+        config = parse_entry(values, where)
         return PhoneWatcher(config, host_name) if config.serial is None else None
 
     @classmethod
@@ -233,7 +203,7 @@ class AndroidDriver(Driver):
             self._facts = facts
             self.changed()
         facts.cores(self._config.cores)
-        self._target()
+        target_of(self._config, facts)
         # Hashing 30 MB takes a moment.
         folder = self._config.tvm_rpc_dir or usual_folder(facts.abi)
         self._files = await asyncio.to_thread(read_files, folder, arch=facts.arch, device_type=self._config.device_type)
@@ -262,38 +232,7 @@ class AndroidDriver(Driver):
         return Health()
 
     def _inventory(self) -> device_pb2.Inventory:
-        config, facts = self._config, self._facts
-        labels = {"host": self._host_name, "serial": slug(self._serial), "runs-on": config.device_type}
-        if config.emulated:
-            labels["emulated"] = "true"
-        if facts is None:
-            # Not seen yet: enough for a line in the list, and no selector for an architecture matches it.
-            unknown = {"arch": "unknown", "model": "unknown", "cores": "1"}
-            return device_pb2.Inventory(
-                kind=self.kind,
-                labels={**labels, **unknown},
-                target_json=_UNKNOWN_TARGET,
-                device_model="Android, not seen yet",
-                host_fingerprint=f"android-{self._serial}",
-                core_count=1,
-                is_simulated=config.emulated,
-            )
-        cores = self._cores(facts)
-        chosen = "" if config.cores == "all" else f" {config.cores}"
-        on = f"{chosen} x{len(cores)}" if config.device_type == "cpu" else f" {config.device_type}"
-        mcpu = facts.mcpu(cores)
-        return device_pb2.Inventory(
-            kind=self.kind,
-            labels={**labels, **facts.labels(), "cores": str(len(cores)), **({"mcpu": mcpu} if mcpu else {})},
-            target_json=self._listed_target(),
-            device_model=f"{facts.model}{on}",
-            host_fingerprint=f"android-{self._serial}-{facts.boot_id}",
-            memory_bytes=facts.memory_bytes,
-            core_count=len(cores),
-            tvm_version=tvm_version() or "",
-            facts={"serial": self._serial, "SoC": facts.soc, "Android SDK": facts.sdk, "GPU": facts.gpu},
-            is_simulated=config.emulated,
-        )
+        return inventory_of(self._config, self._facts, kind=self.kind, host_name=self._host_name)
 
     def _worker_spec(self) -> WorkerSpec:
         return WorkerSpec(
@@ -308,46 +247,7 @@ class AndroidDriver(Driver):
         )
 
     def _telemetry(self) -> device_pb2.Telemetry:
-        readings = self._readings
-        telemetry = device_pb2.Telemetry(read_at=timestamp(time.time()), throttle_reasons=readings.throttle_reasons)
-        for name in ("temp_c", "battery_percent", "freq_hz", "governor", "load_1min", "memory_available_bytes"):
-            value = getattr(readings, name)
-            if value is not None:
-                setattr(telemetry, name, value)
-        return telemetry
-
-    def _target(self) -> str:
-        """Return the TVM target: as configured, else of the board that the phone is, else by what it tells.
-
-        Raises:
-            ValueError: there is none to guess.
-        """
-        config, facts = self._config, self._facts
-        if facts is None:
-            raise DeviceFaulted(f"{self.name} was not seen yet")
-        cores = self._cores(facts)
-        if isinstance(config.target, str):
-            return refine(find_board(config.target), Found(core_count=len(cores)))
-        if config.target is not None:
-            return json.dumps(config.target)
-        if config.device_type != "cpu":
-            found = Found(kind=self.kind, arch=facts.arch, model=facts.model, gpu=facts.gpu, features=facts.features)
-            board = match(found)
-            if board is not None and board.gpu.get("kind") == config.device_type:
-                return refine(board, found)
-        return json.dumps(default_target(facts, cores, config.device_type))
-
-    def _listed_target(self) -> str:
-        try:
-            return self._target()
-        except ValueError:
-            return _UNKNOWN_TARGET  # as for the cores
-
-    def _cores(self, facts: PhoneFacts) -> tuple[int, ...]:
-        try:
-            return facts.cores(self._config.cores)
-        except ValueError:
-            return facts.cores("all")  # the device is unhealthy and says why; it is listed all the same
+        return telemetry_of(self._readings)
 
     def _library_path(self, facts: PhoneFacts) -> list[str]:
         if self._config.library_path or self._config.device_type != "opencl":
@@ -381,7 +281,7 @@ class PhoneWatcher:
         fresh = sorted(set(self._tracker.states) - self._known - self._tracker.claimed)
         self._known.update(fresh)
         configs = [replace(self._config, serial=serial) for serial in fresh]
-        return [AndroidDriver(_device_id(config, self._host_name), config, self._host_name) for config in configs]
+        return [AndroidDriver(device_id(config, self._host_name), config, self._host_name) for config in configs]
 
     async def wait(self) -> None:
         """Return when phones came or went."""
@@ -402,20 +302,3 @@ def has_adb_interface(root: Path) -> bool:
             if [(interface / name).read_text().strip() for name in names] == ["ff", "42", "01"]:
                 return True
     return False
-
-
-def _checked(values: Mapping[str, Any], where: str) -> AndroidConfig:
-    config = parse(AndroidConfig, values, where=where)
-    if config.device_type not in ("cpu", "opencl"):
-        raise ConfigError(f"{where}: device_type: expected cpu or opencl, found {config.device_type!r}")
-    if config.cores not in CORES:
-        raise ConfigError(f"{where}: cores: expected {', '.join(CORES)}, found {config.cores!r}")
-    if config.serial is None and config.name is not None:
-        raise ConfigError(f"{where}: name: is for one phone; give its 'serial' too (adb devices lists it)")
-    if isinstance(config.target, str):
-        find_board(config.target)
-    return config
-
-
-def _device_id(config: AndroidConfig, host_name: str) -> str:
-    return config.name or f"{host_name}-{slug(config.serial or '')}"[:63]
