@@ -19,7 +19,7 @@ echo "free_kb=$(df -Pk "$parent" | awk 'NR == 2 { print $4 }')"
 systemctl --user show-environment >/dev/null 2>&1 && echo "systemd=yes"
 command -v xz >/dev/null 2>&1 && echo "xz=yes"
 echo "digest=$(sed -n 's/.*"digest": "\(.*\)".*/\1/p' "$dir/bundle.json" 2>/dev/null)"
-echo "options=$(sed -n 's/^FLEET_AGENT_OPTIONS=//p' "$dir/agent.env" 2>/dev/null)"
+sed -n 's/^FLEET_AGENT_OPTIONS=/options=/p' "$dir/agent.env" 2>/dev/null
 if [ -e "$dir" ] && [ ! -e "$dir/start.py" ] && [ -n "$(ls -A "$dir" 2>/dev/null)" ]; then
   echo "foreign=yes"
 fi

@@ -23,6 +23,7 @@ put_new() {
     for kept in agent.yaml agent.log; do
       [ -f "$dir/$kept" ] && cp "$dir/$kept" "$dir.new/fleet-agent/"
     done
+    rmdir "$dir" 2>/dev/null # nothing to go back to
     [ -d "$dir" ] && mv "$dir" "$dir.old"
     mv "$dir.new/fleet-agent" "$dir" || exit 1
     rm -rf "$dir.new"
@@ -33,7 +34,8 @@ put_new() {
     done
   fi
   [ -f "$dir.yaml" ] && mv "$dir.yaml" "$dir/agent.yaml"
-  echo "FLEET_AGENT_OPTIONS=$options" >"$dir/agent.env"
+  # Not by echo, which takes a backslash for its own.
+  printf 'FLEET_AGENT_OPTIONS=%s\n' "$options" >"$dir/agent.env"
   # A service does not have what a login has.
   [ -n "$FLEET_PYTHON" ] && echo "FLEET_PYTHON=$FLEET_PYTHON" >>"$dir/agent.env"
 }
@@ -102,6 +104,7 @@ go_back() {
     echo "back: what was there before is back"
     return
   fi
+  way=$had_agent
   launch
   if serves 120; then
     echo "back: the agent that ran before runs again"
@@ -126,9 +129,12 @@ main() {
     [ -e "$dir/start.py" ] && echo "back: what is there was left as it is"
     exit 0
   fi
+  # Empty, or in which way it ran: a service that went back to be none would be gone with the next restart.
   had_agent=
-  if systemctl --user is-active --quiet fleet-agent 2>/dev/null || is_agent "$(cat "$dir/agent.pid" 2>/dev/null)"; then
-    had_agent=yes
+  if systemctl --user is-active --quiet fleet-agent 2>/dev/null; then
+    had_agent=systemd
+  elif is_agent "$(cat "$dir/agent.pid" 2>/dev/null)"; then
+    had_agent=nohup
   fi
   stop_agent
   put_new

@@ -1,0 +1,128 @@
+"""What the scripts of `fleet agent deploy` leave on a board, with a bundle whose agent only says that it serves.
+
+systemd is played by a script that writes down what it was told and runs what the unit names: users have none in a
+container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).parents[2] / "cross/bundle_deploy_files"
+SERVICE = SCRIPTS.parent / "bundle_files/fleet-agent.service"
+SERVES = "print('agent listening on 127.0.0.1:1, serving devices/x', flush=True); print(sys.argv[1:]); time.sleep(60)"
+FAILS = "sys.exit('broken')"
+RUN = """#!/bin/sh
+[ "$1" = --check ] || exec python3 -u "$(dirname "$0")/start.py" "$@"
+"""
+SYSTEMCTL = """#!/bin/sh
+shift
+active=$HOME/active
+case "$1" in
+  is-active) [ -e "$active" ] ;;
+  enable) : >"$HOME/enabled" ;;
+  disable) rm -f "$HOME/enabled" ;;
+  stop) kill "$(cat "$active")"; rm -f "$active" ;;
+  restart)
+    cd "$(sed -n 's/^WorkingDirectory=//p' "$HOME/.config/systemd/user/fleet-agent.service")" || exit 1
+    ./run >>agent.log 2>&1 </dev/null &
+    echo $! >"$active" ;;
+esac
+"""
+
+
+class Board:
+    """A home directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.directory = home / "fleet-agent"
+        (home / "bin").mkdir(parents=True)
+        for name, content in (("systemctl", SYSTEMCTL), ("loginctl", "#!/bin/sh\n")):
+            (home / "bin" / name).write_text(content)
+            (home / "bin" / name).chmod(0o755)
+
+    def start(self, what: str, way: str, options: str = "") -> str:
+        """Bring a bundle with this agent, start it, and return what is said."""
+        bundle = self.home / "fleet-agent.new/fleet-agent"
+        bundle.mkdir(parents=True)
+        (bundle / "start.py").write_text(f"import sys, time\n{what}\n")
+        (bundle / "run").write_text(RUN)
+        (bundle / "run").chmod(0o755)
+        shutil.copy(SERVICE, bundle)
+        return self._run("start.sh", str(self.directory), way, options)
+
+    def options(self) -> str:
+        """Return the options as the next deployment sees them."""
+        told = self._run("look.sh", str(self.directory))
+        return dict(line.split("=", 1) for line in told.splitlines())["options"]
+
+    def end(self) -> None:
+        for file in (self.directory / "agent.pid", self.home / "active"):
+            if file.exists():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
+
+    def _run(self, script: str, *words: str) -> str:
+        environment = {**os.environ, "HOME": str(self.home), "PATH": f"{self.home}/bin:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["sh", "-s", "--", *words],
+            input=(SCRIPTS / script).read_text(),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    board = Board(tmp_path / "home")
+    yield board
+    board.end()
+
+
+def test_what_goes_back_runs_as_it_ran_before(board: Board) -> None:
+    """A service is a service again, or the next restart would take the board out of the fleet."""
+    board.start(SERVES, "systemd")
+
+    said = board.start(FAILS, "nohup")
+
+    assert "back: the agent that ran before runs again" in said
+    assert (board.home / "enabled").exists()
+    assert (board.home / "active").exists()
+    assert not (board.directory / "agent.pid").exists()
+
+
+def test_options_reach_the_agent_as_they_are(board: Board) -> None:
+    """Also what a shell's echo would change; and the next deployment sees that they are the same."""
+    options = ["--state-dir", r"a\new 'place'"]
+
+    said = board.start(SERVES, "nohup", shlex.join(options))
+
+    assert "agent listening on" in said
+    assert str(options) in (board.directory / "agent.log").read_text()
+    assert shlex.join(options) == board.options()
+
+
+def test_where_nothing_was_nothing_goes_back(board: Board) -> None:
+    """An empty folder holds no agent that could run again."""
+    board.directory.mkdir()
+
+    said = board.start(FAILS, "nohup")
+
+    assert "broken" in said
+    assert "back:" not in said
