@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +64,17 @@ async def test_a_read_that_hangs_is_waited_for_once_and_never_asked_again(
             return False
 
     await eventually(answers)
+    await reads.close()
+
+
+async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
+    """A driver that answered is not said to hang because this process had no time to listen."""
+    reads = BlockingReads(SOURCE)
+    asking = asyncio.create_task(reads.ask(lambda: "answer"))
+    await asyncio.sleep(0)
+    time.sleep(3 * SOURCE.limit_sec)  # noqa: ASYNC251 - what makes the loop busy
+
+    assert "answer" == await asking
     await reads.close()
 
 
