@@ -197,10 +197,14 @@ class Agent:
         try:
             await driver.open(self._pool)
         except FleetError as error:
-            missing = MissingDevice.of_driver(driver, error)
-            await missing.open(self._pool)
-            return missing
-        return driver
+            reason = error
+        except OSError as error:
+            reason = DeviceError(f"{driver.name}: it cannot be opened: {error}")
+        else:
+            return driver
+        missing = MissingDevice.of_driver(driver, reason)
+        await missing.open(self._pool)
+        return missing
 
     async def _take_in(self, driver: Driver) -> None:
         """Serve one more device, unless one of its name is served: it is the same, or it needs another name."""

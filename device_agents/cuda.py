@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from device_agents.blocking_reads import Source, ask_in_time
-from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
+from device_agents.driver import Driver, Health, WorkerSpec
 from device_agents.gpu_host import ForeignProcesses, gpu_labels, host_target, own_library, python_package_library
 from device_agents.host import Host, read_host
 from device_agents.nvml import Gpu, Nvml
@@ -128,14 +128,11 @@ class CudaDriver(Driver):
     def resource(self) -> str:
         return f"cuda-{self._config.uuid}"
 
-    async def open(self, sweeper: StraySweeper) -> None:
-        await super().open(sweeper)
-        self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
-
     async def _find(self) -> None:
         check_versions()
         self._gpu = await self._ask(self._take_gpu, _START_SEC)
         self._host = read_host(self._config.sys_root)
+        self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
 
     def _take_gpu(self) -> Gpu:
         self._let_go()  # what an opening that came too late left

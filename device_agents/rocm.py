@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from device_agents.blocking_reads import Source, ask_in_time
-from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
+from device_agents.driver import Driver, Health, WorkerSpec
 from device_agents.gpu_host import ForeignProcesses, gpu_labels, host_target, own_library
 from device_agents.host import Host, read_host
 from device_agents.rocm_sysfs import AmdGpu, compute_pids, is_hung, list_gpus, read_gpu, unusable_file
@@ -118,10 +118,6 @@ class RocmDriver(Driver):
     def resource(self) -> str:
         return f"rocm-{self._config.gpu}"
 
-    async def open(self, sweeper: StraySweeper) -> None:
-        await super().open(sweeper)
-        self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
-
     async def _find(self) -> None:
         check_versions()
         root = self._config.sys_root
@@ -134,6 +130,7 @@ class RocmDriver(Driver):
             found = f"there are: {listed}" if listed else _why_none(root)
             raise DeviceError(f"{self.name}: this machine has no AMD GPU {self._config.gpu!r}; {found}")
         self._host = read_host()
+        self._runtime_fault = await why_not(self._libraries(), _REMEDIES)
 
     def _inventory(self) -> device_pb2.Inventory:
         gpu, host = self._found()

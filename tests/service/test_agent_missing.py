@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from device_agents.config import make_drivers, parse_config, short_host_name
 from device_agents.host import read_host
 from device_agents.opencl import target_of
 from device_agents.opencl_devices import find_opencl_devices
+from device_agents.rocm import RocmDriver
 from fleet.artifacts import Artifact
 from fleet.measuring import TensorSpec, Trial
 from fleet.testing import ServedTracker, eventually, serve_tracker
@@ -152,6 +154,21 @@ async def test_what_comes_takes_the_place_of_its_entry(tmp_path: Path) -> None:
     (left,) = before.keys() & after.keys() - {"here"}
     assert {"here", card, left} == set(after)
     assert {f"devices/{name}" for name in after} == set(names)
+
+
+async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the machine has no process left for the look at a card's libraries: the card is not lost for that."""
+    root = tmp_path / "root"
+    put_card(tmp_path / "card", "mi300x")
+    (card,) = RocmDriver.find(tmp_path / "card")
+    entry = {"driver": "rocm", "name": "card", "sys_root": str(root), **card}
+
+    async with serving(tmp_path, entry) as (tracker, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(tmp_path / "nothing"))
+            (tmp_path / "card").rename(root)
+            await eventually(lambda: "cannot be opened" in reasons(tracker)["card"])
+        await eventually(lambda: "USE_ROCM" in reasons(tracker)["card"])
 
 
 async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> None:
