@@ -102,8 +102,8 @@ async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: py
     """Two grants of one turn: the one whose device cannot be described fails alone."""
     async with (
         serve_tracker() as served,
-        SimulatedAgent(served.address, ["devices/a"]),
-        SimulatedAgent(served.address, ["devices/b"]),
+        SimulatedAgent(served.address, ["devices/a"], agent_id="of a"),
+        SimulatedAgent(served.address, ["devices/b"], agent_id="of b"),
         LeaseStream(served.address, "c") as stream,
     ):
         served.tracker.state.devices["devices/a"].description = b"\xff\xff\xff"
