@@ -58,9 +58,11 @@ class TrackerLink:
         self._sessions = sessions
         self._rng = rng or random.Random()
         self._renewed = asyncio.Event()
+        self._renewals = 0
 
     def attach_anew(self) -> None:
         """Tell the tracker again which devices are here: one came, or turned out to be something else."""
+        self._renewals += 1
         self._renewed.set()
 
     async def run(self) -> None:
@@ -108,11 +110,14 @@ class TrackerLink:
     async def _greet(self, channel: grpc.aio.Channel) -> _Stream:
         """Open a stream, say who is here, and hear the first answer."""
         call = Stub(channel, _SERVICE).attach()
+        renewals = self._renewals
         await call.write(pb.AttachRequest(hello=self._hello(), reports=await self._reports()))
-        reporting = asyncio.create_task(self._report(call), name="report-health")
+        reporting = asyncio.create_task(self._report(call, renewals), name="report-health")
         stream = _Stream(call=call, reporting=reporting)
         try:
-            response = await asyncio.wait_for(call.read(), _SILENCE_SEC)
+            # Not wait_for: up to Python 3.11 it forgets that the agent closes when the answer comes in that moment.
+            async with asyncio.timeout(_SILENCE_SEC):
+                response = await call.read()
         except BaseException:
             await stream.close()
             raise
@@ -156,7 +161,11 @@ class TrackerLink:
             self.attached.set()
             logger.info("attached", extra={"tracker": self._address})
 
-    async def _report(self, call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]) -> None:
+    async def _report(
+        self, call: grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse], renewals: int
+    ) -> None:
+        """Report until there is more to say than a report can: a missing device that came is not yet what its hello
+        said, and must not be leased for it."""
         known = await self._urgent()
         waited_sec = 0.0
         while True:
@@ -165,7 +174,10 @@ class TrackerLink:
             now = await self._urgent()
             if now != known or waited_sec >= _HEARTBEAT_SEC:
                 known, waited_sec = now, 0.0
-                await call.write(pb.AttachRequest(reports=await self._reports()))
+                reports = await self._reports()
+                if renewals != self._renewals:
+                    return
+                await call.write(pb.AttachRequest(reports=reports))
 
     async def _reports(self) -> list[pb.DeviceReport]:
         # Side by side: several that hang make nobody wait longer than one does.
