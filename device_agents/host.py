@@ -45,6 +45,9 @@ _LABELLED = (
 )
 """Vector features worth selecting by."""
 
+kept_off: set[int] = set()
+"""Logical CPUs of this process that its agent leaves to kernels: devices that come later may be measured on them."""
+
 _TRIPLES = {
     "aarch64": "aarch64-linux-gnu",
     "armv7l": "armv7l-linux-gnueabihf",
@@ -141,9 +144,9 @@ def slug(text: str) -> str:
 
 
 def own_cpus() -> set[int]:
-    """Return the logical CPUs that this process may use."""
+    """Return the logical CPUs that this process may use, also those that it keeps off of its own accord."""
     if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
+        return kept_off | os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from device_agents.host import kept_off
 from fleet.errors import ConfigError
 
 Setting = str | list[int] | None
@@ -87,12 +88,14 @@ class OwnCpus:
         spare = usable - set(taken)
         if spare and spare != usable:
             self._before = self._before or usable
+            kept_off.update(usable - spare)
             _move_threads(spare)
 
     def restore(self) -> None:
         """Run anywhere again. Idempotent."""
         if self._before is not None:
             _move_threads(self._before)
+            kept_off.difference_update(self._before)
             self._before = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,23 @@ async def test_a_board_that_shows_itself_later_is_served(kind: str, tmp_path: Pa
     assert "this machine is no" in before
     assert ["true", None] == [each.get("missing") for each in labels]
     assert "cores" in labels[1]
+
+
+async def test_what_comes_later_is_described_as_if_it_had_been_there(tmp_path: Path) -> None:
+    """The agent keeps off the processors of another device by then; the machine has them all the same."""
+    first, *_ = sorted(os.sched_getaffinity(0))
+    pinned = {"driver": "cpu", "name": "pinned", "cpus": [first]}
+    root = tmp_path / "root"
+    late = {"driver": "raspberry_pi", "name": "pi", "sys_root": str(root)}
+
+    async with serving(tmp_path, pinned, late) as (tracker, _):
+        put_files(tmp_path / "ready", PI_4).rename(root)
+        await eventually(lambda: reasons(tracker)["pi"] == "")
+        labels = [labels_of(tracker, "pi")]
+    async with serving(tmp_path / "again", pinned, late) as (tracker, _):
+        labels.append(labels_of(tracker, "pi"))
+
+    assert labels[0] == labels[1]
 
 
 async def test_what_comes_takes_the_place_of_its_entry(tmp_path: Path) -> None:
