@@ -39,7 +39,9 @@ async def why_not(libraries: Sequence[str], remedies: Mapping[str, str]) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), _TIMEOUT_SEC)
+        # Not wait_for: up to Python 3.11 it forgets that it was cancelled when the answer comes in that moment.
+        async with asyncio.timeout(_TIMEOUT_SEC):
+            output, _ = await process.communicate()
     except TimeoutError:
         return f"loading {', '.join(libraries)} took longer than {_TIMEOUT_SEC:g} s; look at the driver's log (dmesg)"
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from device_agents import ending
 from device_agents.ending import end
+from device_agents.runtime_check import why_not
 
 FLOOD = "import sys; sys.stdout.write('x' * 1_000_000)"
 
@@ -50,3 +52,24 @@ async def test_one_that_ended_is_fine() -> None:
     await end(process)
 
     assert process.returncode == 0
+
+
+async def test_an_end_in_the_moment_of_the_answer_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is told to end while a look at libraries comes back ends: an agent that closes would wait for ever."""
+    communicate = asyncio.subprocess.Process.communicate
+
+    async def end_with_the_answer(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+        answer = await communicate(process)
+        asyncio.get_running_loop().call_soon(looking.cancel)
+        return answer
+
+    async def look() -> None:
+        await why_not([], {})
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(asyncio.subprocess.Process, "communicate", end_with_the_answer)
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    looking = asyncio.create_task(look())
+    await asyncio.wait((looking,))
+
+    assert looking.cancelled()
