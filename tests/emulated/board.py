@@ -23,7 +23,10 @@ from typing import Any
 from tests.emulated.sysroot import ARCHITECTURES, EMULATION, sysroot
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LANG": "C.UTF-8"}
+HOME = "/home/pi"
+"""Where a user of the board logs in."""
+
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": HOME, "LANG": "C.UTF-8"}
 
 _ENTER = """
 set -e
@@ -106,6 +109,7 @@ def emulated_board(architecture: str, *, cpu: str, directory: Path) -> Iterator[
     shutil.copytree(tree, root, symlinks=True, copy_function=_link_or_copy)
     board = EmulatedBoard(root=root, machine=ARCHITECTURES[architecture].machine)
     board.write(f"/{EMULATION}/cpu", f"{cpu}\n")
+    board.path(HOME).mkdir(parents=True, exist_ok=True)
     _try(board)
     try:
         yield board

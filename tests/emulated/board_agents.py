@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from cross.bundle import Bundle
-from tests.emulated.board import EmulatedBoard
+from tests.emulated.board import HOME, EmulatedBoard
 
 _START_SEC = 60
 
@@ -27,14 +27,14 @@ class BoardAgent:
 
     def unpack(self, bundle: Bundle) -> None:
         """Put the bundle into the board's home directory."""
-        self.board.path("/root/agent.tar.xz").write_bytes(bundle.path.read_bytes())
+        self.board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle.path.read_bytes())
         done = self.board.run("sh", "-c", "cd && tar xf agent.tar.xz && ./fleet-agent/run --check")
         assert done.returncode == 0, done.stderr
-        self.board.write("/root/agent.yaml", self.config)
+        self.board.write(f"{HOME}/agent.yaml", self.config)
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        words = ("/root/fleet-agent/run", "--tracker", self.tracker, "--config", "/root/agent.yaml")
+        words = (f"{HOME}/fleet-agent/run", "--tracker", self.tracker, "--config", f"{HOME}/agent.yaml")
         with self.log.open("a") as log:
             self.process = self.board.popen(*words, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None

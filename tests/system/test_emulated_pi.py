@@ -20,7 +20,7 @@ from fleet.artifacts import Artifact
 from fleet.errors import ArtifactRefused
 from fleet.measuring import ErrorKind, Evaluator, Trial
 from fleet.testing import eventually_sync
-from tests.emulated.board import emulated_board
+from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
@@ -218,7 +218,7 @@ def _trial(name: str, artifact: Artifact, evaluator: Evaluator = _ONCE) -> Trial
 
 
 def _stored(bench: Bench, artifact: Artifact) -> Path:
-    folder = bench.agent.board.path("/root/.local/share/tvm-fleet/agent/artifacts")
+    folder = bench.agent.board.path(f"{HOME}/.local/share/tvm-fleet/agent/artifacts")
     found = list(folder.rglob(f"*{artifact.digest.removeprefix('sha256:')}*"))
     return found[0] if found else folder / "nothing"
 

@@ -14,7 +14,7 @@ from fleet_processes import Server, environment
 import fleet
 from fleet.artifacts import Artifact
 from fleet.errors import ArtifactRefused
-from tests.emulated.board import emulated_board
+from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_2
@@ -64,7 +64,7 @@ def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
     """Before anything starts, in one line with what to type."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
         (board.path("/usr/lib/python3/dist-packages/yaml")).rename(tmp_path / "yaml")
-        board.path("/root/agent.tar.xz").write_bytes(bundle_for("rpi2-32").path.read_bytes())
+        board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle_for("rpi2-32").path.read_bytes())
 
         done = board.run("sh", "-c", "cd && tar xf agent.tar.xz && ./fleet-agent/run --check")
 
@@ -76,7 +76,7 @@ def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
 def test_a_bundle_for_another_board_says_so(tmp_path: Path) -> None:
     """The 64-bit one on a 32-bit system."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
-        board.path("/root/agent.tar.xz").write_bytes(bundle_for("rpi4-64").path.read_bytes())
+        board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle_for("rpi4-64").path.read_bytes())
 
         done = board.run("sh", "-c", "cd && tar xf agent.tar.xz && ./fleet-agent/run --tracker 127.0.0.1:1")
 
