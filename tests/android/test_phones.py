@@ -43,14 +43,6 @@ echo "$listed"
 
 
 @pytest.fixture(scope="module")
-def matmul(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("models")
-    builder = Path(__file__).parents[1] / "service" / "agent_models.py"
-    subprocess.run([sys.executable, builder, folder], check=True, timeout=100)
-    return (folder / "matmul.so").read_bytes()
-
-
-@pytest.fixture(scope="module")
 def rpc_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_rpc_dir(tmp_path_factory.mktemp("android") / "tvm")
 

@@ -44,14 +44,6 @@ DYING_IN_IT = """
 """
 
 
-@pytest.fixture(scope="module")
-def matmul(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("models")
-    builder = Path(__file__).parents[1] / "service" / "agent_models.py"
-    subprocess.run([sys.executable, builder, folder], check=True, timeout=100)
-    return (folder / "matmul.so").read_bytes()
-
-
 def config_of(address: str) -> dict[str, object]:
     target = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2}
     return {

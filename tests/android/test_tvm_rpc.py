@@ -6,7 +6,6 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -40,14 +39,11 @@ def config_of(server: RpcServer, **more: object) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    builder = Path(__file__).parents[1] / "service" / "agent_models.py"
-    subprocess.run([sys.executable, builder, folder], check=True, timeout=100)
-    source = folder / "bad.cc"
+def models(agent_models: Path) -> Path:
+    source = agent_models / "bad.cc"
     source.write_text(_BAD_SOURCE)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", folder / "bad.so", source], check=True, timeout=60)
-    return folder
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", agent_models / "bad.so", source], check=True, timeout=60)
+    return agent_models
 
 
 @pytest.fixture
