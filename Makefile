@@ -4,30 +4,42 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: venv demo test test-quick check format bench bench-quick protos clean
+# What measures time runs alone; the rest shares the machine, each file in one process. Files are begun in the order of
+# their folders: the long ones of tests/system are not left for the end, where nothing runs beside them.
+JOBS ?= $(shell nproc)
+PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+.PHONY: venv demo test test-quick check docs format bench bench-quick protos clean
 
 venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,compare,cross,cuda,cuda-build,postgres,dev]'
+	$(PIP_INSTALL) --editable '.[tune,compare,cross,cuda,cuda-build,postgres,dev,docs]'
 	touch $@
 
 demo: venv  ## tune the costliest operators of SqueezeNet on this machine and show what was gained
 	$(BIN)/python scripts/demo.py
 
-test: venv  ## the whole suite
-	$(BIN)/python -m pytest
+test:  ## the whole suite; installs the Debian packages that it needs, or says how
+	$(PYTHON) scripts/test_packages.py
+	$(MAKE) --no-print-directory venv
+	$(BIN)/python -m tests.emulated.sysroot
+	$(PARALLEL) -m 'not measures'
+	$(BIN)/python -m pytest -m measures
 
-test-quick: venv  ## what takes less than a quarter of a second each
-	$(BIN)/python -m pytest -m 'not slow'
+test-quick: venv  ## unit and contract tests without the slow ones, for the edit loop
+	$(PARALLEL) -m 'not slow and not measures' tests/unit tests/contract
 
-check: venv  ## format, lint, types, imports, generated code
+check: venv docs  ## format, lint, types, imports, generated code, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python protos/generate.py --check
+
+docs: venv  ## the documentation as a site, build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: venv
 	$(BIN)/ruff format .

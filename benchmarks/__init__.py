@@ -1,1 +1,1 @@
-"""What we claim, measured beside the peer in the same run. See docs/benchmarks.md."""
+"""What we claim, measured beside the peer in the same run. See docs/reference/benchmarks.md."""

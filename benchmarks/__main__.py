@@ -6,9 +6,8 @@ import argparse
 import json
 import subprocess
 import sys
-from typing import Any
 
-from benchmarks.common import REPOSITORY, print_json, print_table, say
+from benchmarks.common import REPOSITORY, JsonObject, print_json, print_table, say
 
 NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint")
 
@@ -32,7 +31,7 @@ def main() -> int:
     return 1 if None in figures.values() else 0
 
 
-def _run(name: str, *, quick: bool) -> dict[str, Any] | None:
+def _run(name: str, *, quick: bool) -> JsonObject | None:
     """Run one, pass on what it prints, return its figures; None when it failed."""
     say(f"== {name}")
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else [])]
@@ -43,11 +42,11 @@ def _run(name: str, *, quick: bool) -> dict[str, Any] | None:
         say(f"{name} failed with exit code {done.returncode}")
         return None
     print("\n".join(lines[:-1]), flush=True)
-    figures: dict[str, Any] = json.loads(lines[-1])
+    figures: JsonObject = json.loads(lines[-1])
     return figures
 
 
-def _rows(figures: dict[str, dict[str, Any] | None]) -> list[tuple[str, ...]]:
+def _rows(figures: dict[str, JsonObject | None]) -> list[tuple[str, ...]]:
     return [
         (name, str(found.get("unit", "")), *(_number(found.get(key)) for key in ("peer", "ours", "ratio")))
         if found

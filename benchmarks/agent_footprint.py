@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fleet
 
@@ -25,11 +24,12 @@ if not __package__:  # run as a file: python benchmarks/agent_footprint.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
+from benchmarks.common import T
 from benchmarks.processes import Process, python
-from cross.build import build
-from cross.targets import host_target_json
-from device_agents import linux
-from fleet.artifacts import Artifact
+from cross.build.library import build
+from cross.targets.target import host_target_json
+from device_agents.machine import linux
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import NoMatchingDevice
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
@@ -47,7 +47,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Of one round."""
+    """What one round found."""
 
     start_sec: float
     idle_pss_mb: float
@@ -154,14 +154,14 @@ def _run_peer(artifact: Artifact, scratch: Path, measure_ms: int) -> Footprint:
 
 
 @contextlib.contextmanager
-def _first_lease(client: Any) -> Iterator[Any]:
+def _first_lease(client: fleet.Fleet) -> Iterator[fleet.Device]:
     """Yield the first device there is. Until the agent has attached, the tracker knows of none that will ever do."""
     with contextlib.ExitStack() as stack:
         device = _retry(lambda: stack.enter_context(client.acquire("cpu", ttl_sec=30.0)), NoMatchingDevice)
         yield device
 
 
-def _retry(attempt: Callable[[], Any], refusal: type[Exception]) -> Any:
+def _retry(attempt: Callable[[], T], refusal: type[Exception]) -> T:
     deadline = time.monotonic() + _TIMEOUT_SEC
     while True:
         try:

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 T = TypeVar("T")
+JsonObject: TypeAlias = dict[str, Any]
+"""What a benchmark or one of its processes prints."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -26,7 +28,7 @@ _BUSY_LOAD = 0.25
 """Load average per core above which something else was running."""
 
 _WIDTH = 110
-"""Of tables that go into a file or a pipe."""
+"""Width of tables that go into a file or a pipe."""
 
 
 def make_parser(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:

@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from benchmarks.common import REPOSITORY
-from fleet.client.children import bound_to_me
+from benchmarks.common import REPOSITORY, JsonObject
+from fleet.local.children import bound_to_me
 
 _STOP_TIMEOUT_SEC = 10.0
 _TAIL_LINES = 15
@@ -87,7 +86,7 @@ class Process:
                 return match
         raise ProcessFailed(self._failure(f"did not print {pattern!r} within {timeout_sec:g} s"))
 
-    def ask(self, request: object, timeout_sec: float = 600.0) -> dict[str, Any]:
+    def ask(self, request: object, timeout_sec: float = 600.0) -> JsonObject:
         """Write one JSON line and return the JSON line that answers it.
 
         Raises:
@@ -98,7 +97,7 @@ class Process:
             if stdin is not None:
                 stdin.write(json.dumps(request) + "\n")
                 stdin.flush()
-        answer: dict[str, Any] = json.loads(self.wait_for(r"^\{.*\}$", timeout_sec)[0])
+        answer: JsonObject = json.loads(self.wait_for(r"^\{.*\}$", timeout_sec)[0])
         return answer
 
     def finish(self, timeout_sec: float) -> list[str]:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.library import Library, RecordKind
-from fleet.optimizer.build_task import BuildTask, build_candidate
-from fleet.optimizer.traces import trace_json
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.workloads.traces import trace_json
 
 _MIN_REPEAT_MS = 50
 
@@ -94,7 +93,7 @@ def _build(run: Run, target_json: str, out_dir: str) -> Artifact:
     return build_candidate(task).artifact
 
 
-def _timer(artifact: Artifact) -> Any:
+def _timer(artifact: Artifact) -> Callable[[], float]:
     device = tvm.cpu()
     module = tvm.runtime.load_module(str(artifact.path))
     generator = np.random.default_rng(0)
@@ -105,7 +104,7 @@ def _timer(artifact: Artifact) -> Any:
     return lambda: float(evaluator(*arrays).results[0])
 
 
-def _time_in_turn(timers: list[Any], rounds: int) -> list[list[float]]:
+def _time_in_turn(timers: list[Callable[[], float]], rounds: int) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in timers]
     for number in range(rounds):
         order = range(len(timers)) if number % 2 == 0 else reversed(range(len(timers)))

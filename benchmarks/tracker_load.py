@@ -27,9 +27,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fleet import rpc
 from fleet.testing import SimulatedAgent, eventually
 from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
+from fleet.wire import rpc
 
 CONCURRENCY = 12
 """Borrowers at once, spread over STREAMS clients; a fleet's optimizers hold leases for minutes, so this is a storm."""

@@ -15,12 +15,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import fleet.aio
-from fleet.artifacts import Artifact
+from benchmarks.common import JsonObject
+from fleet.artifacts.artifact import Artifact
 from fleet.client.aio import Fleet
-from fleet.measuring import Evaluator, Measurement, TensorSpec, Trial
+from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
 
 _READY_TIMEOUT_SEC = 60.0
 _POLL_SEC = 0.1
@@ -38,7 +38,7 @@ async def main(address: str) -> None:
             print(json.dumps(await _run(client, json.loads(line))), flush=True)
 
 
-async def _run(client: Fleet, request: dict[str, Any]) -> dict[str, Any]:
+async def _run(client: Fleet, request: JsonObject) -> JsonObject:
     args = tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in request["args"])
     artifacts = [Artifact(path=Path(a["path"]), digest=a["digest"], args=args) for a in request["artifacts"]]
     trials = [

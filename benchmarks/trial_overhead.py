@@ -24,9 +24,9 @@ if not __package__:  # run as a file: python benchmarks/trial_overhead.py
 from benchmarks import common
 from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
-from cross.build import build
-from cross.targets import host_target_json
-from fleet.artifacts import Artifact, digest_of
+from cross.build.library import build
+from cross.targets.target import host_target_json
+from fleet.artifacts.artifact import Artifact, digest_of
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
@@ -40,7 +40,7 @@ _DIFFERENCE_BYTES = 1_500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Site:
     """Where servers and clients run: the address that the servers listen on, and what to put around commands."""
 
     name: str
@@ -58,7 +58,7 @@ class Costs:
 
     kernel_ms: float
     parts_ms: Mapping[str, float]
-    """Of our side: waiting for the lease, uploading, measuring. Together they are the batch, kernels included."""
+    """How our side's time divides: waiting for the lease, uploading, measuring. Together they are the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             trials=_QUICK_TRIALS if options.quick else _TRIALS,
             rounds=options.rounds or (1 if options.quick else 3),
         )
-        with _clients(Place(name="loopback"), scratch) as sides:
+        with _clients(Site(name="loopback"), scratch) as sides:
             loopback = _measure(sides, work, "loopback")
             same = _measure(sides, work, "loopback, one artifact", is_same=True)
         link, reason = _measure_link(work)
@@ -147,39 +147,39 @@ def _measure_link(work: Work) -> tuple[Figures | None, str]:
     """Return the figures over the link, or why there are none."""
     try:
         with DelayLink(round_trip_ms=_ROUND_TRIP_MS) as link:
-            place = Place(name="link", host=link.far.address, server=link.far.command, client=link.near.command)
-            with _clients(place, work.scratch) as sides:
+            site = Site(name="link", host=link.far.address, server=link.far.command, client=link.near.command)
+            with _clients(site, work.scratch) as sides:
                 return _measure(sides, work, f"{_ROUND_TRIP_MS:g} ms round trip"), ""
     except LinkUnavailable as error:
         return None, str(error)
 
 
 @contextlib.contextmanager
-def _clients(place: Place, scratch: Path) -> Iterator[dict[str, Process]]:
+def _clients(site: Site, scratch: Path) -> Iterator[dict[str, Process]]:
     """Start both sides' servers and clients; yield the clients."""
     with contextlib.ExitStack() as stack:
 
         def start(name: str, around: Callable[[Sequence[str]], list[str]], *command: object) -> Process:
             words = python(str(command[0]), *command[1:])
-            return stack.enter_context(Process(around(words), scratch / f"{place.name}-{name}.log"))
+            return stack.enter_context(Process(around(words), scratch / f"{site.name}-{name}.log"))
 
         port = common.free_port()
-        start("peer-tracker", place.server, "tvm.exec.rpc_tracker", *_listen(place.host, port))
-        tracker = f"{place.host}:{port}"
-        server = _listen(place.host, common.free_port())
-        start("peer-server", place.server, "tvm.exec.rpc_server", *server, "--tracker", tracker, "--key", _KEY)
-        peer = start("peer", place.client, "benchmarks.peers.stock_rpc_runner", place.host, port, _KEY)
+        start("peer-tracker", site.server, "tvm.exec.rpc_tracker", *_listen(site.host, port))
+        tracker = f"{site.host}:{port}"
+        server = _listen(site.host, common.free_port())
+        start("peer-server", site.server, "tvm.exec.rpc_server", *server, "--tracker", tracker, "--key", _KEY)
+        peer = start("peer", site.client, "benchmarks.peers.stock_rpc_runner", site.host, port, _KEY)
 
-        open_to = () if place.host.startswith("127.") else ("--allow-network",)
-        ours_listen = ("--host", place.host, "--port", 0, *open_to, "--state-dir")
-        state_dir = scratch / f"{place.name}-state"
+        open_to = () if site.host.startswith("127.") else ("--allow-network",)
+        ours_listen = ("--host", site.host, "--port", 0, *open_to, "--state-dir")
+        state_dir = scratch / f"{site.name}-state"
         our_tracker = start(
-            "tracker", place.server, "fleet.tracker", *ours_listen, state_dir / "tracker", "--no-discovery"
+            "tracker", site.server, "fleet.tracker", *ours_listen, state_dir / "tracker", "--no-discovery"
         )
         address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
-        agent = start("agent", place.server, "device_agents", *ours_listen, state_dir / "agent", "--tracker", address)
+        agent = start("agent", site.server, "device_agents", *ours_listen, state_dir / "agent", "--tracker", address)
         agent.wait_for(r"agent listening on")
-        ours = start("ours", place.client, "benchmarks.trial_client", address)
+        ours = start("ours", site.client, "benchmarks.trial_client", address)
         for client in (peer, ours):
             client.wait_for("^ready$", 120.0)
         yield {"peer": peer, "ours": ours}

@@ -11,6 +11,7 @@ its own. PyTorch is no dependency of ours: `--torch-python` names an interpreter
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import shlex
@@ -20,12 +21,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # run as a file: python benchmarks/tune_conv2d.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
+from benchmarks.common import JsonObject
 from benchmarks.processes import Process, ProcessFailed, python
 
 _TRIALS, _QUICK_TRIALS = 128, 4
@@ -39,7 +40,7 @@ class Layer:
 
     channels: int
     size: int
-    """Of the input, which is square."""
+    """Side of the input, which is square."""
 
     filters: int
     kernel: int
@@ -53,12 +54,12 @@ class Layer:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of the input and the filters."""
+        """Shapes of the input and of the filters."""
         return (1, self.channels, self.size, self.size), (self.filters, self.channels, self.kernel, self.kernel)
 
     @property
     def padding(self) -> int:
-        """On each side."""
+        """Zeros on each side of the input."""
         return self.kernel // 2
 
 
@@ -167,7 +168,7 @@ def write_model(path: Path, layers: Sequence[Layer]) -> Path:
 
 def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
     """Return which workload of the model is which layer, told apart by the shapes of its arguments."""
-    from cross.targets import host_target_json
+    from cross.targets.target import host_target_json
     from fleet.workloads.extract import extract, load_model
 
     by_shapes = {layer.shapes: layer for layer in layers}
@@ -181,12 +182,12 @@ def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
     return found
 
 
-def best_by_layer(report: Mapping[str, Any], names: Mapping[str, Layer]) -> dict[Layer, dict[str, Any]]:
+def best_by_layer(report: JsonObject, names: Mapping[str, Layer]) -> dict[Layer, JsonObject]:
     """Return what the report says of each layer: untuned_us, best_us, trials, errors."""
     return {names[found["name"]]: found for found in report["workloads"] if found["name"] in names}
 
 
-def _tune(model: Path, scratch: Path, options: Any, *, per_layer: int, layer_count: int) -> dict[str, Any]:
+def _tune(model: Path, scratch: Path, options: argparse.Namespace, *, per_layer: int, layer_count: int) -> JsonObject:
     trials = per_layer * layer_count
     command = python(
         *("fleet.cli.main", "tune", model, "--on", options.on, "--trials", trials, "--no-model", "--json"),
@@ -195,13 +196,11 @@ def _tune(model: Path, scratch: Path, options: Any, *, per_layer: int, layer_cou
     )
     common.say(f"tuning {trials} trials on {options.on}")
     with Process(command, scratch / "tune.log") as process:
-        report: dict[str, Any] = json.loads(process.finish(_RUN_TIMEOUT_SEC)[-1])
+        report: JsonObject = json.loads(process.finish(_RUN_TIMEOUT_SEC)[-1])
     return report
 
 
-def _run_torch(
-    layers: Sequence[Layer], scratch: Path, interpreter: str, *, is_gpu: bool, quick: bool
-) -> dict[str, Any]:
+def _run_torch(layers: Sequence[Layer], scratch: Path, interpreter: str, *, is_gpu: bool, quick: bool) -> JsonObject:
     request = {
         "device": "cuda" if is_gpu else "cpu",
         "repeats": 3 if quick else 15,
@@ -211,16 +210,16 @@ def _run_torch(
     script = Path(__file__).with_name("peers") / "torch_conv2d.py"
     common.say(f"timing PyTorch on {request['device']}")
     with Process([interpreter, str(script), str(scratch / "layers.json")], scratch / "torch.log") as process:
-        answer: dict[str, Any] = json.loads(process.finish(_TORCH_TIMEOUT_SEC)[-1])
+        answer: JsonObject = json.loads(process.finish(_TORCH_TIMEOUT_SEC)[-1])
     return answer
 
 
 def _figures(
     layers: Sequence[Layer],
-    ours: Mapping[Layer, Mapping[str, Any]],
-    torch: Mapping[str, Any],
-    report: Mapping[str, Any],
-) -> dict[str, Any]:
+    ours: Mapping[Layer, JsonObject],
+    torch: JsonObject,
+    report: JsonObject,
+) -> JsonObject:
     rows = []
     for layer, peer_us, tf32_us in zip(layers, torch["us"], torch["tf32_us"] or [None] * len(layers), strict=True):
         best = ours.get(layer, {}).get("best_us")
@@ -254,7 +253,7 @@ def _figures(
     }
 
 
-def _print(figures: Mapping[str, Any], command: str, *, trials: int, quick: bool, machine: common.Machine) -> None:
+def _print(figures: JsonObject, command: str, *, trials: int, quick: bool, machine: common.Machine) -> None:
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 

@@ -18,16 +18,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # run as a file: python benchmarks/tune_matmul.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
+from benchmarks.common import JsonObject
 from benchmarks.processes import Process, ProcessFailed, python
 
 _SIZE = 256
-_TRIALS, _QUICK_TRIALS = 64, 8
+_TRIALS, _QUICK_TRIALS = 64, 4
+_QUICK_PEER_BUILD_SEC = 240
+"""Time limit of the peer's builds in a quick run. With TVM's own of 30 s a busy machine may get no time at all: each of
+its builders begins with an import that takes 8 to 15 s alone."""
+
 _BUDGET_SEC = 18.0
 _RUN_TIMEOUT_SEC = 1200.0
 _TIMING_ROUNDS, _QUICK_TIMING_ROUNDS = 21, 5
@@ -54,10 +58,10 @@ class Best:
     trials: int
     failed: int
     latency_us: float
-    """On all cores."""
+    """Latency on all cores."""
 
     stock_threads_us: float
-    """On as many as stock TVM takes by itself."""
+    """Latency on as many cores as stock TVM takes by itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = write_model(scratch / "matmul.onnx", _SIZE)
         runs = common.alternate(
             {
-                "peer": lambda number: _run_peer(scratch / f"peer-{number}", target, trials),
+                "peer": lambda number: _run_peer(scratch / f"peer-{number}", target, trials, quick=options.quick),
                 "ours": lambda number: _run_ours(scratch / f"ours-{number}", model, target, trials, seed=number),
             },
             rounds,
@@ -100,11 +104,12 @@ def write_model(path: Path, size: int) -> Path:
     return path
 
 
-def _run_peer(work_dir: Path, target: str, trials: int) -> Run:
+def _run_peer(work_dir: Path, target: str, trials: int, *, quick: bool) -> Run:
     work_dir.mkdir()
     command = python(
         *("benchmarks.peers.stock_tune_tir", "--size", _SIZE, "--trials", trials),
         *("--target", target, "--work-dir", work_dir),
+        *(("--build-timeout-sec", _QUICK_PEER_BUILD_SEC) if quick else ()),
     )
     started_at = time.time()
     with Process(command, work_dir / "stderr.log") as process:
@@ -158,9 +163,9 @@ def _remeasure(runs: Mapping[str, list[Run]], target: str, scratch: Path, timing
     return best
 
 
-def _timed(command: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+def _timed(command: Sequence[str], scratch: Path, environment: Mapping[str, str]) -> list[JsonObject]:
     with Process(command, scratch / "remeasure.log", environment=environment) as process:
-        answers: list[dict[str, Any]] = json.loads(process.finish(_RUN_TIMEOUT_SEC)[-1])
+        answers: list[JsonObject] = json.loads(process.finish(_RUN_TIMEOUT_SEC)[-1])
     return answers
 
 

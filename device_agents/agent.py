@@ -16,40 +16,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from device_agents.admission import Admission
-from device_agents.attach import TrackerLink
-from device_agents.config import AgentConfig, make_watchers
-from device_agents.driver import Driver
-from device_agents.host import read_host
-from device_agents.hotplug import Hotplug
-from device_agents.missing import MissingDevice, Search
-from device_agents.pinning import OwnCpus
-from device_agents.pool import WorkerPool
-from device_agents.served import ServedDevice
-from device_agents.service import SessionService
-from device_agents.sessions import SessionTable
-from device_agents.store import ArtifactStore
-from device_agents.tracker_clock import TrackerClock
-from device_agents.watchdog import Limits
+from device_agents.config import AgentConfig, make_finders
+from device_agents.driver import DeviceFinder, Driver
+from device_agents.machine.host import read_host
+from device_agents.machine.pinning import OwnCpus
+from device_agents.serving.admission import Admission
+from device_agents.serving.attach import Hello, TrackerLink
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.hotplug import Hotplug
+from device_agents.serving.missing import MissingDevice, Search
+from device_agents.serving.service import SessionService
+from device_agents.serving.sessions import SessionTable
+from device_agents.serving.store import ArtifactStore
+from device_agents.serving.timing import USUAL, Timing
+from device_agents.serving.tracker_clock import TrackerClock
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
+from fleet.base.version import package_version
 from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
-from fleet.rpc import add_service, bind, make_server
-from fleet.v1 import agent_service_pb2, device_pb2, session_service_pb2
+from fleet.wire.rpc import bind, make_server
+from fleet.wire.stubs import add_session_service
 
 logger = logging.getLogger(__name__)
 
-VERSION = "0.1.0"
-_SESSION_SERVICE = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
 _STOP_GRACE_SEC = 0.5
 _ANY_HOST = ("0.0.0.0", "::", "")
 _DEFAULT_MEMORY_BYTES = 1024**3
-"""Where the machine does not tell what it has."""
+"""Used where the machine does not say how much memory it has."""
 
-_OF_HARDWARE = (DeviceMissing, DeviceError, BuildError)
-"""What may be otherwise later; an agent with a wrong configuration does not start."""
+_MAY_HEAL = (DeviceMissing, DeviceError, BuildError)
+"""Errors that a later attempt may not meet. Others, as a wrong configuration, keep the agent from starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Home:
     """Where an agent lives."""
 
     tracker: str
@@ -64,26 +64,41 @@ class Place:
 class Agent:
     """Serves devices. An async context manager; see `open`."""
 
-    def __init__(self, config: AgentConfig, drivers: Sequence[Driver], place: Place) -> None:
+    def __init__(
+        self,
+        config: AgentConfig,
+        drivers: Sequence[Driver],
+        home: Home,
+        *,
+        finders: Sequence[DeviceFinder] | None = None,
+        timing: Timing = USUAL,
+    ) -> None:
+        """Args:
+        finders: of devices that come while the agent runs; None: those that the configuration asks for.
+        """
         self._config = config
         self._drivers = list(drivers)
         self._devices: list[ServedDevice] = []
         self._turns: dict[str, asyncio.Lock] = {}
-        self._hotplug = Hotplug(make_watchers(config), self._take_in)
-        self._search = Search(self._drivers, self._look_for)
+        self._hotplug = Hotplug(
+            make_finders(config) if finders is None else finders, self._take_in, retry_sec=timing.finder_retry_sec
+        )
+        self._search = Search(self._drivers, self._look_for, timing)
         self._joining = asyncio.Lock()
-        """Held while a device is opened that comes while the agent runs: two that come at once have two names."""
+        """Held while a device that came later is opened, so that two that come at once cannot take the same name."""
 
         self._agent_id = secrets.token_hex(8)
-        self._place = place
+        self._home = home
+        self._timing = timing
         self._clock = TrackerClock()
-        self._store = ArtifactStore(place.state_dir / "artifacts", config.cache_max_bytes)
+        self._store = ArtifactStore(home.state_dir / "artifacts", config.cache_max_bytes)
         self._pool = WorkerPool(
-            place.state_dir / "workers",
+            home.state_dir / "workers",
             [*(driver.preload for driver in drivers if driver.preload), *self._hotplug.preloads],
-            Limits(
+            WorkerLimits(
                 memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
             ),
+            restarts=timing.restarts,
         )
         self._own_cpus = OwnCpus()
         self._server = make_server()
@@ -96,7 +111,7 @@ class Agent:
 
     @property
     def device_names(self) -> list[str]:
-        """All that it serves."""
+        """Names of the devices that it serves."""
         return [driver.name for driver in self._drivers]
 
     @property
@@ -106,7 +121,7 @@ class Agent:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that live."""
+        """Process ids of the live workers."""
         return self._pool.worker_pids
 
     async def open(self) -> None:
@@ -167,23 +182,25 @@ class Agent:
         self._devices.extend(self._serve(driver) for driver in self._drivers)
         for device in self._devices:
             device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
-        admission = Admission(self.device_names, self._clock, self._place.state_dir / "epochs.json")
+        admission = Admission(self.device_names, self._clock, self._home.state_dir / "epochs.json")
         self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
-        add_service(self._server, _SESSION_SERVICE, SessionService(self._sessions, self._store))
-        self.port = bind(self._server, self._place.host, self._place.port, what="the agent")
+        add_session_service(self._server, SessionService(self._sessions, self._store))
+        self.port = bind(self._server, self._home.host, self._home.port, what="the agent")
         await self._server.start()
-        self._link = TrackerLink(self._place.tracker, self._hello, self._devices, self._clock, self._sessions)
+        self._link = TrackerLink(
+            self._home.tracker, self._hello, self._devices, self._clock, self._sessions, self._timing
+        )
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()
         self._search.start()
 
     async def _open_drivers(self) -> None:
-        """Open all devices; one that is not as it should be is shown as such, as long as there is another."""
+        """Open all devices. One that fails is shown as missing, as long as another one works."""
         failed: list[FleetError] = []
         for index, driver in enumerate(self._drivers):
             opened = self._drivers[index] = await self._opened(driver)
             if isinstance(opened, MissingDevice) and opened is not driver:
-                if not isinstance(opened.error, _OF_HARDWARE):
+                if not isinstance(opened.error, _MAY_HEAL):
                     raise opened.error
                 failed.append(opened.error)
         if failed and all(isinstance(driver, MissingDevice) for driver in self._drivers):
@@ -192,7 +209,7 @@ class Agent:
             logger.warning("a device cannot be opened", extra={"error": str(absence)})
 
     async def _opened(self, driver: Driver) -> Driver:
-        """Open a device; return what stands for it where it is not as it should be."""
+        """Open a device; return a MissingDevice in its place where that fails."""
         driver.changed = self._attach_anew
         try:
             await driver.open(self._pool)
@@ -258,7 +275,7 @@ class Agent:
         self._attach_anew()
 
     def _leave(self, missing: MissingDevice) -> None:
-        """Serve it no more. It is not closed: a report on it may be under way, and its driver is in use. Idempotent."""
+        """Stop serving it, without closing it: a report may be under way, and its driver is in use. Idempotent."""
         if not any(driver is missing for driver in self._drivers):
             return
         self._drivers[:] = [driver for driver in self._drivers if driver is not missing]
@@ -274,17 +291,17 @@ class Agent:
         if self._link is not None:
             self._link.attach_anew()
 
-    def _hello(self) -> agent_service_pb2.AgentHello:
-        host = "" if self._place.host in _ANY_HOST else self._place.host
-        return agent_service_pb2.AgentHello(
+    def _hello(self) -> Hello:
+        host = "" if self._home.host in _ANY_HOST else self._home.host
+        return Hello(
             agent_id=self._agent_id,
             address=self._config.advertise_address or f"{host}:{self.port}",
-            devices=[device_pb2.Device(name=driver.name, inventory=driver.inventory()) for driver in self._drivers],
-            version=VERSION,
+            inventories={driver.name: driver.inventory() for driver in self._drivers},
+            version=package_version(),
         )
 
     def _lock(self) -> None:
-        folder = self._place.state_dir
+        folder = self._home.state_dir
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -303,5 +320,5 @@ class Agent:
 
 
 def _default_memory_limit() -> int:
-    """Half of the machine: the agent, its tracker and the user's shell live here too."""
+    """Return half of the machine's memory: the agent, its tracker and the user's shell live here too."""
     return read_host().memory_bytes // 2 or _DEFAULT_MEMORY_BYTES

@@ -1,4 +1,4 @@
-"""What an agent is told: agent.yaml. Every key may be left out; without a file the agent serves what it finds here.
+"""agent.yaml, the configuration of an agent. Every key is optional; without a file the agent serves what it finds.
 
 devices:                          # default: all that the drivers find; at least one cpu device named <host>-cpu
   - driver: cpu
@@ -21,12 +21,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
-from device_agents.driver import Driver, Watcher
-from device_agents.missing import MissingDevice
-from device_agents.registry import find_devices, load_driver
-from fleet.config import parse
+from device_agents.driver import DeviceFinder, Driver
+from device_agents.registry import find_devices, known_drivers, load_driver
+from device_agents.serving.missing import MissingDevice
+from fleet.base.config import Key, keys_of, parse
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
 logger = logging.getLogger(__name__)
@@ -39,16 +39,24 @@ _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 class AgentConfig:
     """agent.yaml; see the module's docstring."""
 
-    devices: list[dict[str, Any]] | None = None
-    """None: what is found."""
-    tracker: str | None = None
-    advertise_address: str | None = None
-    cache_max_bytes: int = 2 * _GIB
-    memory_limit_bytes: int | None = None
-    disk_limit_bytes: int = _GIB
+    devices: Annotated[
+        list[dict[str, object]] | None,
+        "What to serve: entries with 'driver' and its settings; default: all that the drivers find.",
+    ] = None
+    tracker: Annotated[str | None, "Where to attach, host:port; default: 127.0.0.1:9290."] = None
+    advertise_address: Annotated[
+        str | None,
+        "Where clients reach the data path, host:port; default: what the agent listens on.",
+    ] = None
+    cache_max_bytes: Annotated[int, "Total size of the artifacts kept on this machine [bytes]."] = 2 * _GIB
+    memory_limit_bytes: Annotated[
+        int | None,
+        "Memory of one worker and its children [bytes]; default: half of the machine's.",
+    ] = None
+    disk_limit_bytes: Annotated[int, "Largest size of one worker's directory [bytes]."] = _GIB
 
 
-def parse_config(values: Mapping[str, Any], *, where: str = "agent.yaml") -> AgentConfig:
+def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> AgentConfig:
     """Check the content of agent.yaml.
 
     Raises:
@@ -103,21 +111,26 @@ def make_drivers(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     return drivers
 
 
-def make_watchers(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[Watcher]:
-    """Make what looks for devices that come while the agent runs.
+def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: str | None = None) -> list[DeviceFinder]:
+    """Make the finders of devices that come while the agent runs.
 
     Raises:
         ConfigError: as `make_drivers`.
     """
     host_name = host_name or short_host_name()
-    watchers: list[Watcher] = []
-    for index, entry in enumerate(find_devices(only_watched=True) if config.devices is None else config.devices):
+    finders: list[DeviceFinder] = []
+    for index, entry in enumerate(find_devices(only_finders=True) if config.devices is None else config.devices):
         place = f"{where}: devices[{index}]"
         driver, values = _driver_of_entry(entry, place)
-        watcher = driver.watcher(values, where=place, host_name=host_name)
-        if watcher is not None:
-            watchers.append(watcher)
-    return watchers
+        finder = driver.finder(values, where=place, host_name=host_name)
+        if finder is not None:
+            finders.append(finder)
+    return finders
+
+
+def known_keys() -> dict[str, list[Key]]:
+    """Return the keys that an entry of each installed driver may have besides 'driver', by the driver's name."""
+    return {name: keys_of(load_driver(name, where="known keys").settings) for name in known_drivers()}
 
 
 def short_host_name() -> str:
@@ -131,7 +144,7 @@ def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]
     return list(driver.from_config(values, where=where, host_name=host_name))
 
 
-def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, Any]]:
+def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object]]:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
     name = entry.get("driver")

@@ -1,17 +1,16 @@
-"""What a driver is: the part of an agent that knows one kind of hardware, and nothing else.
+"""The base of all drivers. A driver knows one kind of hardware; leases, sessions, workers and gRPC are the agent's.
 
-Leases, sessions, workers and gRPC stay with the agent. The contract, to which
-tests/contract/test_driver.py holds every driver:
+Every driver keeps this contract, which tests/contract/test_driver.py checks:
 
-- a constructor does no I/O; `open` does, and fails when the driver is open. One that fails holds nothing, and may be
-  called again when the hardware is there;
-- `probe` never raises for a sick device, it says so in the Health that it returns;
-- neither `probe` nor `telemetry` ever blocks the event loop: what may hang names its `source`;
+- a constructor does no I/O; `open` does, and fails when the driver is open already. If it fails it holds nothing, and
+  may be called again once the hardware is there;
+- `probe` never raises for a sick device: the Health that it returns says so;
+- neither `probe` nor `telemetry` ever blocks the event loop: a driver whose reads may hang names their `source`;
 - `reset` makes the device ready for the next session and leaves no process of an earlier one behind;
 - `close` is idempotent; every other call after it (or before `open`) raises DeviceClosed.
 
-`find` tells which devices of a kind this machine has, for agents without a configuration. It is cheap, needs no
-optional package where there is no such hardware, and leaves no library loaded in the agent.
+`find` lists the devices of a kind on this machine, for agents without a configuration. It is cheap, needs no optional
+package where there is no such hardware, and leaves no library loaded in the agent.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
-from device_agents.blocking_reads import BlockingReads, Source
-from device_agents.reference import DEFAULT_LIMIT
-from fleet.errors import DeviceClosed, DeviceError, DeviceUnreachable, NotProgrammable
-from fleet.v1 import device_pb2, measurement_pb2, session_service_pb2
-from fleet.wire import timestamp
+from device_agents.machine.blocking_reads import BlockingReads, Source
+from device_agents.measuring.reference import DEFAULT_LIMIT
+from fleet.base.findings import Finding
+from fleet.domain.devices import Inventory, Telemetry
+from fleet.domain.measuring import ErrorKind
+from fleet.errors import DeviceClosed, DeviceError, DeviceUnreachable
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Health:
 
     is_healthy: bool = True
     reason: str = ""
-    """Why not, in a sentence."""
+    """Why it cannot, in a sentence; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +48,58 @@ class WorkerSpec:
     runtime: str
     """ "module:Class" of the runtime; made in the worker from `settings`."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     """JSON-ready keyword arguments of the runtime."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """Set in the worker before the runtime is made."""
+    """Variables that are set in the worker before it makes the runtime."""
 
     cpus: tuple[int, ...] = ()
     """Logical CPUs that the worker is kept on; empty: any."""
 
     limits_address_space: bool = True
-    """False where the runtime reserves address space by the terabyte, as CUDA does; the watchdog remains."""
+    """False where the runtime reserves terabytes of address space, as CUDA does; resident memory is limited anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOrder:
+    """A bitstream to be loaded into a fabric."""
+
+    path: Path
+    """The file as it was put."""
+
+    digest: str
+    """ "sha256:<hex>" of that file."""
+
+    registers_yaml: str = ""
+    """Describes the registers that artifacts can use; empty: none."""
+
+    is_partial: bool = False
+    """It replaces only a part of the design that is loaded."""
+
+    force: bool = False
+    """Load it even when it is loaded already."""
+
+    timeout_sec: float | None = None
+    """None: the driver's own."""
+
+
+class Fabric(Protocol):
+    """Programmable logic beside the device's cores."""
+
+    @property
+    def digest(self) -> str:
+        """What was loaded last, "sha256:<hex>"; empty: nothing, or not known."""
+        ...
+
+    async def program(self, order: ProgramOrder) -> bool:
+        """Load a bitstream; False when it is loaded already. The device's worker was ended before.
+
+        Raises:
+            InvalidRequest: it is no bitstream, or one for another part.
+            DeviceError: the fabric cannot be programmed, or did not come up.
+        """
+        ...
 
 
 class StraySweeper(Protocol):
@@ -69,25 +110,34 @@ class StraySweeper(Protocol):
         ...
 
 
-class Watcher(Protocol):
+class NoStrays:
+    """Sweeps nothing: for a driver that is looked at, and starts no workers."""
+
+    async def sweep(self) -> None:
+        """Do nothing."""
+
+
+class DeviceFinder(Protocol):
     """Looks for devices that come while the agent runs."""
 
     @property
     def preload(self) -> str | None:
-        """As of the drivers that it makes."""
+        """The `preload` of the drivers that it makes."""
         ...
 
     async def look(self) -> list[Driver]:
-        """Return a driver, not yet open, for each device that was not there at the last look. One that goes stays, and
-        says in its Health that it is away."""
+        """Return a driver, not yet open, for each device that has come since the last look.
+
+        The driver of a device that goes stays, and says in its Health that the device is away.
+        """
         ...
 
     async def wait(self) -> None:
-        """Return when it is worth while to look again."""
+        """Return when it is worth looking again."""
         ...
 
     async def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop looking. Idempotent."""
         ...
 
 
@@ -97,40 +147,43 @@ class Driver(ABC):
     kind: str
     """What selectors match: "cpu", "simulated"."""
 
+    settings: ClassVar[type]
+    """Frozen dataclass of the keys of one entry of agent.yaml, each with its sentence; see fleet.base.config."""
+
     preload: str | None = None
     """Module that the warm process imports before it forks workers for this driver."""
 
     checks_architecture: bool = True
-    """False where artifacts are no native libraries."""
+    """False where artifacts are not native libraries."""
 
-    has_fabric: bool = False
-    """True where bitstreams can be put and `program` does something."""
+    fabric: Fabric | None = None
+    """Programmable logic of the device, once it is open; None where it has none."""
 
     reference_limit: float = DEFAULT_LIMIT
-    """Times its usual time that the runtime's reference kernel may take before measurements count as disturbed."""
+    """How many times its usual time the reference kernel may take before measurements count as disturbed."""
 
     replaces: tuple[str, ...] = ()
-    """Kinds that this one makes superfluous on a machine where both are found: a Raspberry Pi is no mere "cpu"."""
+    """Kinds that are not served where this one is found as well: a Raspberry Pi is more than a "cpu"."""
 
-    source: Source | None = None
-    """What `_probe` and `_telemetry` read, where that may hang: they are then called in a thread of its own. None: they
-    are called on the event loop, and take far below a millisecond."""
+    has_finder = False
+    """True where `finder` returns one: more devices of the kind may come while the agent runs."""
 
-    watches = False
-    """True where `watcher` returns one: more devices of the kind may come while the agent runs."""
-
-    def __init__(self, device_id: str) -> None:
+    def __init__(self, device_id: str, source: Source | None = None) -> None:
+        """Args:
+        source: what `_probe` and `_telemetry` read, where that may hang: they are then called in a thread of its own.
+            None: they are called on the event loop, and take far below a millisecond.
+        """
         self.device_id = device_id
         self.changed: Callable[[], None] = lambda: None
-        """Called by a driver whose inventory is another one now; the agent puts in what tells the tracker."""
+        """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
         self._sweeper: StraySweeper | None = None
-        self._blocking = BlockingReads(self.source) if self.source is not None else None
+        self._blocking = BlockingReads(source) if source is not None else None
         self._state = "new"
 
     @classmethod
     @abstractmethod
-    def from_config(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> list[Self]:
+    def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
         """Make the driver or drivers that one entry of agent.yaml asks for.
 
         Raises:
@@ -138,8 +191,8 @@ class Driver(ABC):
         """
 
     @classmethod
-    def find(cls, root: Path = Path("/")) -> list[dict[str, Any]]:
-        """Return the settings, as in agent.yaml without "driver", of the devices of this kind that are here.
+    def find(cls, root: Path = Path("/")) -> list[dict[str, object]]:
+        """Return the settings of each device of this kind on this machine, as in agent.yaml but without "driver".
 
         Args:
             root: where /proc, /sys and /dev are found.
@@ -147,8 +200,13 @@ class Driver(ABC):
         return []
 
     @classmethod
-    def watcher(cls, values: Mapping[str, Any], *, where: str, host_name: str) -> Watcher | None:
-        """Return what watches for more devices of one entry of agent.yaml; None where none can come."""
+    def diagnose(cls) -> list[Finding]:
+        """Check whether this machine has such devices and what they lack. May start processes, and take seconds."""
+        return []
+
+    @classmethod
+    def finder(cls, values: Mapping[str, object], *, where: str, host_name: str) -> DeviceFinder | None:
+        """Return what finds more devices for one entry of agent.yaml later; None where no more can come."""
         return None
 
     @property
@@ -158,7 +216,7 @@ class Driver(ABC):
 
     @property
     def resource(self) -> str:
-        """Devices with the same resource are never measured at the same time."""
+        """What it occupies: two devices with the same resource are never measured at the same time."""
         return self.name
 
     @property
@@ -180,14 +238,11 @@ class Driver(ABC):
         self._sweeper = sweeper
         self._state = "open"
 
-    def inventory(self) -> device_pb2.Inventory:
+    def inventory(self) -> Inventory:
         """Return what the hardware is; the same while it is open, unless the driver calls `changed`."""
         self._check_open()
         inventory = self._inventory()
-        # Records are found again by device model: what is no board's time is never looked up as one.
-        if inventory.is_simulated and "emulated" not in inventory.device_model and self.kind != "simulated":
-            inventory.device_model = f"emulated {inventory.device_model}"
-        return inventory
+        return _shown_as_emulated(inventory) if inventory.is_simulated else inventory
 
     def worker_spec(self) -> WorkerSpec:
         """Return what a worker process of this device runs."""
@@ -204,13 +259,13 @@ class Driver(ABC):
         except (OSError, ValueError) as error:
             return Health(is_healthy=False, reason=f"probing failed: {error}")
 
-    async def telemetry(self) -> device_pb2.Telemetry:
-        """Return readings of this moment; well under a millisecond, unless what tells them hangs."""
+    async def telemetry(self) -> Telemetry:
+        """Return current readings. Takes well under a millisecond, unless the source of the readings hangs."""
         self._check_open()
         try:
             return await self._ask(self._telemetry)
         except DeviceUnreachable:
-            return device_pb2.Telemetry(read_at=timestamp(time.time()))  # the probe says what is wrong
+            return Telemetry(read_at_sec=time.time())  # the probe says what is wrong
 
     async def prepare(self) -> None:
         """Make the device ready for a worker. Called before each, also for one that follows a failed one.
@@ -222,38 +277,17 @@ class Driver(ABC):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a worker that was started after `prepare` can go on; if not, it is replaced before its next use."""
+        """Whether a worker that was started after `prepare` is still usable; if not, the session replaces it."""
         return True
 
-    def learn(self, measurement: measurement_pb2.Measurement) -> None:  # noqa: B027 - most drivers see for themselves
-        """Learn what came of a trial."""
-
-    def count_trial(self) -> None:  # noqa: B027 - most drivers have nothing to count
-        """Learn that a trial ran on the device."""
+    def learn(self, error: ErrorKind | None, message: str) -> None:  # noqa: B027 - most drivers see for themselves
+        """Take note of how a trial on the device ended; `error` is None when it gave a time."""
 
     async def reset(self) -> None:
         """Make the device ready for the next session."""
         self._check_open()
         if self._sweeper is not None:
             await self._sweeper.sweep()
-
-    @property
-    def bitstream_digest(self) -> str:
-        """What the fabric was programmed with last, "sha256:<hex>"; empty: no fabric, or not known."""
-        return ""
-
-    async def program(self, bitstream: Path, request: session_service_pb2.ProgramRequest) -> bool:
-        """Program the fabric; False when it holds this bitstream already. The worker was ended before.
-
-        Args:
-            bitstream: the file as it was put.
-
-        Raises:
-            InvalidRequest: no bitstream, or one for another part.
-            DeviceError: this device has no fabric, or it did not come up.
-        """
-        self._check_open()
-        raise NotProgrammable(f"{self.name} ({self.kind}) has no fabric to program")
 
     async def close(self) -> None:
         """Let go of the hardware. Idempotent."""
@@ -264,6 +298,16 @@ class Driver(ABC):
     def _check_open(self) -> None:
         if self._state != "open":
             raise DeviceClosed(f"{self.name} is {'closed' if self._state == 'closed' else 'not open yet'}")
+
+    def _opened(self, found: T | None) -> T:
+        """Return what `open` found.
+
+        Raises:
+            DeviceError: the device was not opened.
+        """
+        if found is None:
+            raise DeviceError(f"{self.name} is not open yet")
+        return found
 
     async def _find(self) -> None:  # noqa: B027 - nothing to find where nothing is real
         """Do the I/O of `open`."""
@@ -283,7 +327,7 @@ class Driver(ABC):
         """Do the blocking I/O of `close`, after the last read."""
 
     @abstractmethod
-    def _inventory(self) -> device_pb2.Inventory: ...
+    def _inventory(self) -> Inventory: ...
 
     @abstractmethod
     def _worker_spec(self) -> WorkerSpec: ...
@@ -292,4 +336,11 @@ class Driver(ABC):
         return Health()
 
     @abstractmethod
-    def _telemetry(self) -> device_pb2.Telemetry: ...
+    def _telemetry(self) -> Telemetry: ...
+
+
+def _shown_as_emulated(inventory: Inventory) -> Inventory:
+    """Mark an emulated device in label and model: records are keyed by model, and must not mix with a board's."""
+    is_said = inventory.kind == "simulated" or "emulated" in inventory.device_model
+    model = inventory.device_model if is_said else f"emulated {inventory.device_model}"
+    return replace(inventory, device_model=model, labels={**inventory.labels, "emulated": "true"})

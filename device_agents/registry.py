@@ -5,46 +5,46 @@ from __future__ import annotations
 import logging
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from device_agents.driver import Driver
-from fleet.config import nearest
+from fleet.base.config import nearest
+from fleet.base.findings import Finding
 from fleet.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 GROUP = "fleet.drivers"
-_BUILT_IN = {
-    "android": "device_agents.android:AndroidDriver",
-    "cpu": "device_agents.cpu:CpuDriver",
-    "cuda": "device_agents.cuda:CudaDriver",
-    "opencl": "device_agents.opencl:OpenClDriver",
-    "raspberry_pi": "device_agents.raspberry_pi:RaspberryPiDriver",
-    "rocm": "device_agents.rocm:RocmDriver",
-    "simulated": "device_agents.simulated:SimulatedDriver",
-    "tvm_rpc": "device_agents.tvm_rpc:TvmRpcDriver",
-    "zynq": "device_agents.zynq:ZynqDriver",
+BUILT_IN = {
+    "android": "device_agents.drivers.android.driver:AndroidDriver",
+    "cpu": "device_agents.drivers.cpu:CpuDriver",
+    "cuda": "device_agents.drivers.cuda.driver:CudaDriver",
+    "opencl": "device_agents.drivers.opencl.driver:OpenClDriver",
+    "raspberry_pi": "device_agents.drivers.raspberry_pi.driver:RaspberryPiDriver",
+    "rocm": "device_agents.drivers.rocm.driver:RocmDriver",
+    "simulated": "device_agents.drivers.simulated:SimulatedDriver",
+    "tvm_rpc": "device_agents.drivers.tvm_rpc:TvmRpcDriver",
+    "zynq": "device_agents.drivers.zynq.driver:ZynqDriver",
 }
 """Known even where the package's metadata is missing, as in a plain copy on a board."""
 
 
 def known_drivers() -> list[str]:
     """Return the names of all drivers that are installed."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)} | set(_BUILT_IN))
+    return sorted({entry.name for entry in entry_points(group=GROUP)} | set(BUILT_IN))
 
 
-def find_devices(root: Path = Path("/"), *, only_watched: bool = False) -> list[dict[str, Any]]:
+def find_devices(root: Path = Path("/"), *, only_finders: bool = False) -> list[dict[str, object]]:
     """Return one entry of agent.yaml for each device that the installed drivers find on this machine.
 
-    With `only_watched`: of drivers whose devices come and go while the agent runs.
+    With `only_finders`: of drivers whose devices come and go while the agent runs.
     A driver that fails to look is skipped with a warning: a broken vendor library must not keep the CPU from serving.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[dict[str, object]]] = {}
     superfluous: set[str] = set()
     for name in known_drivers():
         try:
             driver = load_driver(name, where="devices")
-            entries = [] if only_watched and not driver.watches else driver.find(root)
+            entries = [] if only_finders and not driver.has_finder else driver.find(root)
         except Exception as error:  # noqa: BLE001 - optional libraries fail in any way they like
             logger.warning("driver skipped", extra={"driver": name, "error": str(error)})
             continue
@@ -54,6 +54,20 @@ def find_devices(root: Path = Path("/"), *, only_watched: bool = False) -> list[
     return [entry for name, entries in found.items() if name not in superfluous for entry in entries]
 
 
+def diagnose() -> list[Finding]:
+    """Return which drivers are installed."""
+    return [Finding(name="drivers", seen=", ".join(known_drivers()))]
+
+
+def diagnose_driver(name: str) -> list[Finding]:
+    """Return what a driver says of its hardware on this machine.
+
+    Raises:
+        ConfigError: as `load_driver`.
+    """
+    return load_driver(name, where="diagnosis").diagnose()
+
+
 def load_driver(name: str, *, where: str) -> type[Driver]:
     """Return the driver class registered as `name`.
 
@@ -61,12 +75,11 @@ def load_driver(name: str, *, where: str) -> type[Driver]:
         ConfigError: there is none of that name, or its module cannot be imported here.
     """
     found = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    value = found.get(name, _BUILT_IN.get(name))
+    value = found.get(name, BUILT_IN.get(name))
     if value is None:
-        known = ", ".join(known_drivers())
-        hint = nearest(name, known_drivers())
-        listed = "" if known in hint else f" (known: {known})"
-        raise ConfigError(f"{where}: unknown driver {name!r}{hint}{listed}")
+        close = nearest(name, known_drivers())
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise ConfigError(f"{where}: unknown driver {name!r}{hint} (known: {', '.join(known_drivers())})")
     module_name, _, class_name = value.partition(":")
     try:
         module = __import__(module_name, fromlist=[class_name])

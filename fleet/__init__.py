@@ -12,14 +12,14 @@ costs nothing and needs neither TVM nor numpy.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fleet import aio, errors
-    from fleet.artifacts import Artifact
+    from fleet.artifacts.artifact import Artifact
     from fleet.client.sync import Device, Fleet, RemoteModule, connect, held_device
+    from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
     from fleet.errors import FleetError
-    from fleet.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 
 __all__ = [
     "Artifact",
@@ -40,24 +40,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Artifact": "fleet.artifacts",
+    "Artifact": "fleet.artifacts.artifact",
     "Device": "fleet.client.sync",
-    "ErrorKind": "fleet.measuring",
-    "Evaluator": "fleet.measuring",
+    "ErrorKind": "fleet.domain.measuring",
+    "Evaluator": "fleet.domain.measuring",
     "Fleet": "fleet.client.sync",
     "FleetError": "fleet.errors",
-    "Measurement": "fleet.measuring",
-    "ModuleKind": "fleet.measuring",
+    "Measurement": "fleet.domain.measuring",
+    "ModuleKind": "fleet.domain.measuring",
     "RemoteModule": "fleet.client.sync",
-    "TensorSpec": "fleet.measuring",
-    "Trial": "fleet.measuring",
+    "TensorSpec": "fleet.domain.measuring",
+    "Trial": "fleet.domain.measuring",
     "connect": "fleet.client.sync",
     "held_device": "fleet.client.sync",
 }
 _MODULES = ("aio", "errors")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"fleet.{name}")
     if name in _HOMES:

@@ -1,6 +1,6 @@
-"""Every error that the fleet raises on purpose, classed by what the caller should do.
+"""Every error that the fleet raises on purpose, sorted by what the caller should do.
 
-    FleetError                     base; class attributes: status (gRPC), is_retryable, exit_code
+    FleetError                     base; class attributes: is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
         DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
       InvalidRequest               the caller's mistake
@@ -28,18 +28,35 @@
       DiskFull                     no space left where something has to be written
       TrackerUnavailable           no tracker answers (retryable)
 
-On the wire an error is its gRPC status, its text, and its class name in the trailing metadata "fleet-error".
+`fleet.wire.rpc` carries them over the network: raised at one end, an error is caught at the other as the same class.
 """
 
 from __future__ import annotations
 
-import grpc
+import enum
+
+
+class ErrorKind(enum.StrEnum):
+    """Why a candidate has no time. The names are those of fleet.v1.ErrorKind without their prefix."""
+
+    TIMEOUT = "TIMEOUT"
+    CRASHED = "CRASHED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    OUT_OF_DISK = "OUT_OF_DISK"
+    WRONG_OUTPUT = "WRONG_OUTPUT"
+    LOAD_FAILED = "LOAD_FAILED"
+    RUN_FAILED = "RUN_FAILED"
+    BUILD_FAILED = "BUILD_FAILED"
+    BUILD_TIMEOUT = "BUILD_TIMEOUT"
+    BAD_ARGUMENTS = "BAD_ARGUMENTS"
+    LEASE_ENDED = "LEASE_ENDED"
+    DEVICE_FAULTED = "DEVICE_FAULTED"
+    ARTIFACT_MISSING = "ARTIFACT_MISSING"
 
 
 class FleetError(Exception):
     """Base of all errors raised on purpose."""
 
-    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     is_retryable: bool = False
     exit_code: int = 1
 
@@ -47,7 +64,6 @@ class FleetError(Exception):
 class ConfigError(FleetError):
     """A bad file, flag or environment."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
     exit_code = 2
 
 
@@ -58,13 +74,9 @@ class DeviceMissing(ConfigError):
 class InvalidRequest(FleetError):
     """The caller's mistake."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
-
 
 class Unauthenticated(InvalidRequest):
     """No token, or one that is forged or for another device."""
-
-    status = grpc.StatusCode.UNAUTHENTICATED
 
 
 class ArtifactRefused(InvalidRequest):
@@ -74,19 +86,13 @@ class ArtifactRefused(InvalidRequest):
 class NotFound(FleetError):
     """No such named thing."""
 
-    status = grpc.StatusCode.NOT_FOUND
-
 
 class AlreadyExists(FleetError):
     """The name is taken."""
 
-    status = grpc.StatusCode.ALREADY_EXISTS
-
 
 class LeaseError(FleetError):
     """Something about a lease or the wait for one."""
-
-    status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class LeaseExpired(LeaseError):
@@ -104,32 +110,24 @@ class NoMatchingDevice(LeaseError):
 class QueueFull(LeaseError):
     """The tracker takes no more requests; try later."""
 
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
     is_retryable = True
 
 
 class WaitTimeout(LeaseError):
     """No device within the wait that the caller allowed."""
 
-    status = grpc.StatusCode.DEADLINE_EXCEEDED
-
 
 class Cancelled(LeaseError):
     """The caller left the queue."""
-
-    status = grpc.StatusCode.CANCELLED
 
 
 class DeviceError(FleetError):
     """Something about a device."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
-
 
 class DeviceUnreachable(DeviceError):
     """The device's agent does not answer; try again or elsewhere."""
 
-    status = grpc.StatusCode.UNAVAILABLE
     is_retryable = True
 
 
@@ -144,21 +142,15 @@ class DeviceClosed(DeviceError):
 class NotProgrammable(DeviceError):
     """The device has no fabric."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
-
 
 class ProgrammingFailed(DeviceError):
     """The fabric did not come up with a bitstream."""
-
-    status = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class BuildError(FleetError):
     """A program did not compile or link. `kind` is BUILD_FAILED or BUILD_TIMEOUT."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
-
-    def __init__(self, message: str, kind: str = "BUILD_FAILED") -> None:
+    def __init__(self, message: str, kind: ErrorKind = ErrorKind.BUILD_FAILED) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -166,15 +158,11 @@ class BuildError(FleetError):
 class ImportFailed(FleetError):
     """A model file that cannot be read or imported."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
-
 
 class MeasurementError(FleetError):
-    """A candidate failed on its device. `kind` is a name of fleet.v1.ErrorKind without its prefix."""
+    """A candidate failed on its device. `kind` says how."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
-
-    def __init__(self, message: str, kind: str = "RUN_FAILED") -> None:
+    def __init__(self, message: str, kind: ErrorKind = ErrorKind.RUN_FAILED) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -182,19 +170,14 @@ class MeasurementError(FleetError):
 class LibraryError(FleetError):
     """A library file that cannot be used."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
-
 
 class DiskFull(FleetError):
     """No space left where something has to be written."""
-
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class TrackerUnavailable(FleetError):
     """No tracker answers."""
 
-    status = grpc.StatusCode.UNAVAILABLE
     is_retryable = True
 
 

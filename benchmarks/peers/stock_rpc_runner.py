@@ -34,7 +34,7 @@ def main(host: str, port: int, key: str) -> None:
         print(json.dumps(_run(runner, json.loads(line))), flush=True)
 
 
-def _run(runner: ms.runner.RPCRunner, request: dict[str, Any]) -> dict[str, Any]:
+def _run(runner: ms.runner.RPCRunner, request: dict[str, list[Any]]) -> dict[str, object]:
     args = [ms.arg_info.TensorInfo(dtype, ShapeTuple(shape)) for shape, dtype, _ in request["args"]]
     inputs = [ms.runner.RunnerInput(artifact["path"], "cpu", args) for artifact in request["artifacts"]]
     started = time.perf_counter()

@@ -12,12 +12,12 @@ import argparse
 import json
 import time
 from concurrent.futures import Future
-from typing import Any
 
 import tvm
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.testing.local_rpc import LocalRPC
+from tvm.support.popen_pool import PopenPoolExecutor
 
 _KEY = "tune-matmul"
 
@@ -25,17 +25,17 @@ _KEY = "tune-matmul"
 class StampedPool:
     """The runner's pool of workers, with a note of when the first candidate had its time. Changes nothing else."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: PopenPoolExecutor) -> None:
         self.first_trial_at: float | None = None
         self._pool = pool
 
-    def submit(self, *task: Any) -> Future[Any]:
+    def submit(self, *task: object) -> Future[object]:
         """Pass a task on."""
-        future: Future[Any] = self._pool.submit(*task)
+        future: Future[object] = self._pool.submit(*task)
         future.add_done_callback(self._stamp)
         return future
 
-    def _stamp(self, future: Future[Any]) -> None:
+    def _stamp(self, future: Future[object]) -> None:
         if self.first_trial_at is None and future.exception() is None:
             self.first_trial_at = time.time()
 
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, required=True)
     parser.add_argument("--target", type=json.loads, required=True)
     parser.add_argument("--work-dir", required=True)
+    parser.add_argument("--build-timeout-sec", type=float, default=30.0, help="TVM's own default is 30")
     options = parser.parse_args()
     with LocalRPC(tracker_key=_KEY) as servers:
         runner = ms.runner.RPCRunner(
@@ -61,7 +62,7 @@ def main() -> None:
             target=tvm.target.Target(options.target),
             work_dir=options.work_dir,
             max_trials_global=options.trials,
-            builder=ms.builder.LocalBuilder(),
+            builder=ms.builder.LocalBuilder(timeout_sec=options.build_timeout_sec),
             runner=runner,
         )
     print(json.dumps({"first_trial_at": pool.first_trial_at}), flush=True)

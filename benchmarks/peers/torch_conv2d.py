@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -41,17 +40,17 @@ def main(path: str) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def _operator(layer: dict[str, int], device: str) -> Callable[[], Any]:
+def _operator(layer: dict[str, int], device: str) -> Callable[[], torch.Tensor]:
     data = torch.randn(1, layer["channels"], layer["size"], layer["size"], device=device)
     filters = torch.randn(layer["filters"], layer["channels"], layer["kernel"], layer["kernel"], device=device)
 
-    def run() -> Any:
+    def run() -> torch.Tensor:
         return torch.nn.functional.conv2d(data, filters, stride=layer["stride"], padding=layer["padding"])
 
     return run
 
 
-def _times(operators: list[Callable[[], Any]], is_gpu: bool, repeats: int, *, tf32: bool) -> list[float]:
+def _times(operators: list[Callable[[], torch.Tensor]], is_gpu: bool, repeats: int, *, tf32: bool) -> list[float]:
     torch.backends.cudnn.allow_tf32 = tf32
     time_once = _time_on_gpu if is_gpu else _time_on_cpu
     found = []
@@ -64,14 +63,14 @@ def _times(operators: list[Callable[[], Any]], is_gpu: bool, repeats: int, *, tf
     return found
 
 
-def _time_on_cpu(operator: Callable[[], Any], number: int) -> float:
+def _time_on_cpu(operator: Callable[[], torch.Tensor], number: int) -> float:
     started = time.perf_counter()
     for _ in range(number):
         operator()
     return (time.perf_counter() - started) / number
 
 
-def _time_on_gpu(operator: Callable[[], Any], number: int) -> float:
+def _time_on_gpu(operator: Callable[[], torch.Tensor], number: int) -> float:
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fleet
-from cross.build import build
-from cross.fabric import Tile, matmul_i8, schedule_matmul, tiles_for
-from fleet.artifacts import Artifact
-from fleet.measuring import TensorSpec
+from cross.build.library import build
+from cross.fabric.tiles import Tile, matmul_i8, schedule_matmul, tiles_for
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import TensorSpec
 
 REGISTERS = Path(__file__).with_name("registers.yaml")
 

@@ -12,7 +12,7 @@ import typer
 import fleet.aio
 from fleet.cli import options
 from fleet.cli.holding import run_holding
-from fleet.v1 import lease_pb2
+from fleet.domain.leases import PendingRequest
 
 app = typer.Typer(add_completion=False)
 
@@ -36,7 +36,7 @@ def acquire(
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
-    """Wait for a device, run a command while holding it, give it back when the command ends.
+    """Wait for a device, run a command while holding it, and give it back when the command ends.
 
     The command finds FLEET_LEASE, FLEET_DEVICE, FLEET_DEVICE_ADDRESS, FLEET_TRACKER and FLEET_TOKEN_FILE in its
     environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
@@ -48,7 +48,7 @@ def acquire(
     tell = options.waiting_printer(selector)
     has_waited = False
 
-    def on_queued(request: lease_pb2.PendingRequest) -> None:
+    def on_queued(request: PendingRequest) -> None:
         nonlocal has_waited
         has_waited = True
         tell(request)

@@ -14,7 +14,7 @@ from fleet.cli.deploy import deploy
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 _DISCOVERY_SEC = 1.5
-"""Trackers answer within some tenths of a second where multicast works at all."""
+"""Where multicast works at all, trackers answer within a few tenths of a second."""
 
 
 @app.callback()
@@ -38,7 +38,7 @@ def serve(
         typer.Option(metavar="NAME", help="Without --config: serve what this driver finds. May be repeated."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = 0,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
     ] = None,
@@ -46,29 +46,29 @@ def serve(
         bool, typer.Option("--allow-network", help="Listen beyond this machine. There is no encryption yet.")
     ] = False,
 ) -> None:
-    """Serve this machine's devices until Ctrl-C. It waits for a tracker that is not there yet, for ever.
+    """Serve this machine's devices until Ctrl-C. If the tracker is not there yet, wait for it, for ever.
 
     Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
     there is none.
 
     Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
     """
-    from device_agents.__main__ import main
+    from device_agents.run import AgentOptions, run_agent
 
     address = options.tracker_address(ctx, tracker)
     if address is None and config is None:
         address = _discovered()
-    given = {
-        "--tracker": address,
-        "--config": config,
-        "--host": host,
-        "--port": port,
-        "--state-dir": state_dir,
-        "--log-level": (options.settings(ctx).log_level or "info").upper(),
-    }
-    argv = [word for name in driver or [] for word in ("--driver", name)]
-    argv += [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
-    raise typer.Exit(main([*argv, "--allow-network"] if allow_network else argv))
+    agent_options = AgentOptions(
+        tracker=address,
+        config_path=config,
+        drivers=tuple(driver or ()),
+        state_dir=state_dir,
+        host=host,
+        port=port,
+        is_network_allowed=allow_network,
+        log_level=(options.settings(ctx).log_level or "info").upper(),
+    )
+    raise typer.Exit(run_agent(agent_options))
 
 
 def _discovered() -> str | None:

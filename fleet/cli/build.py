@@ -1,4 +1,4 @@
-"""`fleet build`: one workload, with the best schedule that the library has for it, as a library for a board."""
+"""`fleet build`: builds one workload as a shared library for a board, with the best schedule on record."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cross.gpu_code import check_tools
-from cross.toolchains import find_linker
-from fleet.artifacts import Artifact
+from cross.build.gpu_code import check_tools
+from cross.build.toolchains import find_linker
+from fleet.artifacts.artifact import Artifact
+from fleet.base.config import did_you_mean
 from fleet.cli import options
 from fleet.cli.targeting import target_of
 from fleet.cli.tune import parse_shape
-from fleet.config import nearest
+from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
+
+if TYPE_CHECKING:
+    from fleet.workloads.workload import Workload
 
 _NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _SHOWN_OPERATORS = 12
@@ -27,7 +31,7 @@ _SHOWN_OPERATORS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOrder:
-    """What is asked for."""
+    """What to build, for what, and where to put it."""
 
     workload: str
     target_json: str
@@ -40,13 +44,13 @@ class BuildOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """What came of it."""
+class BuiltArtifact:
+    """What was built."""
 
     artifact: Artifact
     workload: str
     schedule: str
-    """Where the schedule is from: "library", "default", "none"."""
+    """Where the schedule came from: "library", "default", "none"."""
 
 
 def build(
@@ -65,16 +69,18 @@ def build(
         Path | None, typer.Option("--output", "-o", metavar="FILE.so", help="Default: <workload>.so here.")
     ] = None,
     linker: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Link with this, instead of the one that is found.")
+        str | None, typer.Option(metavar="COMMAND", help="Link with this instead of the linker found.")
     ] = None,
     library: Annotated[
-        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="Where schedules are looked for.")
+        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for schedules in.")
     ] = None,
     device_model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Take the schedule that was best there, whatever its exact target."),
+        typer.Option(
+            metavar="MODEL", help="Take the best schedule measured on this device model, whatever its exact target."
+        ),
     ] = None,
-    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look into the library.")] = False,
+    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
     shape: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SHAPE", help="Shape of a model's input: data=1,3,224,224.")
     ] = None,
@@ -82,7 +88,7 @@ def build(
 ) -> None:
     """Build one workload for a target, with the best schedule that the library has for it.
 
-    What is known of the artifact (target, arguments, linker, TVM version) goes beside it, to FILE.so.json, where
+    What is known about the artifact (target, arguments, linker, TVM version) goes to FILE.so.json beside it, where
     fleet run and fleet time find it. No device is needed.
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
@@ -109,11 +115,11 @@ def build(
         _say(built)
 
 
-def run_build(order: BuildOrder) -> Built:
-    """Build what is asked for, and put it with its facts where it is wanted.
+def run_build(order: BuildOrder) -> BuiltArtifact:
+    """Build a workload and put it, with its facts beside it, where the order says.
 
     Raises:
-        ConfigError: no such workload, or nothing to build for the target with.
+        ConfigError: no such workload, or no tools to build for the target.
         BuildError: it does not compile or link, or cannot be written.
     """
     folder = order.output.absolute().parent
@@ -132,8 +138,8 @@ def run_build(order: BuildOrder) -> Built:
     return replace(built, artifact=artifact)
 
 
-def built_data(built: Built) -> dict[str, Any]:
-    """Return it as JSON data."""
+def built_data(built: BuiltArtifact) -> dict[str, object]:
+    """Return what was built as JSON data."""
     facts = {key: value for key, value in asdict(built.artifact).items() if key != "path"}
     facts["module_kind"] = built.artifact.module_kind.value
     size_bytes = built.artifact.path.stat().st_size
@@ -146,13 +152,13 @@ def built_data(built: Built) -> dict[str, Any]:
     }
 
 
-def _built(order: BuildOrder, out_dir: Path) -> Built:
+def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     if order.workload.endswith(".onnx"):
         return _built_model(order, out_dir)
-    from cross.build import build as build_module
-    from cross.intrinsics import load_intrinsics
-    from fleet.optimizer.traces import replay
+    from cross.build.library import build as build_module
+    from cross.targets.intrinsics import load_intrinsics
     from fleet.workloads.default_schedule import default_schedule, needs_schedule
+    from fleet.workloads.traces import replay
     from fleet.workloads.workload import module_of
 
     load_intrinsics(order.target_json)
@@ -164,10 +170,10 @@ def _built(order: BuildOrder, out_dir: Path) -> Built:
     elif needs_schedule(order.target_json):
         mod, schedule = default_schedule(mod, order.target_json), "default"
     artifact = build_module(mod, order.target_json, out_dir, args=workload.args, linker=order.linker)
-    return Built(artifact=artifact, workload=workload.name, schedule=schedule)
+    return BuiltArtifact(artifact=artifact, workload=workload.name, schedule=schedule)
 
 
-def _built_model(order: BuildOrder, out_dir: Path) -> Built:
+def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     from fleet.workloads.default_schedule import needs_schedule
     from fleet.workloads.extract import compile_model, extract, load_model
 
@@ -178,10 +184,10 @@ def _built_model(order: BuildOrder, out_dir: Path) -> Built:
     traces = {item.shash: trace for item in workloads if (trace := _best_trace(order, item.shash)) is not None}
     artifact = compile_model(model, order.target_json, traces, out_dir)
     schedule = "library" if traces else "default" if needs_schedule(order.target_json) else "none"
-    return Built(artifact=artifact, workload=model.title, schedule=schedule)
+    return BuiltArtifact(artifact=artifact, workload=model.title, schedule=schedule)
 
 
-def _find_workload(order: BuildOrder) -> Any:
+def _find_workload(order: BuildOrder) -> Workload:
     path, colon, pattern = order.workload.rpartition(":")
     if colon and path.endswith(".onnx"):
         return _operator(Path(path), pattern, order)
@@ -197,7 +203,7 @@ def _find_workload(order: BuildOrder) -> Any:
     return matmul(int(named["size"]), named["dtype"] or "float32")
 
 
-def _operator(path: Path, pattern: str, order: BuildOrder) -> Any:
+def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
     from fleet.workloads.extract import extract, load_model
 
     found = {item.name: item for item in extract(load_model(path, shapes=order.shapes), order.target_json)}
@@ -205,21 +211,21 @@ def _operator(path: Path, pattern: str, order: BuildOrder) -> Any:
 
 
 def choose_operator(names: list[str], pattern: str, model: str) -> str:
-    """Return the one name that a shell pattern fits.
+    """Return the one name that matches a shell pattern.
 
     Raises:
-        ConfigError: it fits none, or several.
+        ConfigError: none matches, or several do.
     """
     fitting = fnmatch.filter(names, pattern)
     if not fitting:
-        raise ConfigError(f"{model} has no operator {pattern!r}{nearest(pattern, names)}")
+        raise ConfigError(f"{model} has no operator {pattern!r}{did_you_mean(pattern, names)}")
     if len(fitting) > 1:
         shown = ", ".join(fitting[:_SHOWN_OPERATORS]) + (", ..." if len(fitting) > _SHOWN_OPERATORS else "")
         raise ConfigError(f"{pattern!r} is {len(fitting)} operators of {model}: {shown}; name one")
     return fitting[0]
 
 
-def _module(path: Path) -> Any:
+def _module(path: Path) -> Workload:
     import tvm
 
     from fleet.workloads.workload import workload_of
@@ -229,29 +235,27 @@ def _module(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:
-        raise InvalidRequest(f"{path} is no module as tvm.ir.save_json writes it") from error
+        raise InvalidRequest(f"{path} is not a module as tvm.ir.save_json writes it") from error
     try:
         return workload_of(mod, name=path.stem)
     except Exception as error:
-        raise InvalidRequest(f"{path} is no TIR module with one function: {str(error).strip()[-200:]}") from error
+        raise InvalidRequest(f"{path} is not a TIR module with one function: {str(error).strip()[-200:]}") from error
 
 
 def _best_trace(order: BuildOrder, shash: str) -> str | None:
-    """Return the fastest schedule known for the target, one whose output was checked before one that was not."""
+    """Return the fastest schedule known for the target. Those whose output was checked come first."""
     from fleet.library import Library
 
-    target_json = None if order.device_model else order.target_json
+    within = ScopeFilter(target_json=None if order.device_model else order.target_json, device_model=order.device_model)
     with Library.open(order.library) as library:
         for is_checked in (True, False):
-            found = library.best(
-                shash, target_json=target_json, device_model=order.device_model, checked_only=is_checked
-            )
+            found = library.best(shash, within, checked_only=is_checked)
             if found:
                 return found[0].trace_json
     return None
 
 
-def _say(built: Built) -> None:
+def _say(built: BuiltArtifact) -> None:
     words = {
         "library": "the best schedule of the library",
         "default": "the default schedule, since the library has none for it",

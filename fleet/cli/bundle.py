@@ -17,32 +17,33 @@ def bundle(
         str, typer.Option(help="Board, as `fleet targets` lists them, or machine: aarch64, armv7l, x86_64.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The archive.")] = Path("agent.tar.xz"),
-    python: Annotated[str, typer.Option(help="Python of the board: 3.11 is that of Debian 12.")] = "3.11",
-    libc: Annotated[str | None, typer.Option(help="Oldest glibc to run with. Default: the board's.")] = None,
+    python: Annotated[str, typer.Option(help="The board's Python; Debian 12 has 3.11.")] = "3.11",
+    libc: Annotated[str | None, typer.Option(help="Oldest glibc to support. Default: the board's.")] = None,
     with_: Annotated[
-        list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Add a package, as numpy. May be repeated.")
+        list[str] | None,
+        typer.Option("--with", metavar="PACKAGE", help="Add a package, such as numpy. May be repeated."),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
     """Pack our code, TVM's runtime and the packages that an agent imports for a board: unpack there, and start.
 
-    Packages come as wheels from where pip gets them here, in the versions of this environment. No compiler, no numpy.
+    Packages are wheels from wherever pip gets them here, in the versions of this environment. No compiler, no numpy.
 
     Example: fleet agent bundle --board rpi4-64 -o agent.tar.xz; then on the board: tar xf agent.tar.xz and
     ./fleet-agent/run --tracker 10.0.0.5:9290 --allow-network
     """
-    from cross.bundle import make_bundle, save, wish_for
+    from cross.bundle.archive import make_bundle, save, spec_for
 
     if not output.parent.is_dir():
         raise ConfigError(f"{output}: the folder {output.parent} does not exist; make it first")
     console = options.stderr()
-    wish = wish_for(board, python=python, libc=libc, extra=tuple(with_ or ()))
-    made = make_bundle(wish, lambda text: console.print(f"{text} ..."))
+    spec = spec_for(board, python=python, libc=libc, extra=tuple(with_ or ()))
+    made = make_bundle(spec, lambda text: console.print(f"{text} ..."))
     save(made, output)
     if options.wants_json(ctx, json):
         options.print_json({"path": str(output), "size_bytes": made.size_bytes, "digest": made.digest})
         return
     console.print(
-        f"{output}: {made.size_bytes / 1e6:.1f} MB for {wish.title}, {made.platform.machine}, Python {python}"
+        f"{output}: {made.size_bytes / 1e6:.1f} MB for {spec.title}, {made.userland.machine}, Python {python}"
     )
     console.print(f"on the board: tar xf {output.name} && ./fleet-agent/run --tracker HOST:PORT --allow-network")

@@ -13,64 +13,62 @@ from fleet.cli import options
 from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
-    from cross.bundle_deploy import Deployed, Seen
+    from cross.bundle.deploy import Deployed, Seen
 
 _SHOWN_SEC = 30.0
-"""How long the tracker may take to show a device whose agent listens."""
+"""How long the tracker may take to show a device once its agent is listening."""
 
 
 def deploy(
     ctx: typer.Context,
     host: Annotated[
-        str, typer.Argument(metavar="USER@BOARD", help="As ssh takes it; keys and names come from its configuration.")
+        str, typer.Argument(metavar="USER@BOARD", help="As ssh takes it; keys and names come from ssh's configuration.")
     ],
     tracker: options.TrackerOption = None,
-    board: Annotated[
-        str | None, typer.Option(help="Board, as `fleet targets` lists them. Default: what it is.")
-    ] = None,
+    board: Annotated[str | None, typer.Option(help="Board, as `fleet targets` lists them. Default: found out.")] = None,
     directory: Annotated[str, typer.Option("--dir", help="Where it lives, below the home directory.")] = "fleet-agent",
     config: Annotated[
         Path | None, typer.Option(help="An agent.yaml to bring along. Default: what is found there.")
     ] = None,
     systemd: Annotated[
         bool | None,
-        typer.Option("--systemd/--no-systemd", help="As a service of the user. Default: where there are any."),
+        typer.Option("--systemd/--no-systemd", help="Run it as a user service. Default: if systemd is there."),
     ] = None,
     allow_network: Annotated[
         bool, typer.Option("--allow-network", help="Let other machines reach it. There is no encryption yet.")
     ] = False,
-    ssh: Annotated[str, typer.Option(help="The command to log in with, as 'ssh -p 2222'.")] = "ssh",
+    ssh: Annotated[str, typer.Option(help="The command to log in with, such as 'ssh -p 2222'.")] = "ssh",
 ) -> None:
     """Bring an agent to a board over ssh: make its bundle, copy it, start it, wait until its devices are in the fleet.
 
-    Run it again to update: what is the same already is left as it is. Keys only: nobody is asked for a password.
+    Run it again to update; what has not changed is left alone. Only keys work: nobody is asked for a password.
 
     Example: fleet agent deploy pi@pi4.local --tracker 10.0.0.5:9290 --allow-network
     """
-    from cross.bundle import make_bundle
-    from cross.bundle_deploy import Place, Start, copy, look, options_text, settled, start, wish_of
+    from cross.bundle.archive import make_bundle
+    from cross.bundle.deploy import Destination, Start, copy, fitting_spec, look, options_text, settled, start
 
     console = options.stderr()
-    place = Place(host=host, directory=directory.removeprefix("~/"), ssh=tuple(shlex.split(ssh)))
+    there = Destination(host=host, directory=directory.removeprefix("~/"), ssh=tuple(shlex.split(ssh)))
     address = options.tracker_address(ctx, tracker)
-    seen = look(place)
+    seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
-    place = settled(place, seen, how)
-    wish = wish_of(place, seen, board)
+    there = settled(there, seen, how)
+    spec = fitting_spec(there, seen, board)
     console.print(
-        f"{host}: {seen.model or seen.machine}, glibc {seen.libc}, Python {seen.python}; bundle for {wish.title}"
+        f"{host}: {seen.model or seen.machine}, glibc {seen.libc}, Python {seen.python}; bundle for {spec.title}"
     )
-    bundle = make_bundle(wish, lambda text: console.print(f"{text} ..."))
+    bundle = make_bundle(spec, lambda text: console.print(f"{text} ..."))
     is_same = seen.digest == bundle.digest
     if is_same:
         console.print(f"the same bundle lies there ({bundle.digest[:19]}); nothing to copy")
     else:
         console.print(f"copying {bundle.size_bytes / 1e6:.1f} MB ...")
-        copy(place, seen, bundle)
+        copy(there, seen, bundle)
     if is_same and seen.is_running and seen.options == options_text(how) and config is None:
         console.print("the agent runs already, with these options")
         return
-    deployed = start(place, seen, how)
+    deployed = start(there, seen, how)
     for note in deployed.done:
         console.print(note)
     console.print(f"the agent listens on {deployed.address}")
@@ -86,7 +84,7 @@ def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_n
     Raises:
         ConfigError: they would make an agent that nobody reaches, or that reaches no tracker.
     """
-    from fleet.tracker.discovery import is_loopback
+    from fleet.base.network import host_of, is_loopback
 
     is_this_machine = is_loopback(seen.address) if seen.address else False
     if not allow_network and not is_this_machine:
@@ -94,7 +92,7 @@ def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_n
             "clients have to reach the board, and the data path is not encrypted yet; "
             "add --allow-network if the network is yours alone"
         )
-    if tracker and is_loopback(tracker.rpartition(":")[0]) and not is_this_machine:
+    if tracker and is_loopback(host_of(tracker)) and not is_this_machine:
         raise ConfigError(f"--tracker {tracker} would be the board itself there; name an address that it reaches")
     words = ["--tracker", tracker] if tracker else []
     words += ["--allow-network"] if allow_network else []
@@ -102,7 +100,7 @@ def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_n
 
 
 def _wait_shown(deployed: Deployed, tracker: str | None) -> None:
-    """Wait until the tracker shows the devices; without a tracker's name only the agent knows where it is."""
+    """Wait until the tracker shows the devices. Without a tracker address only the agent knows where its tracker is."""
     if tracker is None:
         return
     import fleet
@@ -112,7 +110,7 @@ def _wait_shown(deployed: Deployed, tracker: str | None) -> None:
     ends_at_sec = time.monotonic() + _SHOWN_SEC
     with fleet.connect(tracker) as client:
         while missing:
-            # By its port: what the tracker shows at first may be the agent that ran there before.
+            # Compare ports: at first the tracker may still show the agent that ran there before.
             shown = [device for device in client.snapshot().devices if device.address.rpartition(":")[2] == port]
             missing -= {device.name for device in shown}
             if missing and time.monotonic() > ends_at_sec:

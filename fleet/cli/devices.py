@@ -10,16 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
-from fleet import wire
 from fleet.cli import options
 from fleet.dashboard import words
 from fleet.dashboard.chart import render_history
 from fleet.dashboard.view import device_state
+from fleet.domain.devices import DeviceStatus, Telemetry
+from fleet.domain.snapshot import Snapshot
 from fleet.errors import NotFound
-from fleet.v1 import device_pb2, fleet_service_pb2
+from fleet.wire.json_shape import device_json, telemetry_json
 
 _WIDE = 100
-"""Below this width [columns] the less needed columns are left out."""
+"""Below this width [columns], less important columns are left out."""
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -40,7 +41,7 @@ def devices(
         return
     snapshot = _snapshot(options.tracker_address(ctx, tracker), connect_timeout)
     if options.wants_json(ctx, json_output):
-        options.print_json([options.message_dict(device) for device in snapshot.devices])
+        options.print_json(list(map(device_json, snapshot.devices)))
         return
     console = Console(highlight=False)
     if not snapshot.devices:
@@ -69,16 +70,16 @@ def show(
         known = ", ".join(words.short_name(device.name) for device in snapshot.devices) or "none"
         raise NotFound(f"there is no {wanted}; known are: {known}")
     if options.wants_json(ctx, json_output or outer_json):
-        options.print_json({**options.message_dict(device), "history": list(map(options.message_dict, history))})
+        options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
-    console, now_sec = Console(highlight=False), wire.timestamp_sec(snapshot.taken_at)
+    console, now_sec = Console(highlight=False), snapshot.taken_at_sec
     console.print(_details(device, now_sec))
     console.print()
     console.print(render_history(history, now_sec, width=console.width))
 
 
-def _snapshot(address: str | None, connect_timeout_sec: float) -> fleet_service_pb2.Snapshot:
-    async def work() -> fleet_service_pb2.Snapshot:
+def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:
+    async def work() -> Snapshot:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
             return await client.snapshot()
 
@@ -87,8 +88,8 @@ def _snapshot(address: str | None, connect_timeout_sec: float) -> fleet_service_
 
 def _with_history(
     address: str | None, device_name: str, connect_timeout_sec: float
-) -> tuple[fleet_service_pb2.Snapshot, list[device_pb2.Telemetry]]:
-    async def work() -> tuple[fleet_service_pb2.Snapshot, list[device_pb2.Telemetry]]:
+) -> tuple[Snapshot, list[Telemetry]]:
+    async def work() -> tuple[Snapshot, list[Telemetry]]:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:
             snapshot = await client.snapshot()
             is_known = any(device.name == device_name for device in snapshot.devices)
@@ -97,7 +98,7 @@ def _with_history(
     return options.run(work())
 
 
-def _table(snapshot: fleet_service_pb2.Snapshot, *, is_wide: bool) -> Table:
+def _table(snapshot: Snapshot, *, is_wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("device", "kind", "state", "arch", "model", "cores", "memory"):
         table.add_column(column, overflow="fold", no_wrap=column in ("device", "state"))
@@ -118,7 +119,7 @@ def _table(snapshot: fleet_service_pb2.Snapshot, *, is_wide: bool) -> Table:
     return table
 
 
-def _details(device: device_pb2.Device, now_sec: float) -> Table:
+def _details(device: DeviceStatus, now_sec: float) -> Table:
     inventory, telemetry = device.inventory, device.telemetry
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
@@ -126,11 +127,11 @@ def _details(device: device_pb2.Device, now_sec: float) -> Table:
     rows = {
         "name": device.name,
         "state": device_state(device).plain + (f": {device.reason}" if device.reason else ""),
-        "holder": f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at, now_sec)})"
+        "holder": f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at_sec, now_sec)})"
         if device.lease_name
         else "-",
         "address": device.address,
-        "attached": f"{words.age(device.attached_at, now_sec)} ago",
+        "attached": f"{words.age(device.attached_at_sec, now_sec)} ago",
         "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
         "model": inventory.device_model or "-",
         "target": inventory.target_json or "-",
@@ -149,16 +150,16 @@ def _details(device: device_pb2.Device, now_sec: float) -> Table:
     return table
 
 
-def _readings(telemetry: device_pb2.Telemetry) -> dict[str, str]:
-    """Return what it tells of this moment."""
+def _readings(telemetry: Telemetry) -> dict[str, str]:
+    """Return the current readings."""
     known = {
-        "temperature": f"{telemetry.temp_c:.0f} °C" if telemetry.HasField("temp_c") else "",
-        "clock": f"{telemetry.freq_hz / 1e9:.2f} GHz" if telemetry.HasField("freq_hz") else "",
-        "governor": telemetry.governor,
-        "power": f"{telemetry.power_w:.1f} W" if telemetry.HasField("power_w") else "",
-        "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.HasField("battery_percent") else "",
+        "temperature": f"{telemetry.temp_c:.0f} °C" if telemetry.temp_c is not None else "",
+        "clock": f"{telemetry.freq_hz / 1e9:.2f} GHz" if telemetry.freq_hz is not None else "",
+        "governor": telemetry.governor or "",
+        "power": f"{telemetry.power_w:.1f} W" if telemetry.power_w is not None else "",
+        "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.battery_percent is not None else "",
         "throttled": ", ".join(telemetry.throttle_reasons),
         "foreign processes": str(telemetry.foreign_processes) if telemetry.foreign_processes else "",
-        "reference kernel": words.latency(telemetry.reference_sec * 1e6) if telemetry.HasField("reference_sec") else "",
+        "reference kernel": words.latency(telemetry.reference_sec * 1e6) if telemetry.reference_sec is not None else "",
     }
     return {key: text for key, text in known.items() if text}

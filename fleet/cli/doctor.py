@@ -1,4 +1,4 @@
-"""`fleet doctor`: what of this machine works, and what to do about the rest."""
+"""`fleet doctor`: what works on this machine, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.findings import Finding, State
 from fleet.cli import options
-from fleet.cli.checks import Finding, State, run_checks
+from fleet.cli.checks import run_checks
 
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red"}
 
@@ -24,7 +25,7 @@ def doctor(
 ) -> None:
     """Check this machine: versions, libraries, linkers, devices, ports, disk. Exit code 1 when there is a problem.
 
-    A warning is something that part of the fleet can do without; a problem stops tuning on this machine.
+    Part of the fleet works in spite of a warning; a problem stops tuning on this machine.
 
     Example: fleet doctor --json | jq '.[] | select(.state != "ok")'
     """

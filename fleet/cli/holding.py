@@ -1,8 +1,8 @@
 """Run a command for as long as a lease lives, and never longer.
 
 The command shares our terminal and process group, so a Ctrl-C reaches it by itself; other signals to us are passed on.
-If we are killed the kernel kills it, since nobody would renew its lease. If the lease is lost, it and all its children
-are ended.
+If we are killed, the kernel kills the command too, since nobody would renew its lease. If the lease is lost, the
+command and all its children are ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
+from fleet.base.scratch import scratch_dir
 from fleet.client import held
-from fleet.client.children import bound_to_me
 from fleet.client.device import Device
-from fleet.scratch import scratch_dir
+from fleet.local.children import bound_to_me
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER_SEC = 5.0
@@ -80,7 +80,7 @@ async def end_tree(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.terminate()
     deadline_sec = asyncio.get_running_loop().time() + _KILL_AFTER_SEC
-    # The direct child is reaped by the event loop, the others are only to be seen from outside.
+    # The event loop reaps the direct child; the others can only be watched from outside.
     while any(map(_is_alive, family)) and asyncio.get_running_loop().time() < deadline_sec:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_SEC)
     for member in family:
@@ -124,9 +124,9 @@ def _is_foreground() -> bool:
 
 
 def _write_token(path: Path, device: Device) -> None:
-    """Replace the token's file at once, readable by nobody else."""
+    """Replace the token's file atomically, readable by nobody else."""
     fresh = path.with_name("token.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(device.token.SerializeToString())
+        file.write(device.token)
     fresh.replace(path)

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
-from fleet import wire
 from fleet.cli import options
 from fleet.dashboard import words
-from fleet.v1 import fleet_service_pb2
+from fleet.domain.snapshot import Snapshot
+from fleet.wire.json_shape import lease_json
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -33,14 +33,14 @@ def leases(
     if ctx.invoked_subcommand is not None:
         return
 
-    async def work() -> fleet_service_pb2.Snapshot:
+    async def work() -> Snapshot:
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
             return await client.snapshot()
 
     snapshot = options.run(work())
     if options.wants_json(ctx, json_output):
-        options.print_json([options.message_dict(lease) for lease in snapshot.leases])
+        options.print_json(list(map(lease_json, snapshot.leases)))
         return
     Console(highlight=False).print(_table(snapshot) if snapshot.leases else "no leases")
 
@@ -70,8 +70,8 @@ def revoke(
     options.run(work())
 
 
-def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
-    now_sec = wire.timestamp_sec(snapshot.taken_at)
+def _table(snapshot: Snapshot) -> Table:
+    now_sec = snapshot.taken_at_sec
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("lease", "device", "holder", "held", "renew within", "ends", "purpose"):
         table.add_column(column, overflow="fold")
@@ -80,9 +80,9 @@ def _table(snapshot: fleet_service_pb2.Snapshot) -> Table:
             words.short_name(lease.name),
             words.short_name(lease.device_name),
             Text(lease.holder),
-            words.age(lease.granted_at, now_sec),
-            words.duration(wire.timestamp_sec(lease.expires_at) - now_sec),
-            f"in {words.duration(wire.timestamp_sec(lease.ends_at) - now_sec)}",
+            words.age(lease.granted_at_sec, now_sec),
+            words.duration(lease.expires_at_sec - now_sec),
+            f"in {words.duration(lease.ends_at_sec - now_sec)}",
             Text(lease.purpose),
         )
     return table

@@ -1,37 +1,36 @@
-"""`fleet library best|jobs|export|import`: what all tuning runs left behind."""
+"""`fleet library best|jobs|export|import`: what past tuning runs found."""
 
 from __future__ import annotations
 
-import importlib.metadata
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from cross.boards import load_boards
+from cross.targets.boards import load_boards
 from fleet.cli import options
-from fleet.errors import LibraryError
-from fleet.library import Job, JobSummary, Library, Record, Workload
+from fleet.cli.library_view import BestRow, best_data, job_data, print_best, print_jobs, print_summary, summary_data
+from fleet.cli.tables import WideOption, make_console
+from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.domain.tvm_versions import tvm_version as installed_tvm
+from fleet.errors import LibraryError, NotFound
+from fleet.library import Library, Record, StoredWorkload
 from fleet.library.exchange import export_json, import_json
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-_WIDE = 110
-"""Columns of a terminal from which on lists have room for all that is known; --json always has it."""
-_NAMED = 3
-"""Workloads named in a note; a long list says no more."""
+_ALL, _UNKNOWN = "all", "unknown"
+"""Values of --tvm-version: every version, and records that do not name theirs."""
 
 
 @app.callback()
 def library_group() -> None:
     """Look into the records of all tuning runs.
 
-    Example: fleet library best 'fused_conv2d*'
+    Example: fleet library best 'conv2d 3x3*'
     """
 
 
@@ -47,7 +46,7 @@ LibraryOption = Annotated[
 
 
 def _target_of_board(text: str | None) -> str | None:
-    """Return a board's target for its name; all else as it is, since imported records have targets of any form."""
+    """Return the target of a named board; anything else as it is, since imported records have targets of any form."""
     boards = load_boards()
     return boards[text].target_json if text is not None and text in boards else text
 
@@ -57,42 +56,54 @@ TargetOption = Annotated[
     typer.Option(
         "--target",
         metavar="TARGET",
-        help="Records of this TVM target (JSON), or of this board ('fleet targets'), only.",
+        help="Only records of this TVM target (JSON), or of this board ('fleet targets').",
         callback=_target_of_board,
     ),
 ]
 DeviceModelOption = Annotated[
-    str | None, typer.Option("--device-model", metavar="MODEL", help="Records of this device model only.")
+    str | None, typer.Option("--device-model", metavar="MODEL", help="Only records of this device model.")
+]
+PatternArgument = Annotated[
+    str, typer.Argument(help="Shell pattern of workload names, as shown or as in TVM, or a workload's hash.")
+]
+VersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tvm-version",
+        metavar="VERSION",
+        help="Only records made with this TVM, or 'all'. Default: the installed one, if any.",
+    ),
 ]
 
 
 @app.command()
 def best(
     ctx: typer.Context,
-    pattern: Annotated[str, typer.Argument(help="Shell pattern of workload names, or a workload's hash.")] = "*",
+    pattern: PatternArgument = "*",
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
+    tvm_version: VersionOption = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="K", help="Candidates per workload and device.")] = 1,
     library: LibraryOption = None,
+    wide: WideOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Show the fastest candidates of each workload, per target and device model.
+    """Show the fastest candidates of each workload, for each device model, target and TVM version.
 
-    Example: fleet library best 'fused_conv2d*' --top 3
+    Example: fleet library best 'conv2d 3x3*' --top 3
     """
+    within = ScopeFilter(target_json=target, device_model=device_model)
     with _existing(library) as opened:
-        rows = [
-            (workload, record, _untuned_sec(opened, record))
-            for workload in opened.find_workloads(pattern)
-            for record in _best_per_device(opened, workload, target, device_model, top)
-        ]
+        workloads = opened.find_workloads(pattern)
+        scopes = _of_version(opened.scopes([workload.shash for workload in workloads], within), tvm_version)
+        rows = [row for scope in scopes for workload in workloads for row in _best_rows(opened, workload, scope, top)]
     if options.wants_json(ctx, json_output):
-        options.print_json([_best_data(workload, record, untuned) for workload, record, untuned in rows])
+        options.print_json([best_data(row) for row in rows])
         return
     if not rows:
         options.stderr().print(f"No records of workloads {pattern!r} in {opened.url}.")
         return
-    _print_best(rows)
+    print_best(rows, make_console(is_wide=wide))
 
 
 @app.command()
@@ -101,6 +112,7 @@ def jobs(
     name: Annotated[str | None, typer.Argument(help="Show this job with its workloads.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
     library: LibraryOption = None,
+    wide: WideOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
     """List tuning runs, or show what one did.
@@ -111,47 +123,53 @@ def jobs(
     with _existing(library) as opened:
         if name is not None:
             summary = opened.job(name if name.startswith("jobs/") else f"jobs/{name}")
-            options.print_json(_summary_data(summary)) if as_json else _print_summary(summary)
+            options.print_json(summary_data(summary)) if as_json else print_summary(summary, make_console(is_wide=wide))
             return
         found = opened.jobs(limit)
     if as_json:
-        options.print_json([_job_data(job) for job in found])
+        options.print_json([job_data(job) for job in found])
     elif found:
-        _print_jobs(found)
+        print_jobs(found, make_console(is_wide=wide))
     else:
         options.stderr().print(f"No jobs in {opened.url}.")
 
 
 @app.command("export")
 def export_(
-    directory: Annotated[Path, typer.Argument(help="Where the two files go; made if missing.")],
-    pattern: Annotated[str, typer.Argument(help="Shell pattern of workload names, or a workload's hash.")] = "*",
+    directory: Annotated[Path, typer.Argument(help="The directory to write to; made if missing.")],
+    pattern: PatternArgument = "*",
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
+    tvm_version: VersionOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of an earlier export.")] = False,
     library: LibraryOption = None,
 ) -> None:
     """Write records as MetaSchedule's database_workload.json and database_tuning_record.json.
 
-    MetaSchedule looks records up by program only: give --target and --device-model if the library has several.
+    Each candidate has one line, with the time that counts in 'fleet library best'. MetaSchedule looks records up by
+    program only: give --target and --device-model if the library has several.
 
     Example: fleet library export tuned/ --device-model 'Cortex-A72 x4'
     """
+    within = ScopeFilter(target_json=target, device_model=device_model)
     with _existing(library) as opened:
-        done = export_json(
-            opened, directory, pattern=pattern, target_json=target, device_model=device_model, overwrite=overwrite
-        )
+        scopes = opened.scopes([workload.shash for workload in opened.find_workloads(pattern)], within)
+        versions = {scope.tvm_version for scope in _of_version(scopes, tvm_version)}
+        if len(versions) == 1:
+            within = replace(within, tvm_version=versions.pop())
+        done = export_json(opened, directory, pattern=pattern, within=within, overwrite=overwrite)
     options.stderr().print(f"Exported {done.records} records of {done.workloads} workloads to {directory}.")
 
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(help="Where MetaSchedule's two files are.")],
+    directory: Annotated[Path, typer.Argument(help="The directory with MetaSchedule's two files.")],
     device_model: Annotated[
-        str, typer.Option("--device-model", metavar="MODEL", help="What was measured on; the files do not say.")
+        str,
+        typer.Option("--device-model", metavar="MODEL", help="What the times were measured on; the files do not say."),
     ],
     tvm_version: Annotated[
-        str | None, typer.Option("--tvm-version", help="What it was built with. Default: the installed TVM.")
+        str | None, typer.Option("--tvm-version", help="What the programs were built with. Default: the installed TVM.")
     ] = None,
     target: Annotated[str, typer.Option("--target", metavar="JSON", help="For records that name no target.")] = "",
     library: LibraryOption = None,
@@ -160,198 +178,49 @@ def import_(
 
     Example: fleet library import work_dir/ --device-model 'Cortex-A72 x4'
     """
+    version = installed_tvm() if tvm_version is None else tvm_version
+    if version is None:
+        raise LibraryError("TVM is not installed here; name what the records were built with, --tvm-version")
+    scope = RecordScope(target_json=target, device_model=device_model, tvm_version=version)
     with Library.open(library) as opened:
-        done = import_json(
-            opened,
-            directory,
-            device_model=device_model,
-            tvm_version=_installed_tvm() if tvm_version is None else tvm_version,
-            target_json=target,
-        )
+        done = import_json(opened, directory, scope)
     known = f", {done.known_records} of them known" if done.known_records else ""
     options.stderr().print(f"Imported {done.records} records of {done.workloads} workloads{known}.")
 
 
-def _best_per_device(
-    library: Library, workload: Workload, target: str | None, device_model: str | None, top: int
-) -> list[Record]:
-    """The fastest of each target and device model, since times of different hardware do not compare."""
-    places = library.places(workload.shash, target_json=target, device_model=device_model)
-    return [
-        record for target_json, model in places for record in _best_there(library, workload, target_json, model, top)
-    ]
+def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[RecordScope]:
+    """Return the scopes of one TVM version; of all where none was asked for and TVM is not installed.
 
-
-def _best_there(library: Library, workload: Workload, target_json: str, device_model: str, k: int) -> list[Record]:
-    """A fast candidate may be wrong: only where none was checked, as after an import, do unchecked ones count."""
-    found: list[Record] = []
-    for checked_only in (True, False):
-        found = found or library.best(
-            workload.shash, target_json=target_json, device_model=device_model, k=k, checked_only=checked_only
+    Raises:
+        NotFound: there are records, but none with that TVM.
+    """
+    version = asked or installed_tvm() or _ALL
+    found = [scope for scope in scopes if version in (_ALL, scope.tvm_version or _UNKNOWN)]
+    if scopes and not found:
+        known = sorted({scope.tvm_version or _UNKNOWN for scope in scopes})
+        raise NotFound(
+            f"no records were made with TVM {version}; there are some of {', '.join(known)}: --tvm-version {known[-1]}"
         )
     return found
 
 
-def _untuned_sec(library: Library, record: Record) -> float | None:
-    untuned = library.baseline(record.workload, target_json=record.target_json, device_model=record.device_model)
-    return untuned.median_sec if untuned else None
-
-
-def _best_data(workload: Workload, record: Record, untuned_sec: float | None) -> dict[str, Any]:
-    return {
-        "workload": workload.name,
-        "shash": workload.shash,
-        "target": record.target_json,
-        "device_model": record.device_model,
-        "tvm_version": record.tvm_version,
-        "best_us": record.median_sec * 1e6,
-        "untuned_us": None if untuned_sec is None else untuned_sec * 1e6,
-        "gflops": workload.flop / record.median_sec / 1e9 if record.median_sec else None,
-        "run_secs": list(record.run_secs),
-        "checked": record.checked,
-        "record": record.id,
-        "job": record.job_name,
-        "measured_at": record.created_at.isoformat(),
-        "trace": record.trace_json,
-        "disturbances": _disturbances(record),
-    }
-
-
-def _print_best(rows: list[tuple[Workload, Record, float | None]]) -> None:
-    console = Console(highlight=False)
-    is_wide = console.width >= _WIDE
-    more = ("untuned [us]", "measured") if is_wide else ()
-    table = _table("workload", "device model", "best [us]", "speed-up", "GFLOP/s", "output", *more)
-    for workload, record, untuned_sec in rows:
-        table.add_row(
-            Text(workload.name),
-            Text(record.device_model),
-            _us(record.median_sec),
-            "" if untuned_sec is None or not record.median_sec else f"{untuned_sec / record.median_sec:.1f}x",
-            f"{workload.flop / record.median_sec / 1e9:.1f}" if workload.flop and record.median_sec else "",
-            "checked" if record.checked else "",
-            *((_us(untuned_sec), _time(record.created_at)) if is_wide else ()),
-        )
-    console.print(table)
-    disturbed = [workload.name for workload, record, _ in rows if _disturbances(record)]
-    if disturbed:
-        names = ", ".join(disturbed[:_NAMED]) + (", ..." if len(disturbed) > _NAMED else "")
-        note = f"measured while something disturbed the device, see --json: {names}"
-        console.print(Text(note, style="yellow"))
-
-
-def _disturbances(record: Record) -> list[str]:
-    found = record.provenance.get("disturbances", ())
-    return list(map(str, found)) if isinstance(found, list) else []
-
-
-def _job_data(job: Job) -> dict[str, Any]:
-    return {
-        "name": job.name,
-        "title": job.title,
-        "state": job.state.value,
-        "message": job.message,
-        "trials_done": job.trials_done,
-        "trials_failed": job.trials_failed,
-        "trials_total": job.trials_total,
-        "holder": job.holder,
-        "host": job.host,
-        "model_digest": job.model_digest,
-        "tuner": job.tuner,
-        "conditions": dict(job.conditions),
-        "started_at": job.started_at.isoformat(),
-        "ended_at": job.ended_at.isoformat() if job.ended_at else None,
-    }
-
-
-def _print_jobs(found: list[Job]) -> None:
-    console = Console(highlight=False)
-    is_wide = console.width >= _WIDE
-    table = _table("job", "model", "state", "trials", "failed", *(("holder", "started") if is_wide else ()), "lasted")
-    for job in found:
-        total = f"/{job.trials_total}" if job.trials_total else ""
-        lasted = str((job.ended_at or job.touched_at) - job.started_at).split(".")[0]
-        table.add_row(
-            job.name,
-            Text(job.title),
-            job.state.value,
-            f"{job.trials_done}{total}",
-            str(job.trials_failed),
-            *((Text(job.holder), _time(job.started_at)) if is_wide else ()),
-            lasted,
-        )
-    console.print(table)
-
-
-def _summary_data(summary: JobSummary) -> dict[str, Any]:
-    workloads = [
-        {
-            "name": entry.workload.name,
-            "shash": entry.workload.shash,
-            "weight": entry.weight,
-            "trials": entry.trials,
-            "untuned_us": None if entry.untuned_sec is None else entry.untuned_sec * 1e6,
-            "best_us": None if entry.best_sec is None else entry.best_sec * 1e6,
-            "errors": {kind.value: count for kind, count in entry.errors.items()},
-        }
-        for entry in summary.workloads
+def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, top: int) -> list[BestRow]:
+    untuned = library.baseline(workload.shash, scope)
+    untuned_sec = untuned.median_sec if untuned else None
+    return [
+        BestRow(workload=workload, record=record, scope=scope, untuned_sec=untuned_sec)
+        for record in _best(library, workload, scope, top)
     ]
-    names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")
-    runs = [{name: getattr(run, name) for name in names} for run in summary.model_runs]
-    return {**_job_data(summary.job), "workloads": workloads, "model_runs": runs}
 
 
-def _print_summary(summary: JobSummary) -> None:
-    console = Console(highlight=False)
-    job = summary.job
-    why = f": {job.message}" if job.message else ""
-    console.print(f"{job.name}  {job.title}  {job.state.value}{why}, {job.trials_done} trials", markup=False)
-    table = _table("workload", "weight", "trials", "best [us]", "untuned [us]", "speed-up", "errors")
-    for entry in summary.workloads:
-        gain = entry.untuned_sec / entry.best_sec if entry.untuned_sec and entry.best_sec else None
-        table.add_row(
-            Text(entry.workload.name),
-            f"{entry.weight:g}",
-            str(entry.trials),
-            _us(entry.best_sec),
-            _us(entry.untuned_sec),
-            f"{gain:.1f}x" if gain else "",
-            ", ".join(f"{count} {kind.value}" for kind, count in entry.errors.items()),
-        )
-    console.print(table)
-    for run in summary.model_runs:
-        parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
-        console.print("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    right = {"weight", "trials", "failed", "best [us]", "untuned [us]", "speed-up", "GFLOP/s", "lasted"}
-    for column in columns:
-        # What is copied from the table, names of jobs, and what is compared in it, numbers, stays in one piece.
-        is_whole = column in right or column == "job"
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(Text(column), justify=justify, no_wrap=is_whole, overflow="fold")
-    return table
-
-
-def _us(sec: float | None) -> str:
-    return "" if sec is None else f"{sec * 1e6:.1f}"
-
-
-def _time(at: datetime) -> str:
-    return at.astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-def _installed_tvm() -> str:
-    try:
-        return importlib.metadata.version("apache-tvm")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise LibraryError("TVM is not installed here; name what the records were built with, --tvm-version") from error
+def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int) -> list[Record]:
+    """Return the fastest. A fast one may be wrong, so unchecked ones count only where none was checked."""
+    checked = library.best(workload.shash, scope, k=k, checked_only=True)
+    return checked or library.best(workload.shash, scope, k=k)
 
 
 def _existing(url_or_path: str | None) -> Library:
-    """Open a library to read in it; a file that is not there is a slip of the fingers, not a library to make."""
+    """Open a library for reading; a file that is not there is a typing error, not a library to make."""
     if url_or_path is not None and "://" not in url_or_path and not Path(url_or_path).expanduser().exists():
         raise LibraryError(f"there is no library {url_or_path}; name the one that a tune wrote with --library")
     return Library.open(url_or_path)

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fleet import logs
+from fleet.base import logs
+from fleet.base.version import package_version
 from fleet.cli.options import Settings
 from fleet.errors import FleetError
 
@@ -32,11 +33,11 @@ _COMMANDS = {
     "acquire": "Run a command while holding a device.",
     "library": "Look into the records of all tuning runs.",
     "targets": "List the boards that can be built for, or show one.",
-    "doctor": "Say what of this machine works, and what to do about the rest.",
+    "doctor": "Say what works on this machine, and what to do about the rest.",
     "tracker": "Serve a tracker.",
     "agent": "Serve this machine's devices, or bring an agent to a board.",
 }
-"""Name and short help. Each lives in the module of its name."""
+"""Names and short help texts. Each command lives in the module of its name."""
 
 
 class LazyGroup(TyperGroup):
@@ -60,7 +61,7 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
         except BrokenPipeError:
-            # The reader of our output left, as `head` does. Python would complain once more when it flushes at exit.
+            # Whoever read our output has left, as `head` does. Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 
@@ -76,9 +77,7 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        import importlib.metadata
-
-        print(f"tvm-fleet {importlib.metadata.version('tvm-fleet')}")
+        print(f"tvm-fleet {package_version()}")
         raise typer.Exit
 
 

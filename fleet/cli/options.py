@@ -7,14 +7,12 @@ import json
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
-from google.protobuf import json_format
-from google.protobuf.message import Message
 from rich.console import Console
 
-from fleet.v1 import lease_pb2
+from fleet.domain.leases import PendingRequest
 
 T = TypeVar("T")
 
@@ -31,7 +29,7 @@ PreferOption = Annotated[
     str,
     typer.Option(
         metavar="SELECTOR",
-        help="Of the free devices that will do, rather one that matches this: 'bitstream=sha256:...'. Never waits.",
+        help="Among free devices that will do, take one that matches this: 'bitstream=sha256:...'. Never waits.",
     ),
 ]
 
@@ -66,24 +64,17 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-def message_dict(message: Message) -> dict[str, Any]:
-    """Return a message as JSON data with the names of the protos, defaults included."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-
-
 def stderr() -> Console:
-    """Where messages for people go; data goes to stdout."""
+    """Return the console for messages to people; data goes to stdout."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def waiting_printer(what: str) -> Callable[[lease_pb2.PendingRequest], None]:
-    """Return what tells on stderr, whenever it changes, that a request for a device waits, and why."""
+def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
+    """Return a callback that says on stderr where in the queue a request waits, and why, whenever that changes."""
     console = stderr()
     shown = ""
 
-    def on_queued(request: lease_pb2.PendingRequest) -> None:
+    def on_queued(request: PendingRequest) -> None:
         nonlocal shown
         place = "next in the queue" if request.position == 0 else f"{request.position} before us"
         text = f"waiting for {what}: {place}; {request.reason or 'no reason given'}"
@@ -103,6 +94,6 @@ def cancel_on(*numbers: signal.Signals) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[object, object, T]) -> T:
     """Run a command's asynchronous work. Ctrl-C cancels it, waits for its clean-up and raises KeyboardInterrupt."""
     return asyncio.run(work)

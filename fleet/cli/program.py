@@ -1,16 +1,16 @@
-"""`fleet program BITSTREAM --on SELECTOR`: what a board's fabric computes from now on."""
+"""`fleet program BITSTREAM --on SELECTOR`: loads a bitstream into a board's fabric."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import fleet.aio
-from fleet.artifacts import digest_of
+from fleet.artifacts.artifact import digest_of
 from fleet.cli import options, stepping
 from fleet.cli.holding import run_holding
 from fleet.client.device import Device
@@ -30,7 +30,7 @@ def program(
     registers: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="YAML that describes what artifacts can call of it; see docs/boards/fabric.md."
+            metavar="FILE", help="YAML that describes what artifacts can call of it; see docs/how-to/boards/fabric.md."
         ),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="It reconfigures only a part of the fabric.")] = False,
@@ -83,8 +83,7 @@ def program(
 
 def _show(device: Device, digest: str, *, was_loaded: bool, is_json: bool) -> None:
     if is_json:
-        found: dict[str, Any] = {"device": device.name, "bitstream": digest, "was_loaded": was_loaded}
-        options.print_json(found)
+        options.print_json({"device": device.name, "bitstream": digest, "was_loaded": was_loaded})
         return
     done = "programmed with" if was_loaded else "holds already"
     print(f"{device.name} {done} {digest}", flush=True)

@@ -1,23 +1,25 @@
-"""`fleet run ARTIFACT --on SELECTOR`: what a function of an artifact computes on a device."""
+"""`fleet run ARTIFACT --on SELECTOR`: runs a function of an artifact once and shows what it computes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
 from fleet.client.arrays import numpy_dtype
+from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ConfigError, InvalidRequest
-from fleet.measuring import ModuleKind, TensorSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fleet.client.arrays import Array
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -37,10 +39,10 @@ def run(
         list[Path] | None, typer.Option("--input", metavar="FILE.npy", help="Inputs in order; may be repeated.")
     ] = None,
     random: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Random numbers for the inputs that have no file.")
+        int | None, typer.Option(metavar="SEED", help="Use random numbers for inputs without a file.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Where outputs go, as out0, out1, ...")
+        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs here, as out0, out1, ...")
     ] = None,
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
@@ -50,7 +52,7 @@ def run(
 ) -> None:
     """Run a function of an artifact once on a device.
 
-    Inputs come from .npy files or are random; outputs are summed up, and written to a file that numpy reads. Without
+    Inputs come from .npy files or are random. Outputs are summarized, and written to a file that numpy reads. Without
     --tracker, a tracker and an agent are started for this machine and stopped at the end.
 
     Example: fleet run matmul.so --on name=pi4-03 --input a.npy --input b.npy --output c.npz
@@ -63,8 +65,8 @@ def run(
         raise ConfigError(f"--output {output}: there is no directory {output.resolve().parent}; make it first")
     arrays = [_read_array(path) for path in inputs or ()]
     sent = fill(wanted, arrays, random, is_vm=loaded.module_kind is ModuleKind.RELAX_VM)
-    wish = stepping.Wish(
-        selector=on,
+    holding = stepping.leased_device(
+        on,
         tracker=options.tracker_address(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
@@ -73,7 +75,7 @@ def run(
     )
 
     async def work() -> tuple[str, list[Array]]:
-        async with stepping.leased_device(wish) as device:
+        async with holding as device:
             return stepping.describe(device), await device.call(loaded, sent, timeout_sec=timeout)
 
     where, outputs = options.run(work())
@@ -87,17 +89,17 @@ def run(
 
 def fill(
     wanted: Sequence[stepping.ArgumentValue], arrays: Sequence[Array], seed: int | None, *, is_vm: bool
-) -> list[Any]:
-    """Return the arguments to send: arrays where inputs are wanted, random ones where no more are given.
+) -> list[object]:
+    """Return the arguments to send: the given arrays for inputs in order, random ones for the rest.
 
     Raises:
-        InvalidRequest: an array of another type than wanted, too many, or too few and no seed.
+        InvalidRequest: an array has the wrong type, there are too many, or too few without a seed.
     """
     import numpy as np
 
     rng = np.random.default_rng(seed)
     remaining = list(arrays)
-    sent: list[Any] = []
+    sent: list[object] = []
     for number, value in enumerate(wanted):
         if not isinstance(value, TensorSpec):
             sent.append(value)
@@ -118,7 +120,7 @@ def fill(
     return sent
 
 
-def random_array(rng: Any, spec: TensorSpec) -> Array:
+def random_array(rng: np.random.Generator, spec: TensorSpec) -> Array:
     """Return numbers that do not overflow in sums: floats in [-1, 1), small integers, any bool."""
     import numpy as np
 
@@ -129,8 +131,8 @@ def random_array(rng: Any, spec: TensorSpec) -> Array:
     return np.asarray(rng.uniform(-1.0, 1.0, spec.shape)).astype(dtype)
 
 
-def result(artifact: Artifact, where: str, outputs: Sequence[Array], file: Path | None) -> dict[str, Any]:
-    """Return what came out, JSON-ready. Equal digests: equal bits."""
+def result(artifact: Artifact, where: str, outputs: Sequence[Array], file: Path | None) -> dict[str, object]:
+    """Return the outputs, JSON-ready. Equal digests mean equal bits."""
     return {
         "artifact": artifact.digest,
         "function": artifact.function,
@@ -141,7 +143,7 @@ def result(artifact: Artifact, where: str, outputs: Sequence[Array], file: Path 
 
 
 def table(artifact: Artifact, where: str, outputs: Sequence[Array]) -> Table:
-    """Return what came out, for people."""
+    """Return the outputs as a table for people."""
     shown = Table(title=f"{artifact.function} on {where}", title_justify="left")
     for column in ("output", "type", "min", "mean", "max", "first values"):
         shown.add_column(column, overflow="fold")
@@ -153,7 +155,7 @@ def table(artifact: Artifact, where: str, outputs: Sequence[Array]) -> Table:
     return shown
 
 
-def _summary(array: Array) -> dict[str, Any]:
+def _summary(array: Array) -> dict[str, object]:
     values = array.astype("float64") if array.size else None
     return {
         "dtype": array.dtype.name,
@@ -173,7 +175,7 @@ def _read_array(path: Path) -> Array:
     except OSError as error:
         raise ConfigError(f"cannot read the input {path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise ConfigError(f"the input {path} is no .npy file of numbers: {error}") from error
+        raise ConfigError(f"the input {path} is not a .npy file of numbers: {error}") from error
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"the input {path} holds several arrays; save each as a .npy file of its own")
     return array

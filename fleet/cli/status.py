@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 
 import fleet.aio
-from fleet import wire
 from fleet.cli import options
 from fleet.dashboard.app import show
 from fleet.dashboard.view import render
+from fleet.wire.json_shape import snapshot_json
 
 
 def status(
@@ -24,7 +24,7 @@ def status(
 ) -> None:
     """Show devices, the queue and running jobs, live until Ctrl-C.
 
-    With --json or -o json it prints the fleet once as data. Where stdout is no terminal it prints once, too.
+    With --json or -o json it prints the fleet once as data. If stdout is not a terminal it prints once, too.
 
     Example: fleet status --once --tracker 10.0.0.5:9290
     """
@@ -36,11 +36,10 @@ def status(
     async def work() -> None:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
             if as_json:
-                options.print_json(options.message_dict(await client.snapshot()))
+                options.print_json(snapshot_json(await client.snapshot()))
             elif is_once:
                 snapshot = await client.snapshot()
-                now_sec = wire.timestamp_sec(snapshot.taken_at)
-                console.print(render(snapshot, now_sec, address=client.address, width=console.width))
+                console.print(render(snapshot, snapshot.taken_at_sec, address=client.address, width=console.width))
             else:
                 await show(client, console, interval)
 

@@ -1,4 +1,4 @@
-"""What `fleet time` and `fleet run` share: the artifact with its arguments, and a device to use it on."""
+"""What `fleet time` and `fleet run` share: the artifact, its arguments, and a device to use it on."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import fleet.aio
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.cli import options
 from fleet.client import held
 from fleet.client.device import Device
-from fleet.client.local import LocalFleet, agent_args_for
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import ConfigError, InvalidRequest
-from fleet.measuring import TensorSpec
+from fleet.local.fleet import LocalFleet, drivers_for
 
 ArtifactArgument = Annotated[Path, typer.Argument(help="The artifact: a shared library that TVM built.")]
 OnOption = Annotated[
     str | None,
     typer.Option(
         metavar="SELECTOR",
-        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: what `fleet acquire` holds, else 'cpu'.",
+        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one `fleet acquire` holds, else 'cpu'.",
     ),
 ]
 FleetOption = Annotated[
     str | None,
     typer.Option(
-        "--tracker", metavar="HOST:PORT", help="A running fleet. Default: one for this machine alone, for this run."
+        "--tracker", metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."
     ),
 ]
 FunctionOption = Annotated[
@@ -43,7 +43,7 @@ ArgsOption = Annotated[
     typer.Option(
         metavar="ARG",
         help="Its arguments in order: 'float32[256,256]', 'float32[256,256]:out' for an output, or a number; may be "
-        "repeated, or several in one, apart by spaces. Default: those that the artifact's side file tells.",
+        "repeated, or several separated by spaces. Default: those in the artifact's side file.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -52,7 +52,7 @@ TimeoutOption = Annotated[
 WaitOption = Annotated[
     float | None,
     typer.Option(
-        metavar="SEC", help="Give up when no device comes free. Default: wait for ever; 15 s without a running fleet."
+        metavar="SEC", help="Give up if no device becomes free. Default: wait forever; 15 s without a running fleet."
     ),
 ]
 
@@ -61,25 +61,13 @@ _LOCAL_WAIT_SEC = 15.0
 _TENSOR = re.compile(r"(?P<dtype>[a-z][a-z0-9_]*)\[(?P<shape>[\d,\s]*)\](?P<out>:out)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """Which device, and from whom."""
-
-    selector: str | None
-    tracker: str | None
-    connect_timeout_sec: float
-    wait_timeout_sec: float | None
-    purpose: str
-    prefer: str = ""
-
-
 def parse_arguments(texts: list[str]) -> list[ArgumentValue]:
     """Read arguments as people write them.
 
     Raises:
         ConfigError: one is neither a tensor type nor a number.
     """
-    # A shape may have spaces after its commas: they are taken out before the rest is split at spaces.
+    # A shape may have spaces after its commas: remove those before splitting at spaces.
     words = [word for text in texts for word in re.sub(r",\s+", ",", text).split()]
     return [_parse_argument(word) for word in words]
 
@@ -102,30 +90,35 @@ def read_artifact(path: Path, function: str | None) -> Artifact:
 
 
 @contextlib.asynccontextmanager
-async def leased_device(wish: Wish) -> AsyncGenerator[Device, None]:
-    """Hold a device: of the fleet that is named, else of one for this machine alone."""
-    if wish.selector is None and held.LEASE in os.environ:
+async def leased_device(
+    selector: str | None,
+    *,
+    tracker: str | None,
+    connect_timeout_sec: float,
+    wait_timeout_sec: float | None,
+    purpose: str,
+    prefer: str,
+) -> AsyncGenerator[Device, None]:
+    """Hold a device of the named fleet, or else of a fleet for this machine alone."""
+    if selector is None and held.LEASE in os.environ:
         async with held.held_device() as device:
             yield device
         return
-    selector, wait_timeout_sec = wish.selector or "cpu", wish.wait_timeout_sec
+    selector, address = selector or "cpu", tracker
     async with contextlib.AsyncExitStack() as stack:
-        address = wish.tracker
         if address is None:
-            # Nobody else holds a device of this fleet: one that is not free soon is faulted, and the error says how.
+            # Nobody else uses this fleet: a device that is not free soon is faulted, and the error says how.
             wait_timeout_sec = wait_timeout_sec or _LOCAL_WAIT_SEC
             options.stderr().print("starting a tracker and an agent for this machine", style="dim")
-            local = LocalFleet(agent_args=agent_args_for(selector))
+            local = LocalFleet(agent_drivers=drivers_for(selector))
             address = (await stack.enter_async_context(local)).address
-        client = await stack.enter_async_context(
-            fleet.aio.connect(address, connect_timeout_sec=wish.connect_timeout_sec)
-        )
+        client = await stack.enter_async_context(fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec))
         yield await stack.enter_async_context(
             client.acquire(
                 selector,
                 wait_timeout_sec=wait_timeout_sec,
-                purpose=wish.purpose,
-                prefer=wish.prefer,
+                purpose=purpose,
+                prefer=prefer,
                 on_queued=options.waiting_printer(selector),
             )
         )
@@ -144,14 +137,14 @@ def _parse_argument(word: str) -> ArgumentValue:
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(word)
-    raise ConfigError(f"--args {word!r}: write a tensor like 'float32[256,256]' (':out' behind outputs), or a number")
+    raise ConfigError(f"--args {word!r}: write a tensor like 'float32[256,256]' (':out' after outputs), or a number")
 
 
 def check_known(artifact: Artifact) -> None:
-    """Refuse an artifact whose arguments nobody told.
+    """Refuse an artifact whose arguments are not known.
 
     Raises:
-        InvalidRequest: neither its side file nor --args says them.
+        InvalidRequest: neither its side file nor --args names them.
     """
     if not artifact.args:
         raise InvalidRequest(

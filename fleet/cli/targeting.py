@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from cross.targets import resolve_target
-from device_agents.host import read_host
+from cross.targets.target import resolve_target
+from device_agents.machine.host import read_host
 
 
 def target_of(text: str) -> str:
     """Return the target, as JSON, that a user named.
 
-    `host` is the very target that the driver `cpu` tells of this machine: what was tuned here is found by it.
+    `host` is the very target that the driver `cpu` reports for this machine, so it finds what was tuned here.
 
     Raises:
-        ConfigError: no such board, or no target that can work.
+        ConfigError: there is no such board, or the target cannot work.
     """
     if text.strip() != "host":
         return resolve_target(text)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cross.boards import Board, find_board, load_boards
+from cross.targets.boards import Board, find_board, load_boards
 from fleet.cli import options
 
 
@@ -35,7 +35,7 @@ def targets(
         Console(highlight=False).print(_table(boards))
 
 
-def board_data(board: Board) -> dict[str, Any]:
+def board_data(board: Board) -> dict[str, object]:
     """Return all of a board as JSON data, its TVM target spelled out."""
     return {
         "name": board.name,
@@ -47,7 +47,7 @@ def board_data(board: Board) -> dict[str, Any]:
 
 
 def short_target(board: Board) -> str:
-    """Return what tells a target from others, in a few words: "opencl adreno", "llvm cortex-a72"."""
+    """Return a target in a few words: "opencl adreno", "llvm cortex-a72"."""
     target = board.target
     which = target.get("arch") or target.get("mcpu") or target.get("device") or ""
     return f"{target['kind']} {which}".strip()
@@ -72,7 +72,7 @@ def _one(board: Board) -> Table:
         "cores": str(board.cores or ""),
         "memory": f"{board.memory_mb} MB" if board.memory_mb else "",
         "target": board.target_json,
-        "recognised by": ", ".join(f"{key} {value}" for key, value in data["recognise"].items() if value),
+        "recognised by": ", ".join(f"{key} {value}" for key, value in asdict(board.recognise).items() if value),
         "sources": "\n".join(board.sources),
     }
     for key, value in rows.items():

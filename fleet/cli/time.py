@@ -1,19 +1,23 @@
-"""`fleet time ARTIFACT --on SELECTOR`: how long a function of an artifact takes on a device."""
+"""`fleet time ARTIFACT --on SELECTOR`: times a function of an artifact on a device."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
+from fleet.cli.tables import duration
 from fleet.client.device import Device
-from fleet.measuring import Measurement, spread
+from fleet.domain.measuring import Evaluator, Measurement, disturbances_in, spread
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_DEFAULTS = Evaluator()
 
 
 @app.command()
@@ -28,9 +32,11 @@ def time(
     repeat: Annotated[int, typer.Option(min=1, help="Repeats.")] = 5,
     min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")] = 50,
     max_repeat: Annotated[
-        int, typer.Option(min=0, help="Go on repeating up to this often until the spread is small; 0: do not.")
+        int, typer.Option(min=0, help="Keep repeating, at most this often, until the spread is small; 0: do not.")
     ] = 0,
-    spread_target: Annotated[float, typer.Option(min=0.0, help="A spread small enough for --max-repeat.")] = 0.03,
+    spread_target: Annotated[
+        float, typer.Option(min=0.0, help="The spread that is small enough for --max-repeat.")
+    ] = _DEFAULTS.spread_target,
     cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats, in milliseconds.")] = 0,
     cool_below_c: Annotated[
         float,
@@ -42,7 +48,7 @@ def time(
         int, typer.Option(min=0, help="Write through this many bytes between runs, so that caches are cold; 0: do not.")
     ] = 0,
     flush_cpu_cache: Annotated[
-        bool, typer.Option("--flush-cpu-cache", help="Flush the arguments but the first from the CPU's cache.")
+        bool, typer.Option("--flush-cpu-cache", help="Flush all arguments but the first from the CPU's cache.")
     ] = False,
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
@@ -72,8 +78,8 @@ def time(
         "cache_flush_bytes": flush_l2_bytes,
         "flush_cpu_cache": flush_cpu_cache,
     }
-    wish = stepping.Wish(
-        selector=on,
+    holding = stepping.leased_device(
+        on,
         tracker=options.tracker_address(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
@@ -81,27 +87,25 @@ def time(
         prefer=prefer,
     )
 
-    async def work() -> dict[str, Any]:
-        async with stepping.leased_device(wish) as device:
-            measurement = await device.load(loaded).time(None, given, timeout_sec=timeout, **evaluator)
-            return result(loaded, given, device, measurement)
+    async def work() -> tuple[Device, Measurement]:
+        async with holding as device:
+            return device, await device.load(loaded).time(None, given, timeout_sec=timeout, **evaluator)
 
-    found = options.run(work())
+    device, measurement = options.run(work())
+    arguments = [str(arg) for arg in given or loaded.args]
     if options.wants_json(ctx, json_output):
-        options.print_json(found)
+        options.print_json(result(loaded, arguments, device, measurement))
     else:
-        Console().print(table(found))
+        Console().print(table(loaded, arguments, device, measurement))
 
 
-def result(
-    artifact: Artifact, given: list[stepping.ArgumentValue] | None, device: Device, measurement: Measurement
-) -> dict[str, Any]:
-    """Return what was found, JSON-ready."""
+def result(artifact: Artifact, arguments: list[str], device: Device, measurement: Measurement) -> dict[str, object]:
+    """Return the timing, JSON-ready."""
     clocks = measurement.clocks
     return {
         "artifact": artifact.digest,
         "function": artifact.function,
-        "args": [str(arg) for arg in given or artifact.args],
+        "args": arguments,
         "device": device.name,
         "device_model": device.inventory.device_model,
         "is_simulated": device.inventory.is_simulated,
@@ -117,48 +121,39 @@ def result(
     }
 
 
-def table(found: dict[str, Any]) -> Table:
-    """Return what was found, for people."""
-    shown = Table(title=f"{found['function']}({', '.join(found['args'])})", title_justify="left", show_header=False)
+def table(artifact: Artifact, arguments: list[str], device: Device, measurement: Measurement) -> Table:
+    """Return the timing as a table for people."""
+    shown = Table(title=f"{artifact.function}({', '.join(arguments)})", title_justify="left", show_header=False)
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
-    for name, text in _rows(found):
+    for name, text in _rows(device, measurement):
         shown.add_row(name, text)
     return shown
 
 
-def duration_text(sec: float) -> str:
-    """Return a time with the unit that suits it: "161 us"."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if sec * scale >= 1:
-            return f"{sec * scale:.4g} {unit}"
-    return f"{sec * 1e9:.4g} ns"
-
-
-def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    provenance, clocks = found["provenance"], found["clocks"]
-    before, after = provenance.get("before", {}), provenance.get("after", {})
-    simulated = ", simulated" if found["is_simulated"] else ""
+def _rows(device: Device, measurement: Measurement) -> list[tuple[str, str]]:
+    run_secs, clocks, provenance = measurement.run_secs, measurement.clocks, measurement.provenance
+    simulated = ", simulated" if device.inventory.is_simulated else ""
     rows = [
-        ("device", f"{found['device']} ({found['device_model']}{simulated})"),
-        ("median", f"{duration_text(found['median_sec'])} of {len(found['run_secs'])} repeats"),
-        ("min, max", f"{duration_text(found['min_sec'])}, {duration_text(found['max_sec'])}"),
-        ("spread", f"{found['spread']:.1%}"),
-        ("timed by", found["time_source"]),
-        ("waited", duration_text(clocks["wait_sec"])),
-        ("loaded in", duration_text(clocks["load_sec"])),
-        ("ran for", duration_text(clocks["run_sec"])),
-        ("temperature", _change(before, after, "temp_c", 1.0, "degC")),
-        ("clock", _change(before, after, "freq_hz", 1e-9, "GHz")),
-        ("power", _change(before, after, "power_w", 1.0, "W")),
+        ("device", f"{device.name} ({device.inventory.device_model}{simulated})"),
+        ("median", f"{duration(measurement.median_sec)} of {len(run_secs)} repeats"),
+        ("cycles", ", ".join(map(str, measurement.run_cycles))),
+        ("min, max", f"{duration(min(run_secs))}, {duration(max(run_secs))}"),
+        ("spread", f"{spread(run_secs):.1%}"),
+        ("timed by", measurement.time_source),
+        ("waited", duration(clocks.wait_sec)),
+        ("loaded in", duration(clocks.load_sec)),
+        ("ran for", duration(clocks.run_sec)),
+        ("temperature", _change(provenance, "temp_c", 1.0, "degC")),
+        ("clock", _change(provenance, "freq_hz", 1e-9, "GHz")),
+        ("power", _change(provenance, "power_w", 1.0, "W")),
         ("caches flushed", str(provenance.get("flushed", ""))),
-        ("disturbed by", "; ".join(provenance.get("disturbances", ()))),
+        ("disturbed by", "; ".join(found.text for found in disturbances_in(provenance))),
     ]
-    if found["run_cycles"]:
-        rows.insert(2, ("cycles", ", ".join(map(str, found["run_cycles"]))))
     return [(name, text) for name, text in rows if text]
 
 
-def _change(before: dict[str, Any], after: dict[str, Any], key: str, scale: float, unit: str) -> str:
-    values = [f"{readings[key] * scale:.3g}" for readings in (before, after) if key in readings]
+def _change(provenance: Mapping[str, object], key: str, scale: float, unit: str) -> str:
+    readings = [found for when in ("before", "after") if isinstance(found := provenance.get(when), Mapping)]
+    values = [f"{found[key] * scale:.3g}" for found in readings if key in found]
     return f"{' -> '.join(values)} {unit}" if values else ""

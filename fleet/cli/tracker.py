@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.config import TRACKER_PORT
 from fleet.cli import options
-from fleet.config import TRACKER_PORT
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -24,11 +24,11 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = TRACKER_PORT,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where leases, queue and the signing key are kept over restarts.")
+        Path | None, typer.Option(help="Where leases, the queue and the signing key survive restarts.")
     ] = None,
     allow_network: Annotated[
         bool,
-        typer.Option("--allow-network", help="Listen beyond this machine. Whoever reaches the port takes devices."),
+        typer.Option("--allow-network", help="Listen beyond this machine. Whoever reaches the port can take devices."),
     ] = False,
     no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Do not announce it by zeroconf.")] = False,
 ) -> None:
@@ -36,14 +36,14 @@ def serve(
 
     Example: fleet tracker serve --state-dir /var/lib/tvm-fleet
     """
-    from fleet.tracker.__main__ import main
+    from fleet.tracker.run import TrackerOptions, run_tracker
 
-    argv = ["--host", host, "--port", str(port)]
-    if state_dir is not None:
-        argv += ["--state-dir", str(state_dir)]
-    if allow_network:
-        argv.append("--allow-network")
-    if no_discovery:
-        argv.append("--no-discovery")
-    level = (options.settings(ctx).log_level or "info").upper()
-    raise typer.Exit(main([*argv, "--log-level", level]))
+    tracker_options = TrackerOptions(
+        host=host,
+        port=port,
+        state_dir=state_dir,
+        is_network_allowed=allow_network,
+        is_discoverable=not no_discovery,
+        log_level=(options.settings(ctx).log_level or "info").upper(),
+    )
+    raise typer.Exit(run_tracker(tracker_options))

@@ -17,11 +17,12 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
+from fleet.cli.tables import WideOption, make_console
 from fleet.cli.targeting import target_of
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
+from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
-from fleet.optimizer.progress import JobProgress
 from fleet.optimizer.service import tune as run_tune
 
 _REFRESH_PER_SEC = 2
@@ -39,14 +40,12 @@ def tune(
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="Only workloads whose name matches, like 'fused_conv2d*'; may be repeated."
-        ),
+        typer.Option(metavar="PATTERN", help="Only workloads whose name matches, like 'conv2d 3x3*'; may be repeated."),
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
     tracker: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="A running fleet. Default: one for this machine alone, for this run."),
+        typer.Option(metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."),
     ] = None,
     library: Annotated[
         str | None,
@@ -57,7 +56,7 @@ def tune(
             "directory.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed makes the same proposals.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 0,
     shape: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
@@ -75,7 +74,7 @@ def tune(
     enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
     wait_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SEC", help="Give up when no device comes free for this long. Default: wait for ever."),
+        typer.Option(metavar="SEC", help="Give up if no device becomes free for this long. Default: wait forever."),
     ] = None,
     connect_timeout: ConnectTimeoutOption = 10.0,
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue for a device.")] = 0,
@@ -98,12 +97,13 @@ def tune(
     compare_model: Annotated[
         bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
     ] = True,
+    wide: WideOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """Tune the operators of a model on a device.
 
     Finds the model's operators, proposes schedules, builds them, measures them on a leased device, checks their
-    numbers, and keeps every result in the library: stop it any time, the next run goes on from there.
+    numbers, and keeps every result in the library. Stop it at any time; the next run goes on from there.
 
     Example: fleet tune model.onnx --top 5 --trials 128
     """
@@ -132,8 +132,8 @@ def tune(
     if wants_json(ctx, json_output):
         print(json.dumps(report.to_json()))
     else:
-        console = Console()
-        console.print(render_report(report))
+        console = make_console(is_wide=wide)
+        console.print(render_report(report, width=console.width))
         console.print(records_line(report), soft_wrap=True, highlight=False)
     if report.model is not None and not report.model.is_right:
         if not report.model.reference:
@@ -172,7 +172,7 @@ def _run(options: TuneOptions) -> TuneReport:
 
 
 async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at: float) -> TuneReport:
-    """Run; SIGTERM stops it as Ctrl-C does."""
+    """Run the job; SIGTERM stops it as Ctrl-C does."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -180,11 +180,11 @@ async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at
 
 
 def _display(console: Console, progress: JobProgress, started_at: float) -> Live:
-    """Show the job on a terminal; elsewhere print a line whenever it does something new."""
+    """Show the job live on a terminal; elsewhere print a line whenever it does something new."""
     spinner = Spinner("dots")
 
     def view() -> object:
-        return render_progress(progress, spinner, elapsed_sec=time.monotonic() - started_at)
+        return render_progress(progress, spinner, elapsed_sec=time.monotonic() - started_at, width=console.width)
 
     progress.notice = lambda text: console.print(text, style="yellow", highlight=False, markup=False)
     if not console.is_terminal:

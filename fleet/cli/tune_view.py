@@ -1,8 +1,6 @@
-"""How a tuning run looks: while it goes on, and at its end. Pure functions of its progress and report."""
+"""Renders a tuning run, while it runs and at its end. Pure functions of its progress and report."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -10,14 +8,15 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
+from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport, report_workload
-from fleet.optimizer.progress import JobProgress
 
 _SHOWN = 12
-"""Workloads shown while tuning: the costliest; a screen has few lines."""
+"""How many workloads are shown while tuning, costliest first; a screen has few lines."""
 
 
-def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: float) -> RenderableType:
+def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: float, width: int = 80) -> RenderableType:
     """Show a running job: what it does, how far it is, and the workloads found so far."""
     spinner.update(text=Text(progress.activity))
     line = Table.grid(padding=(0, 1))
@@ -26,32 +25,32 @@ def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: flo
         bar,
         f"{progress.trials_done}/{progress.trials_total} trials",
         f"{progress.trials_failed} failed" if progress.trials_failed else "",
-        f"{progress.repeated} again" if progress.repeated else "",
+        _repeats(progress.repeats),
         f"{elapsed_sec:.0f} s",
         Text(progress.device_name.removeprefix("devices/"), style="dim"),
     )
     parts: list[RenderableType] = [line, spinner]
     if progress.workloads:
         shown = progress.workloads[:_SHOWN]
-        parts.insert(0, workload_table([report_workload(item) for item in shown]))
+        parts.insert(0, workload_table([_row(report_workload(item)) for item in shown], width))
         if len(progress.workloads) > len(shown):
             parts.insert(1, Text(f"and {len(progress.workloads) - len(shown)} cheaper ones", style="dim"))
     return Group(*parts)
 
 
-def render_report(report: TuneReport) -> RenderableType:
+def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     """Show what a finished job gained."""
-    parts: list[RenderableType] = [workload_table(report.workloads)]
-    notes = [f"{item.name}: {item.note}" for item in report.workloads if item.note]
+    rows = list(map(_row, report.workloads))
+    parts: list[RenderableType] = [workload_table(rows, width)]
+    notes = [f"{item.operator}: {note}" for item in report.workloads for note in _notes(item)] + failure_notes(rows)
     parts += [Text(note, style="dim") for note in notes]
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
+        if report.model.is_slower:
+            parts.append(Text("SLOWER: the tuned model takes longer than the untuned one; use that", style="bold red"))
     first = f", the first after {report.first_trial_sec:.1f} s" if report.first_trial_sec is not None else ""
-    if report.repeated:
-        again = (
-            f"{report.repeated} measurement{'s' if report.repeated > 1 else ''} made again: the device was disturbed"
-        )
-        parts.append(Text(again, style="yellow"))
+    if report.repeats.count:
+        parts.append(Text(_repeats_line(report.repeats), style="yellow"))
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
     return Group(*parts)
 
@@ -69,29 +68,41 @@ def stopped_line(progress: JobProgress) -> str:
     return f"stopped: {done}; the same command goes on from there"
 
 
-def workload_table(workloads: Sequence[WorkloadReport]) -> Table:
-    """One row per workload, costliest first."""
-    # One blank between columns: names are whole on 80.
-    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
-    table.add_column("workload", overflow="fold", max_width=44)
-    for name in ("weight", "trials", "untuned", "best", "GFLOP/s", "speed-up"):
-        table.add_column(name, justify="right", no_wrap=True)
-    shows_failed = any(item.errors for item in workloads)
-    if shows_failed:
-        table.add_column("failed", overflow="fold")
-    for item in workloads:
-        known = f" +{item.trials_before}" if item.trials_before else ""
-        table.add_row(
-            item.name,
-            str(item.weight),
-            f"{item.trials}{known}",
-            _time(item.untuned_us),
-            _time(item.best_us),
-            f"{item.gflops:.1f}" if item.gflops else "-",
-            f"{item.speedup:.1f}x" if item.speedup else "-",
-            *([", ".join(f"{count} {kind}" for kind, count in item.errors.items())] if shows_failed else []),
-        )
-    return table
+def _row(report: WorkloadReport) -> WorkloadRow:
+    is_kept = report.best_us is not None and not report.uses_schedule  # what the model runs is the unscheduled program
+    return WorkloadRow(
+        operator=report.operator,
+        name=report.name,
+        weight=report.weight,
+        trials=report.trials,
+        trials_before=report.trials_before,
+        untuned_sec=_sec(report.untuned_us),
+        best_sec=_sec(report.untuned_us if is_kept else report.best_us),
+        gflops=report.gflops,
+        errors=report.errors,
+    )
+
+
+def _notes(item: WorkloadReport) -> list[str]:
+    kept = item.best_us is not None and not item.uses_schedule
+    return [
+        *([item.note] if item.note else []),
+        *(["no schedule is faster than the unscheduled program, which is kept"] if kept else []),
+        *([f"its check says little: {item.weakness.text}"] if item.weakness else []),
+    ]
+
+
+def _repeats(repeats: RepeatCount) -> str:
+    if not repeats.count:
+        return ""
+    return f"{repeats.count} again ({repeats.device_sec:.1f} of {repeats.budget_sec:.1f} s)"
+
+
+def _repeats_line(repeats: RepeatCount) -> str:
+    many = "measurements" if repeats.count > 1 else "measurement"
+    cost = f"{repeats.device_sec:.1f} s of at most {repeats.budget_sec:.1f} s of device time"
+    more = "; more were disturbed, and are marked" if repeats.is_spent else ""
+    return f"{repeats.count} {many} made again: the device was disturbed ({cost}){more}"
 
 
 def _model_table(model: ModelReport) -> Table:
@@ -101,17 +112,17 @@ def _model_table(model: ModelReport) -> Table:
     rows = (("untuned", model.untuned_ms), ("tuned", model.tuned_ms), ("ONNX Runtime", model.onnxruntime_ms))
     for name, latency_ms in rows:
         ratio = f"{model.untuned_ms / latency_ms:.1f}x" if latency_ms and model.untuned_ms else "-"
-        table.add_row(name, _time(latency_ms * 1e3 if latency_ms else None), ratio)
+        table.add_row(name, duration(latency_ms / 1e3 if latency_ms else None), ratio)
     return table
 
 
 def _check_line(model: ModelReport) -> Text:
     if not model.is_right:
         return Text(f"WRONG: {model.message}", style="bold red")
+    if model.weakness is not None:
+        return Text(f"not checked: {model.weakness.text}", style="bold yellow")
     return Text(f"output agrees with {model.reference}: largest difference {model.max_abs_error:.2g}", style="green")
 
 
-def _time(time_us: float | None) -> str:
-    if time_us is None:
-        return "-"
-    return f"{time_us / 1e3:.2f} ms" if time_us >= 1000 else f"{time_us:.1f} us"
+def _sec(time_us: float | None) -> float | None:
+    return None if time_us is None else time_us / 1e6

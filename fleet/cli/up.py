@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 import fleet.aio
+from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.cli import options
-from fleet.config import TRACKER_PORT, data_dir
 
 
 def up(
@@ -20,11 +20,11 @@ def up(
     config: Annotated[
         Path | None, typer.Option(help="What the agent serves, a YAML file. Default: what is found here.")
     ] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Where both keep what has to last.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where both keep what has to survive a restart.")] = None,
 ) -> None:
     """Run a tracker and an agent for this machine until Ctrl-C.
 
-    Either is started again when it dies. Both end with this command.
+    If either dies, it is started again. Both end with this command.
 
     Example: fleet up
     """

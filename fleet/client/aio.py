@@ -6,7 +6,7 @@
             async for measurement in device.measure(trials):
                 ...
 
-Outages of the tracker after the first contact are survived in silence: leases live on by their tokens, waiting
+Once connected, a client rides out outages of the tracker silently: leases live on by their tokens, and waiting
 requests are repeated when it is back.
 """
 
@@ -15,40 +15,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
-import importlib.metadata
 import logging
 import math
 import os
 import re
-import secrets
 import socket
 from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
-from typing import Any
+from typing import Unpack
 
-import grpc
-import grpc.aio
-
-from fleet import wire
+from fleet.base.clock import Clock, SystemClock
+from fleet.base.config import TRACKER_PORT
 from fleet.client.device import Device
-from fleet.client.leases import HeldLease, OnQueued, Waiting, make_acquire
+from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
-from fleet.clock import Clock, SystemClock
-from fleet.config import TRACKER_PORT
-from fleet.errors import ConfigError, FleetError, InvalidRequest, TrackerUnavailable, WaitTimeout
-from fleet.rpc import Stub, from_rpc_error, make_channel
-from fleet.selectors import parse_selector
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2
+from fleet.client.tracker_calls import TrackerCalls
+from fleet.domain.devices import Telemetry
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, make_wish
+from fleet.domain.snapshot import Snapshot
+from fleet.errors import ConfigError, FleetError, TrackerUnavailable, WaitTimeout
 
 logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(\d{1,5})")
 _RELEASE_TIMEOUT_SEC = 2.0
 _LOCAL_SLACK_SEC = 1.0
-"""The tracker ends a wait at its timeout; the client does when no word has come this much later."""
+"""The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
 
-_RPC_TIMEOUT_SEC = 10.0
-_PAUSE_SEC = 0.5
+_NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect(...)'"
 
 
 def default_address() -> str:
@@ -60,7 +55,7 @@ def default_holder() -> str:
     """ "user@host" of this process."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
+    except (KeyError, OSError):  # the user id has no name, as in containers
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
@@ -96,13 +91,13 @@ class Fleet:
         self.holder = holder
         self._connect_timeout_sec = connect_timeout_sec
         self._clock = clock
-        self._channel: grpc.aio.Channel | None = None
+        self._calls: TrackerCalls | None = None
         self._stream: TrackerStream | None = None
         self._running: asyncio.Task[None] | None = None
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._devices: set[Device] = set()
 
-    def __await__(self) -> Generator[Any, None, Fleet]:
+    def __await__(self) -> Generator[object, None, Fleet]:
         return self._opened().__await__()
 
     async def __aenter__(self) -> Fleet:
@@ -120,9 +115,9 @@ class Fleet:
 
     async def close(self) -> None:
         """Give all leases back and hang up. Idempotent."""
-        if self._channel is None or self._stream is None or self._running is None:
+        if self._calls is None or self._stream is None or self._running is None:
             return
-        channel, self._channel = self._channel, None
+        calls, self._calls = self._calls, None
         try:
             await asyncio.gather(*(device.release() for device in list(self._devices)))
             self._stream.book.close()
@@ -132,144 +127,76 @@ class Fleet:
         finally:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
-            await channel.close(None)
+            await calls.close()
 
     def acquire(
-        self,
-        selector: str,
-        *,
-        priority: int = 0,
-        ttl_sec: float = 30.0,
-        max_sec: float | None = None,
-        wait_timeout_sec: float | None = None,
-        purpose: str = "",
-        prefer: str = "",
-        on_queued: OnQueued | None = None,
+        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> contextlib.AbstractAsyncContextManager[Device]:
         """Wait for a device and hold it for the time of the `async with` block.
 
         Args:
-            selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.selectors`.
-            priority: larger goes first.
-            ttl_sec: the lease ends this long after this process was last heard of.
-            max_sec: the lease ends after this, renewed or not; None: the tracker's maximum.
-            wait_timeout_sec: give up after this wait; None: wait for ever.
-            purpose: why, for people.
-            prefer: of the free devices that will do, rather one that this selector matches, too:
-                "bitstream=sha256:..."; it never makes anybody wait.
+            selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
             on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves.
+            terms: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer; see `fleet.domain.leases.LeaseTerms`.
 
         Raises:
             InvalidRequest: no selector.
             NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists what there is.
             WaitTimeout: none came free in time.
         """
-        return self._acquired(
-            selector,
-            priority=priority,
-            ttl_sec=ttl_sec,
-            max_sec=max_sec,
-            wait_timeout_sec=wait_timeout_sec,
-            purpose=purpose,
-            prefer=prefer,
-            on_queued=on_queued,
-        )
+        return self._acquired(make_wish(selector, **terms), on_queued)
 
     async def acquire_device(
-        self,
-        selector: str,
-        *,
-        priority: int = 0,
-        ttl_sec: float = 30.0,
-        max_sec: float | None = None,
-        wait_timeout_sec: float | None = None,
-        purpose: str = "",
-        prefer: str = "",
-        on_queued: OnQueued | None = None,
+        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> Device:
         """Like `acquire`, for those who cannot use `async with`: give the device back with `await device.release()`."""
-        stream = self._open_stream()
-        parse_selector(selector)
-        if prefer:
-            parse_selector(prefer)
-        if ttl_sec <= 0 or (max_sec is not None and max_sec <= 0):
-            raise InvalidRequest("the lengths of a lease, ttl_sec and max_sec, must be above zero")
-        acquire = make_acquire(
-            selector,
-            priority=priority,
-            ttl_sec=ttl_sec,
-            max_sec=max_sec,
-            wait_timeout_sec=wait_timeout_sec,
-            purpose=purpose,
-            prefer=prefer,
-        )
-        waiting = stream.book.ask(acquire, on_queued)
-        held = await self._answer(waiting, wait_timeout_sec)
+        book = self._open_stream().book
+        wish = make_wish(selector, **terms)
+        held = await self._answer(book.ask(wish, on_queued), wish.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
         device = Device(held, lambda: self._give_back(held, device))
         self._devices.add(device)
         return device
 
-    async def snapshot(self) -> fleet_service_pb2.Snapshot:
+    async def snapshot(self) -> Snapshot:
         """Return the fleet as it is now.
 
         Raises:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        answer = await self._rpc("FleetService", "get_fleet", fleet_service_pb2.GetFleetRequest())
-        snapshot: fleet_service_pb2.Snapshot = answer.snapshot
-        return snapshot
+        return await self._open_calls().snapshot()
 
-    async def history(self, device_name: str) -> list[device_pb2.Telemetry]:
+    async def history(self, device_name: str) -> list[Telemetry]:
         """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
 
         Raises:
             NotFound: there is no such device.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
-        return list((await self._rpc("FleetService", "get_history", request)).samples)
+        return await self._open_calls().history(device_name)
 
-    async def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[fleet_service_pb2.Snapshot, None]:
-        """Yield the fleet now and whenever it has changed, for ever; over an outage it waits for the tracker."""
-        request = fleet_service_pb2.WatchFleetRequest(min_interval=wire.duration(min_interval_sec))
-        while True:
-            call = self._stub("FleetService").watch_fleet(request)
-            try:
-                async for response in call:
-                    yield response.snapshot
-            except grpc.aio.AioRpcError as error:
-                found = from_rpc_error(error, TrackerUnavailable)
-                if not found.is_retryable and error.code() is not grpc.StatusCode.CANCELLED:
-                    raise found from error
-            finally:
-                call.cancel()
-            await asyncio.sleep(_PAUSE_SEC)
+    def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]:
+        """Yield the fleet now and whenever it has changed, for ever. During an outage, wait for the tracker."""
+        return self._open_calls().watch(min_interval_sec)
 
-    def publish(self, job: job_pb2.Job) -> None:
-        """Show a job in `fleet status`. Best effort: only the newest state of each job travels."""
+    def publish(self, job: JobStatus) -> None:
+        """Show a job in `fleet status`. Best effort: only the newest state of each job is sent."""
         self._open_stream().publish(job)
 
-    async def revoke(self, lease_name: str, reason: str = "") -> lease_pb2.Lease:
+    async def revoke(self, lease_name: str, reason: str = "") -> Lease:
         """End a lease against its holder's will.
 
         Raises:
             NotFound: no such live lease.
             TrackerUnavailable: the tracker does not answer at this moment.
         """
-        request = lease_service_pb2.RevokeLeaseRequest(lease_name=lease_name, reason=reason)
-        answer = await self._rpc("LeaseService", "revoke_lease", request)
-        lease: lease_pb2.Lease = answer.lease
-        return lease
+        return await self._open_calls().revoke(lease_name, reason)
 
     async def _opened(self) -> Fleet:
-        if self._channel is not None:
+        if self._calls is not None:
             return self
-        self._channel = make_channel(self.address)
-        hello = lease_service_pb2.ClientHello(
-            client_id=secrets.token_hex(16), holder=self.holder, version=importlib.metadata.version("tvm-fleet")
-        )
-        self._stream = TrackerStream(self._stub("LeaseService"), hello, self._clock)
+        self._calls = TrackerCalls(self.address)
+        self._stream = TrackerStream(self._calls.leases, self.holder, self._clock)
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
         try:
             async with asyncio.timeout(self._connect_timeout_sec):
@@ -287,15 +214,15 @@ class Fleet:
         return self
 
     async def _abandon(self) -> None:
-        if self._running is not None and self._channel is not None:
-            channel, self._channel = self._channel, None
+        if self._running is not None and self._calls is not None:
+            calls, self._calls = self._calls, None
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
-            await channel.close(None)
+            await calls.close()
 
     @contextlib.asynccontextmanager
-    async def _acquired(self, selector: str, **options: Any) -> AsyncGenerator[Device, None]:
-        device = await self.acquire_device(selector, **options)
+    async def _acquired(self, wish: LeaseWish, on_queued: OnQueued | None) -> AsyncGenerator[Device, None]:
+        device = await self.acquire_device(wish, on_queued=on_queued)
         try:
             yield device
         finally:
@@ -312,12 +239,12 @@ class Fleet:
         except TimeoutError:
             where = waiting.last.reason if waiting.last is not None else "the tracker is away"
             raise WaitTimeout(
-                f"no device for {waiting.acquire.selector!r} within {wait_timeout_sec:g} s; {where}"
+                f"no device for {str(waiting.wish.selector)!r} within {wait_timeout_sec:g} s; {where}"
             ) from None
         finally:
-            book.leave(waiting.acquire.request_id)
+            book.leave(waiting.request_id)
             if held is None and waiting.answer.done() and waiting.answer.exception() is None:
-                book.release(waiting.answer.result().name)  # granted in the very moment in which the wait was given up
+                book.release(waiting.answer.result().name)  # granted at the very moment we gave up waiting
         return held
 
     async def _keep(self, held: HeldLease) -> None:
@@ -329,7 +256,7 @@ class Fleet:
             if held.remaining_sec() <= 0:
                 book.expire(held)
             elif held.ended is None and not held.is_at_its_longest:
-                book.send(lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=held.name)))
+                book.send(Renew(held.name))
 
     async def _give_back(self, held: HeldLease, device: Device) -> None:
         self._devices.discard(device)
@@ -343,21 +270,11 @@ class Fleet:
                 await asyncio.shield(confirmed)
 
     def _open_stream(self) -> TrackerStream:
-        if self._stream is None or self._channel is None:
-            raise FleetError("the client is not open; use it inside 'async with fleet.aio.connect(...)'")
+        if self._stream is None or self._calls is None:
+            raise FleetError(_NOT_OPEN)
         return self._stream
 
-    def _stub(self, service: str) -> Stub:
-        if self._channel is None:
-            raise FleetError("the client is not open; use it inside 'async with fleet.aio.connect(...)'")
-        module = fleet_service_pb2 if service == "FleetService" else lease_service_pb2
-        return Stub(self._channel, module.DESCRIPTOR.services_by_name[service])
-
-    async def _rpc(self, service: str, name: str, request: Any) -> Any:
-        try:
-            return await getattr(self._stub(service), name)(request, timeout=_RPC_TIMEOUT_SEC)
-        except grpc.aio.AioRpcError as error:
-            found = from_rpc_error(error, TrackerUnavailable)
-            if isinstance(found, TrackerUnavailable) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                found = TrackerUnavailable(f"the tracker at {self.address} does not answer: {error.details()}")
-            raise found from error
+    def _open_calls(self) -> TrackerCalls:
+        if self._calls is None:
+            raise FleetError(_NOT_OPEN)
+        return self._calls

@@ -1,4 +1,4 @@
-"""Arrays to messages and back. The only place of the client that needs numpy, imported when first used.
+"""Converts between numpy's arrays and the fleet's tensors. Only this part of the client needs numpy: import it lazily.
 
 An argument is an array, a `TensorSpec` (allocated on the device: zeroed when it is an output, else filled with random
 numbers), a (shape, dtype) pair meaning the same, or a plain int or float.
@@ -7,25 +7,24 @@ numbers), a (shape, dtype) pair meaning the same, or a plain int or float.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fleet import wire
+from fleet.domain.measuring import Argument, Tensor, TensorSpec
 from fleet.errors import InvalidRequest
-from fleet.measuring import TensorSpec
-from fleet.rpc import MAX_MESSAGE_BYTES
-from fleet.v1 import tensor_pb2
+from fleet.wire.rpc import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+    PlainArgument: TypeAlias = TensorSpec | int | float | Array
 
 _ENVELOPE_BYTES = 1024 * 1024
 """Room for everything in a message that is not array content."""
 
 
-def as_argument(value: object) -> Any:
+def as_argument(value: object) -> PlainArgument:
     """Return an argument in one of its plain forms: TensorSpec, int, float, or numpy array.
 
     Raises:
@@ -44,7 +43,7 @@ def as_argument(value: object) -> Any:
     return np.asarray(value)
 
 
-def spec_of(argument: Any) -> TensorSpec | None:
+def spec_of(argument: PlainArgument) -> TensorSpec | None:
     """Return shape and dtype of a plain argument; None for a number."""
     if isinstance(argument, TensorSpec):
         return argument
@@ -53,60 +52,56 @@ def spec_of(argument: Any) -> TensorSpec | None:
     return TensorSpec(tuple(argument.shape), argument.dtype.name)
 
 
-def argument_to_proto(argument: Any) -> tensor_pb2.Argument:
-    """Return the message of a plain argument, see `as_argument`."""
-    if isinstance(argument, TensorSpec):
-        return wire.argument_to_proto(argument)
-    if isinstance(argument, int):
-        return tensor_pb2.Argument(int_value=argument)
-    if isinstance(argument, float):
-        return tensor_pb2.Argument(float_value=argument)
-    return tensor_pb2.Argument(tensor=tensor_to_proto(argument))
-
-
-def arguments_to_proto(arguments: Sequence[Any]) -> list[tensor_pb2.Argument]:
-    """Return the messages of plain arguments.
+def sendable(values: Iterable[object]) -> tuple[Argument, ...]:
+    """Return arguments as they are sent.
 
     Raises:
-        InvalidRequest: together they are too large for one message.
+        InvalidRequest: one is none of the forms above, or together they are too large for one message.
     """
+    arguments = [as_argument(value) for value in values]
     size_bytes = sum(getattr(argument, "nbytes", 0) for argument in arguments)
     if size_bytes > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         raise InvalidRequest(
             f"the arguments are {size_bytes / 2**20:.0f} MiB together, one call takes "
             f"{MAX_MESSAGE_BYTES // 2**20} MiB; have large ones filled on the device: pass (shape, dtype) pairs"
         )
-    return [argument_to_proto(argument) for argument in arguments]
+    return tuple(
+        argument if isinstance(argument, (TensorSpec, int, float)) else tensor_of(argument) for argument in arguments
+    )
 
 
-def tensor_to_proto(array: Array) -> tensor_pb2.Tensor:
-    """Return an array as row-major little-endian bytes."""
+def tensor_of(array: Array) -> Tensor:
+    """Return an array as row-major little-endian bytes.
+
+    Raises:
+        InvalidRequest: its elements are not numbers.
+    """
     if array.dtype.kind not in "biufcV" or array.dtype.names:
         raise InvalidRequest(f"cannot send an array of dtype {array.dtype}; only numbers and bools travel")
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    spec = tensor_pb2.TensorSpec(shape=array.shape, dtype=array.dtype.name)
-    return tensor_pb2.Tensor(spec=spec, content=array.tobytes())
+    return Tensor(TensorSpec(tuple(array.shape), array.dtype.name), array.tobytes())
 
 
-def tensor_from_proto(message: tensor_pb2.Tensor) -> Array:
-    """Return a writable array."""
+def array_of(tensor: Tensor) -> Array:
+    """Return a writable array.
+
+    Raises:
+        InvalidRequest: it has more or fewer bytes than its shape and dtype say.
+    """
     import numpy as np
 
-    dtype = numpy_dtype(message.spec.dtype)
-    wanted_bytes = math.prod(message.spec.shape) * dtype.itemsize
-    if len(message.content) != wanted_bytes:
-        raise InvalidRequest(
-            f"a {message.spec.dtype}{list(message.spec.shape)} tensor has {wanted_bytes} bytes, "
-            f"{len(message.content)} came"
-        )
-    return np.frombuffer(message.content, dtype).reshape(tuple(message.spec.shape)).copy()
+    spec, dtype = tensor.spec, numpy_dtype(tensor.spec.dtype)
+    wanted_bytes = math.prod(spec.shape) * dtype.itemsize
+    if len(tensor.content) != wanted_bytes:
+        raise InvalidRequest(f"a {spec} tensor has {wanted_bytes} bytes, {len(tensor.content)} came")
+    return np.frombuffer(tensor.content, dtype).reshape(spec.shape).copy()
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return numpy's dtype of a DLPack name, from ml_dtypes where numpy has none (bfloat16, float8_*).
+    """Return numpy's dtype for a DLPack name; ml_dtypes has those that numpy lacks (bfloat16, float8_*).
 
     Raises:
-        InvalidRequest: nobody knows the name, or ml_dtypes would and is not installed.
+        InvalidRequest: the name is unknown, or only ml_dtypes might know it and is not installed.
     """
     import numpy as np
 

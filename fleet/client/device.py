@@ -1,7 +1,7 @@
 """A leased device: what its holder does with it, at the agent that serves it.
 
-Every call carries the newest token. When the lease ends, whatever is under way stops at once with the reason, and so
-does every later call. After each renewal an open session is extended, so a measurement may last longer than one token.
+Whatever is under way stops with the lease, and so does every later call. After each renewal an open session is
+extended, so a measurement may last longer than one token.
 """
 
 from __future__ import annotations
@@ -9,64 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-import grpc
-import grpc.aio
-
-from fleet import wire
-from fleet.artifacts import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.elf import HEADER_BYTES
+from fleet.artifacts.fit import check_fit
+from fleet.artifacts.pieces import Deflater
 from fleet.client import arrays, upload
-from fleet.client.measure import Pipeline
-from fleet.elf import HEADER_BYTES
-from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
-from fleet.fit import check_fit
-from fleet.measuring import ErrorKind, Measurement, Trial
-from fleet.pieces import Deflater
-from fleet.rpc import Ending, Stub, from_rpc_error, make_channel
-from fleet.v1 import device_pb2, lease_pb2, measurement_pb2, session_service_pb2
+from fleet.client.remote import RemoteModule
+from fleet.client.session_calls import LeaseHolder, SessionCalls, failure
+from fleet.domain.devices import Inventory
+from fleet.domain.leases import Lease
+from fleet.domain.measuring import Call, ErrorKind, Evaluator, Measurement, Trial
+from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
 
 if TYPE_CHECKING:
     from fleet.client.arrays import Array
-    from fleet.client.remote import RemoteModule
 
 logger = logging.getLogger(__name__)
 
-_TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a header
-_CLOSE_TIMEOUT_SEC = 2.0
 _EXTEND_TIMEOUT_SEC = 10.0
 _GUESSED_BYTES = 256 * 1024
-"""Of artifacts uploaded before it is known that they are missing: what a link of 100 Mbit/s carries in 20 ms."""
-
-_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
-"""Without a fleet error in it, these say that nobody served the call to its end."""
-
-
-class LeaseHolder(Protocol):
-    """A lease as a device needs it: held by this process, or borrowed from the one that started it."""
-
-    @property
-    def device(self) -> device_pb2.Device: ...
-    @property
-    def lease(self) -> lease_pb2.Lease: ...
-    @property
-    def token(self) -> lease_pb2.Token: ...
-    @property
-    def ended(self) -> FleetError | None: ...
-    def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None: ...
+"""Upload this much before hearing what is missing: what a link of 100 Mbit/s carries in 20 ms."""
 
 
 class Device:
@@ -74,36 +41,37 @@ class Device:
 
     def __init__(self, holder: LeaseHolder, give_back: Callable[[], Awaitable[None]] | None = None) -> None:
         self.name = holder.device.name
-        self.inventory: device_pb2.Inventory = holder.device.inventory
+        self.inventory: Inventory = holder.device.inventory
         self.address = holder.device.address
         self._holder = holder
         self._give_back = give_back
-        self._is_closed = False
-        self._uses_session = False
-        self._calls: set[Any] = set()
+        self._session = SessionCalls(holder)
         self._extending: asyncio.Task[None] | None = None
         self._put_digests: set[str] = set()
-        self._channel = make_channel(self.address)
-        self._stub = Stub(self._channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
-        holder.watch(on_end=self._lease_ended, on_renew=self._lease_renewed)
+        holder.watch(on_end=self._session.cancel, on_renew=self._lease_renewed)
 
     def __repr__(self) -> str:
         return f"<Device {self.name} under {self.lease.name}>"
 
     @property
-    def lease(self) -> lease_pb2.Lease:
-        """The lease as the tracker told it last."""
+    def lease(self) -> Lease:
+        """The lease as the tracker last reported it."""
         return self._holder.lease
 
     @property
-    def token(self) -> lease_pb2.Token:
-        """The newest token."""
+    def token(self) -> bytes:
+        """The newest token, as it travels."""
         return self._holder.token
 
     @property
     def ended(self) -> FleetError | None:
         """Why the lease is over; None while it lives."""
         return self._holder.ended
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call of this process is under way."""
+        return self._session.is_busy
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
         """Have these called, on the event loop, when the lease ends and after each renewal."""
@@ -115,10 +83,10 @@ class Device:
         Raises:
             DeviceUnreachable: its agent does not answer.
         """
-        await self.rpc("open_session", session_service_pb2.OpenSessionRequest())
+        await self._session.open()
 
     async def ensure(self, artifacts: Iterable[Artifact]) -> None:
-        """Upload those of the artifacts that the agent has not got.
+        """Upload those artifacts that the agent does not have yet.
 
         Raises:
             ArtifactRefused: built for another machine, or changed since it was named.
@@ -129,53 +97,69 @@ class Device:
             return
         if self.inventory.kind != "simulated":
             await asyncio.to_thread(self._check_fits, list(wanted.values()))
-        asking = asyncio.create_task(self._find_missing(list(wanted)), name=f"fleet find missing {self.name}")
+        asking = asyncio.create_task(self._session.find_missing(list(wanted)), name=f"fleet find missing {self.name}")
         try:
-            # Most artifacts are new: over a network, the first ones leave before the answer comes.
-            is_far = upload.is_far(self.address)
-            guessed = upload.pick_first(wanted.values(), _GUESSED_BYTES) if is_far else []
+            # Most artifacts are new, so over a network the first ones leave before the answer arrives.
+            guessed = upload.pick_first(wanted.values(), _GUESSED_BYTES) if upload.is_far(self.address) else []
             if guessed or await asking:
-                await self._put(_missing_messages(wanted, guessed, asking, Deflater() if is_far else None))
+                await self._session.put(_missing_messages(wanted, guessed, asking, self._deflater()))
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         self._put_digests.update(wanted)
 
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
-        """Time candidates one after the other and yield what came of each, in order. Trials are sent ahead.
+        """Time candidates one after the other and yield the result of each, in order. Trials are sent ahead.
 
         Raises:
             LeaseExpired, LeaseRevoked: the lease ended; trials without a result did not run to their end.
-            DeviceUnreachable: the agent is gone; the same.
+            DeviceUnreachable: the agent is gone; the same holds for trials without a result.
         """
-        requests = _mapped(wire.trial_to_proto, trials)
-        async with contextlib.aclosing(self.measure_requests(requests)) as messages:
-            async for message in messages:
-                yield wire.measurement_from_proto(message)
+        async with contextlib.aclosing(self._session.measure(trials)) as measurements:
+            async for measurement in measurements:
+                if measurement.error is ErrorKind.ARTIFACT_MISSING:
+                    self._put_digests.clear()
+                yield measurement
 
-    async def measure_requests(
+    async def time(
         self,
-        requests: Iterable[measurement_pb2.MeasureRequest] | AsyncIterable[measurement_pb2.MeasureRequest],
-    ) -> AsyncGenerator[measurement_pb2.Measurement, None]:
-        """Like `measure`, in messages."""
-        self._check_open()
-        call = self._stub.measure(metadata=self._metadata())
-        pipeline = Pipeline(call, requests)
-        with self._under_way(call):
-            try:
-                async with contextlib.aclosing(pipeline.results()) as results:
-                    async for measurement in results:
-                        if measurement.error == measurement_pb2.ERROR_KIND_ARTIFACT_MISSING:
-                            self._put_digests.clear()
-                        yield measurement
-            finally:
-                call.cancel()
-                await pipeline.close()
+        artifact: Artifact,
+        args: Sequence[object],
+        *,
+        function: str | None = None,
+        evaluator: Evaluator | None = None,
+        timeout_sec: float = 60.0,
+    ) -> Measurement:
+        """Time one function.
+
+        Args:
+            args: as for `call`.
+
+        Raises:
+            MeasurementError: the function failed there; `kind` says how.
+            InvalidRequest: an argument that cannot be sent.
+        """
+        trial = Trial(
+            candidate_id=uuid.uuid4().hex,
+            artifact_digest=artifact.digest,
+            function=function or artifact.function,
+            args=arrays.sendable(args),
+            evaluator=evaluator or Evaluator(),
+            timeout_sec=timeout_sec,
+            module_kind=artifact.module_kind,
+        )
+        await self.ensure([artifact])
+        found = [measurement async for measurement in self.measure([trial])]
+        if not found:
+            raise DeviceUnreachable(f"{self.name} gave no result; try again")
+        if found[0].error is not None:
+            raise failure(found[0].error, found[0].error_message, found[0].signal, self.name)
+        return found[0]
 
     async def call(
-        self, artifact: Artifact, args: Sequence[Any], *, function: str | None = None, timeout_sec: float = 60.0
+        self, artifact: Artifact, args: Sequence[object], *, function: str | None = None, timeout_sec: float = 60.0
     ) -> list[Array]:
-        """Run a function once and return its outputs: those arguments marked as outputs, or all arrays when none is.
+        """Run a function once and return its outputs: the arguments marked as outputs, or all arrays if none is marked.
 
         Args:
             args: arrays, TensorSpecs, (shape, dtype) pairs or numbers, as the function takes them.
@@ -184,21 +168,20 @@ class Device:
             MeasurementError: the function failed there; `kind` says how.
             InvalidRequest: an argument that cannot be sent.
         """
-        request = session_service_pb2.CallRequest(
+        call = Call(
             artifact_digest=artifact.digest,
             function=function or artifact.function,
-            args=arrays.arguments_to_proto([arrays.as_argument(arg) for arg in args]),
-            timeout=wire.duration(timeout_sec),
-            module_kind=wire.module_kind_to_proto(artifact.module_kind),
+            args=arrays.sendable(args),
+            timeout_sec=timeout_sec,
+            module_kind=artifact.module_kind,
         )
         await self.ensure([artifact])
-        answer: session_service_pb2.CallResponse = await self.rpc("call", request)
-        kind = wire.error_kind_from_proto(answer.error)
-        if kind is ErrorKind.ARTIFACT_MISSING:
-            self._put_digests.clear()
-        if kind is not None:
-            raise failure(kind, answer.error_message, answer.signal, self.name)
-        return [arrays.tensor_from_proto(tensor) for tensor in answer.outputs]
+        try:
+            return list(map(arrays.array_of, await self._session.call(call)))
+        except MeasurementError as error:
+            if error.kind is ErrorKind.ARTIFACT_MISSING:
+                self._put_digests.clear()
+            raise
 
     async def program(
         self,
@@ -209,11 +192,11 @@ class Device:
         force: bool = False,
         timeout_sec: float = 30.0,
     ) -> bool:
-        """Program the device's fabric, and return when it runs the bitstream. It outlives the lease.
+        """Program the device's fabric; return once it runs the bitstream, which outlives the lease.
 
         Args:
             bitstream: a .bit or .bin file.
-            registers: file that describes what artifacts can call of it.
+            registers: file that describes which parts of it artifacts can call.
             partial: it reconfigures only a part of the fabric.
             force: load it even when the fabric holds it.
 
@@ -221,7 +204,7 @@ class Device:
             False when the fabric held it already.
 
         Raises:
-            InvalidRequest: no bitstream, or one for another chip.
+            InvalidRequest: the file is not a bitstream, or is one for another chip.
             NotProgrammable: the device has no fabric.
             ProgrammingFailed: the fabric did not come up; the message says what it holds now.
         """
@@ -231,18 +214,11 @@ class Device:
         except (OSError, UnicodeDecodeError) as error:
             named = getattr(error, "filename", None) or registers or bitstream
             raise InvalidRequest(f"cannot read {named}: {getattr(error, 'strerror', None) or error}") from error
-        request = session_service_pb2.ProgramRequest(
-            bitstream_digest=artifact.digest,
-            registers_yaml=described,
-            is_partial=partial,
-            force=force,
-            timeout=wire.duration(timeout_sec),
+        if await self._session.find_missing([artifact.digest]):
+            await self._session.put(upload.bitstream_messages(artifact, self._deflater()))
+        return await self._session.program(
+            artifact.digest, described, partial=partial, force=force, timeout_sec=timeout_sec
         )
-        if await self._find_missing([artifact.digest]):
-            deflater = Deflater() if upload.is_far(self.address) else None
-            await self._put(upload.messages([artifact], deflater, session_service_pb2.ARTIFACT_KIND_BITSTREAM))
-        answer: session_service_pb2.ProgramResponse = await self.rpc("program", request)
-        return answer.was_loaded
 
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Return a built artifact, or a shared library by its path, as a module that runs on this device.
@@ -250,8 +226,6 @@ class Device:
         Raises:
             InvalidRequest: there is no such file.
         """
-        from fleet.client.remote import RemoteModule
-
         if not isinstance(artifact, Artifact):
             try:
                 artifact = Artifact.of_file(artifact)
@@ -259,131 +233,46 @@ class Device:
                 raise InvalidRequest(f"cannot read {artifact}: {error.strerror}") from error
         return RemoteModule(self, artifact)
 
-    async def logs(self) -> AsyncGenerator[str, None]:
+    def logs(self) -> AsyncGenerator[str, None]:
         """Yield what the worker writes to stdout and stderr, from now until the session ends."""
-        self._check_open()
-        call = self._stub.watch_logs(session_service_pb2.WatchLogsRequest(), metadata=self._metadata())
-        with self._under_way(call):
-            try:
-                async for response in call:
-                    yield response.text
-            finally:
-                call.cancel()
+        return self._session.logs()
 
     async def release(self) -> None:
         """End the session and give the device back. Idempotent; never fails, since the lease ends by itself anyway."""
-        if self._is_closed:
+        if self._session.is_closed:
             return
-        self._is_closed = True
+        self._session.is_closed = True
         if self._extending is not None:
             self._extending.cancel()
         try:
-            if self._uses_session and self.ended is None and self._give_back is not None:
-                await self._close_session()
+            if self._session.is_open and self.ended is None and self._give_back is not None:
+                await self._session.end()
         finally:
-            for call in list(self._calls):
-                call.cancel()
+            self._session.cancel()
             try:
                 if self._give_back is not None:
                     await self._give_back()
             finally:
-                await self._channel.close(None)
+                await self._session.close()
 
-    async def rpc(self, name: str, request: Any, *, timeout_sec: float | None = None) -> Any:
-        """Make one call of the session service with the newest token, and return its answer."""
-        self._check_open()
-        call = getattr(self._stub, name)(request, metadata=self._metadata(), timeout=timeout_sec)
-        with self._under_way(call):
-            return await call
-
-    async def _find_missing(self, digests: list[str]) -> set[str]:
-        request = session_service_pb2.FindMissingRequest(digests=digests)
-        answer: session_service_pb2.FindMissingResponse = await self.rpc("find_missing", request)
-        return set(answer.digests)
-
-    async def _put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
-        self._check_open()
-        call = self._stub.put_artifact(metadata=self._metadata())
-        with self._under_way(call):
-            try:
-                async with contextlib.aclosing(messages):
-                    async for message in messages:
-                        await call.write(message)
-                await call.done_writing()
-            except asyncio.InvalidStateError:
-                pass  # the agent ended the call before it had all; what it says comes below
-            except BaseException:
-                call.cancel()
-                raise
-            await call
+    def _deflater(self) -> Deflater | None:
+        """Return a compressor for uploads, or None when compressing is not worth it."""
+        return Deflater() if upload.is_far(self.address) else None
 
     def _check_fits(self, artifacts: list[Artifact]) -> None:
         for artifact in artifacts:
             check_fit(artifact, upload.read_head(artifact, HEADER_BYTES), self.inventory, device_name=self.name)
 
-    async def _close_session(self) -> None:
-        call = self._stub.close_session(
-            session_service_pb2.CloseSessionRequest(), metadata=self._metadata(), timeout=_CLOSE_TIMEOUT_SEC
-        )
-        with contextlib.suppress(grpc.aio.AioRpcError):  # best effort: the tracker's fence ends the session too
-            await call
-
-    def _check_open(self) -> None:
-        if self.ended is not None:
-            raise self.ended
-        if self._is_closed:
-            raise DeviceClosed(f"{self.name} was given back ({self.lease.name}); acquire it again to go on")
-
-    def _metadata(self) -> tuple[tuple[str, bytes], ...]:
-        self._uses_session = True
-        return ((_TOKEN_KEY, self.token.SerializeToString()),)
-
-    @contextlib.contextmanager
-    def _under_way(self, call: Any) -> Iterator[None]:
-        """Have `call` cancelled when the lease ends, and turn what it raises into fleet errors."""
-        self._calls.add(call)
-        ending = Ending(call)
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            raise self.ended or self._translated(ending.error(error)) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self.ended is not None and not (task and task.cancelling()):
-                raise self.ended from None
-            raise
-        finally:
-            self._calls.discard(call)
-
-    def _translated(self, error: grpc.aio.AioRpcError) -> FleetError:
-        found = from_rpc_error(error, DeviceUnreachable)
-        if (type(found) is FleetError and error.code() in _GONE) or isinstance(found, DeviceUnreachable):
-            return DeviceUnreachable(
-                f"{self.name} at {self.address} does not answer: {error.details() or error.code().name}; "
-                "its agent may be restarting, try again or take another device"
-            )
-        return found
-
-    def _lease_ended(self) -> None:
-        for call in list(self._calls):
-            call.cancel()
-
     def _lease_renewed(self) -> None:
         is_busy = self._extending is not None and not self._extending.done()
-        if self._uses_session and not self._is_closed and not is_busy:
+        if self._session.is_open and not self._session.is_closed and not is_busy:
             self._extending = asyncio.create_task(self._extend(), name=f"fleet extend {self.name}")
 
     async def _extend(self) -> None:
         try:
-            await self.rpc("open_session", session_service_pb2.OpenSessionRequest(), timeout_sec=_EXTEND_TIMEOUT_SEC)
-        except FleetError as error:  # the calls under way hear of it themselves
+            await self._session.open(timeout_sec=_EXTEND_TIMEOUT_SEC)
+        except FleetError as error:  # calls under way get this error themselves
             logger.warning("could not extend the session", extra={"device": self.name, "cause": str(error)})
-
-
-def failure(kind: ErrorKind, message: str, signal: int, device_name: str) -> MeasurementError:
-    """Return the error that tells how a function failed on a device."""
-    by = f" by signal {signal}" if signal else ""
-    return MeasurementError(f"{kind.value}{by} on {device_name}: {message or 'no message'}", kind.value)
 
 
 async def _missing_messages(
@@ -391,7 +280,7 @@ async def _missing_messages(
     guessed: Collection[Artifact],
     asking: asyncio.Task[set[str]],
     deflater: Deflater | None,
-) -> AsyncGenerator[session_service_pb2.PutArtifactRequest, None]:
+) -> AsyncGenerator[upload.Piece, None]:
     """Yield the upload of the guessed artifacts, then that of the others that turn out to be missing."""
     async for message in upload.messages(guessed, deflater):
         yield message
@@ -399,14 +288,3 @@ async def _missing_messages(
     others = [artifact for artifact in wanted.values() if artifact.digest in missing and artifact not in guessed]
     async for message in upload.messages(others, deflater):
         yield message
-
-
-async def _mapped(
-    function: Callable[[Trial], measurement_pb2.MeasureRequest], trials: Iterable[Trial] | AsyncIterable[Trial]
-) -> AsyncIterator[measurement_pb2.MeasureRequest]:
-    if isinstance(trials, AsyncIterable):
-        async for trial in trials:
-            yield function(trial)
-        return
-    for trial in trials:
-        yield function(trial)

@@ -1,4 +1,4 @@
-"""The device of a lease that another process holds for this one: `fleet acquire SELECTOR -- COMMAND` started us.
+"""The device that another process holds for this one: `fleet acquire SELECTOR -- COMMAND` started us.
 
 The holder renews the lease and rewrites the token's file at each renewal; this side reads it and gives nothing back.
 """
@@ -9,13 +9,15 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 
-from google.protobuf import json_format
-
 from fleet.client.device import Device
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.leases import Lease
 from fleet.errors import ConfigError, FleetError, LeaseExpired
-from fleet.v1 import device_pb2, lease_pb2
+from fleet.wire.json_shape import inventory_from_json, inventory_json
+from fleet.wire.tokens import read_claims
 
 TOKEN_FILE = "FLEET_TOKEN_FILE"  # noqa: S105 - the name of a variable
 LEASE = "FLEET_LEASE"
@@ -32,7 +34,7 @@ def environment(device: Device, tracker_address: str, token_path: Path) -> dict[
         LEASE: device.lease.name,
         DEVICE: device.name,
         DEVICE_ADDRESS: device.address,
-        INVENTORY: json_format.MessageToJson(device.inventory, indent=None),
+        INVENTORY: inventory_json(device.inventory),
         TOKEN_FILE: str(token_path),
         "FLEET_TRACKER": tracker_address,
     }
@@ -59,11 +61,11 @@ async def held_device() -> AsyncGenerator[Device, None]:
 class BorrowedLease:
     """A lease known from its token's file."""
 
-    def __init__(self, device: device_pb2.Device, lease_name: str, token_path: Path) -> None:
+    def __init__(self, device: DeviceStatus, lease_name: str, token_path: Path) -> None:
         self.device = device
         self.ended: FleetError | None = None
-        self.lease = lease_pb2.Lease(name=lease_name, device_name=device.name)
-        self.token = lease_pb2.Token()
+        self.lease = Lease(name=lease_name, device_name=device.name, epoch=0)
+        self.token = b""
         self._token_path = token_path
         self._on_end: list[Callable[[], None]] = []
         self._on_renew: list[Callable[[], None]] = []
@@ -78,8 +80,8 @@ class BorrowedLease:
                 f"no lease in the environment ({', '.join(missing)} not set); run this under: "
                 "fleet acquire SELECTOR -- COMMAND"
             )
-        inventory = json_format.Parse(os.environ.get(INVENTORY) or "{}", device_pb2.Inventory(), True)
-        device = device_pb2.Device(name=os.environ[DEVICE], address=os.environ[DEVICE_ADDRESS], inventory=inventory)
+        inventory = inventory_from_json(os.environ.get(INVENTORY) or "{}")
+        device = DeviceStatus(name=os.environ[DEVICE], address=os.environ[DEVICE_ADDRESS], inventory=inventory)
         borrowed = cls(device, os.environ[LEASE], Path(os.environ[TOKEN_FILE]))
         if borrowed.ended is not None:
             raise borrowed.ended
@@ -103,7 +105,7 @@ class BorrowedLease:
     def _read(self) -> bool:
         """Read the file and tell whether it holds a newer token."""
         try:
-            token = lease_pb2.Token.FromString(self._token_path.read_bytes())
+            token = self._token_path.read_bytes()
         except OSError:
             self.ended = LeaseExpired(
                 f"{self.lease.name} on {self.device.name} is over: its holder took the token away"
@@ -111,6 +113,6 @@ class BorrowedLease:
             return False
         is_newer = token != self.token
         self.token = token
-        claims = lease_pb2.LeaseClaims.FromString(token.claims)
-        self.lease.epoch, self.lease.holder = claims.epoch, claims.holder
+        claims = read_claims(token)
+        self.lease = replace(self.lease, epoch=claims.epoch, holder=claims.holder)
         return is_newer

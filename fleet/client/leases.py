@@ -1,7 +1,7 @@
-"""What one client holds and waits for, and what each event of the tracker changes about it.
+"""What one client holds and waits for, and how each event from the tracker changes that.
 
-No I/O: the stream feeds events in through `LeaseBook.handle`, what has to be said to the tracker leaves through `send`.
-After a reconnect `LeaseBook.reopen` says what the new stream has to start with.
+No I/O and no messages: the stream calls the book when the tracker says something, and the book replies through `send`.
+After a reconnect, `LeaseBook.reopen` returns what the new stream has to start with.
 """
 
 from __future__ import annotations
@@ -12,27 +12,58 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from google.protobuf.duration_pb2 import Duration
-
-from fleet import wire
-from fleet.clock import Clock
-from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseError, LeaseExpired, LeaseRevoked, error_classes
-from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
+from fleet.base.clock import Clock
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.leases import Lease, LeaseEnd, LeaseWish, PendingRequest
+from fleet.errors import Cancelled, DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
+from fleet.wire.tokens import read_claims
 
 logger = logging.getLogger(__name__)
 
-ClientEvent = lease_service_pb2.ClientEvent
-OnQueued = Callable[[lease_pb2.PendingRequest], object]
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Ask for a device."""
+
+    request_id: str
+    wish: LeaseWish
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Leave the queue."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Keep a lease."""
+
+    lease_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a lease back."""
+
+    lease_name: str
+
+
+ClientEvent = Acquire | Cancel | Renew | Release
+"""What a client says to its tracker."""
+
+OnQueued = Callable[[PendingRequest], object]
 """Called with the request's position and reason whenever the tracker tells them."""
 
 
 class HeldLease:
     """A granted lease with its newest token, until it ends."""
 
-    def __init__(self, granted: lease_pb2.Granted, clock: Clock) -> None:
-        self.device: device_pb2.Device = granted.device
-        self.lease: lease_pb2.Lease = granted.lease
-        self.token: lease_pb2.Token = granted.token
+    def __init__(self, device: DeviceStatus, lease: Lease, token: bytes, clock: Clock) -> None:
+        self.device = device
+        self.lease = lease
+        self.token = token
         self.ended: FleetError | None = None
         """Why the lease is over; None while it lives."""
 
@@ -50,13 +81,13 @@ class HeldLease:
     @property
     def is_at_its_longest(self) -> bool:
         """Whether no renewal can make it last longer."""
-        return self.lease.HasField("ends_at") and self.lease.expires_at == self.lease.ends_at
+        return 0 < self.lease.ends_at_sec == self.lease.expires_at_sec
 
     def remaining_sec(self) -> float:
-        """How long the token lives on if nothing comes from the tracker [s], on this process's clock."""
+        """How much longer the token lives if the tracker stays silent [s], on this process's clock."""
         return self._expires_sec - self._clock.monotonic_sec()
 
-    def renew(self, lease: lease_pb2.Lease, token: lease_pb2.Token) -> None:
+    def renew(self, lease: Lease, token: bytes) -> None:
         """Take a newer token of the same lease."""
         if self.ended is not None:
             return
@@ -81,9 +112,9 @@ class HeldLease:
             on_end()
 
     def _read_times(self) -> None:
-        # The claims carry the tracker's clock at signing: their difference needs no clock that agrees with it.
-        claims = lease_pb2.LeaseClaims.FromString(self.token.claims)
-        self.ttl_sec = wire.timestamp_sec(claims.expires_at) - wire.timestamp_sec(claims.issued_at)
+        # The claims carry the tracker's clock at signing, so their difference does not depend on our clock.
+        claims = read_claims(self.token)
+        self.ttl_sec = claims.expires_at_sec - claims.issued_at_sec
         self._expires_sec = self._clock.monotonic_sec() + self.ttl_sec
 
 
@@ -91,10 +122,11 @@ class HeldLease:
 class Waiting:
     """A request that has no answer yet."""
 
-    acquire: lease_pb2.Acquire
+    request_id: str
+    wish: LeaseWish
     answer: asyncio.Future[HeldLease]
     on_queued: OnQueued | None = None
-    last: lease_pb2.PendingRequest | None = None
+    last: PendingRequest | None = None
     """The tracker's latest word on where it stands in the queue."""
 
 
@@ -103,7 +135,7 @@ class LeaseBook:
     """All leases and waiting requests of one client."""
 
     send: Callable[[ClientEvent], None]
-    """Says something to the tracker if a stream is open, forgets it otherwise."""
+    """Sends an event to the tracker if a stream is open; drops it otherwise."""
 
     clock: Clock
     waiting: dict[str, Waiting] = field(default_factory=dict)
@@ -115,18 +147,19 @@ class LeaseBook:
     releasing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     """Leases given back whose end the tracker has not confirmed, by name."""
 
-    def ask(self, acquire: lease_pb2.Acquire, on_queued: OnQueued | None = None) -> Waiting:
+    def ask(self, wish: LeaseWish, on_queued: OnQueued | None = None) -> Waiting:
         """Ask for a device; the answer arrives in the returned request's future."""
-        waiting = Waiting(acquire=acquire, answer=asyncio.get_running_loop().create_future(), on_queued=on_queued)
-        self.waiting[acquire.request_id] = waiting
-        self.send(ClientEvent(acquire=acquire))
+        answer: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(request_id=uuid.uuid4().hex, wish=wish, answer=answer, on_queued=on_queued)
+        self.waiting[waiting.request_id] = waiting
+        self.send(Acquire(waiting.request_id, wish))
         return waiting
 
     def leave(self, request_id: str) -> None:
         """Leave the queue, or give back at once what was granted in the meantime."""
         waiting = self.waiting.pop(request_id, None)
         if waiting is not None:
-            self.send(ClientEvent(cancel=lease_service_pb2.Cancel(request_id=request_id)))
+            self.send(Cancel(request_id))
 
     def close(self) -> None:
         """Leave the queue for good: whoever waits hears that the client was closed."""
@@ -134,7 +167,7 @@ class LeaseBook:
             self.leave(request_id)
             if not waiting.answer.done():
                 waiting.answer.set_exception(
-                    Cancelled(f"the client was closed while it waited for {waiting.acquire.selector!r}")
+                    Cancelled(f"the client was closed while it waited for {str(waiting.wish.selector)!r}")
                 )
 
     def release(self, name: str) -> asyncio.Future[None]:
@@ -145,7 +178,7 @@ class LeaseBook:
         done = self.releasing.get(name)
         if done is None:
             done = self.releasing[name] = asyncio.get_running_loop().create_future()
-        self.send(_release(name))
+        self.send(Release(name))
         return done
 
     def expire(self, held: HeldLease) -> None:
@@ -159,106 +192,59 @@ class LeaseBook:
 
     def reopen(self) -> list[ClientEvent]:
         """Return what a new stream has to start with: waiting requests, renewals, and releases not yet confirmed."""
-        renewals = (ClientEvent(renew=lease_service_pb2.Renew(lease_name=name)) for name in self.held)
-        asks = (ClientEvent(acquire=waiting.acquire) for waiting in self.waiting.values())
-        return [*renewals, *map(_release, self.releasing), *asks]
-
-    def handle(self, event: lease_service_pb2.TrackerEvent) -> None:
-        """Take in one event of the tracker."""
-        match event.WhichOneof("kind"):
-            case "queued":
-                self._queued(event.queued)
-            case "granted":
-                self._granted(event.granted)
-            case "refused":
-                self._refused(event.refused)
-            case "renewed":
-                held = self.held.get(event.renewed.lease.name)
-                if held is not None:
-                    held.renew(event.renewed.lease, event.renewed.token)
-            case "lease_ended":
-                self._ended(event.lease_ended)
-            case _:  # "welcome" is the stream's; a newer tracker may say more
-                return
+        asks = (Acquire(waiting.request_id, waiting.wish) for waiting in self.waiting.values())
+        return [*map(Renew, self.held), *map(Release, self.releasing), *asks]
 
     def release_strays(self, names: list[str]) -> None:
-        """Give back leases that the tracker lists and nobody here knows: their grant was lost with an older stream."""
+        """Give back leases that the tracker lists but nobody here knows: their grant was lost with an older stream."""
         for name in names:
             if name not in self.held and name not in self.releasing:
                 logger.info("gave back a lease that nobody waits for", extra={"lease": name})
                 self.release(name)
 
-    def _queued(self, queued: lease_pb2.PendingRequest) -> None:
-        waiting = self.waiting.get(queued.request_id)
+    def queued(self, request: PendingRequest) -> None:
+        """Note where a request stands in the queue."""
+        waiting = self.waiting.get(request.request_id)
         if waiting is None:
             return
-        waiting.last = queued
+        waiting.last = request
         if waiting.on_queued is not None:
-            waiting.on_queued(queued)
+            waiting.on_queued(request)
 
-    def _granted(self, granted: lease_pb2.Granted) -> None:
-        if granted.lease.name in self.held:  # repeated after a reconnect
+    def granted(self, request_id: str, device: DeviceStatus, lease: Lease, token: bytes) -> None:
+        """Take a device, or give it back when nobody waits for it any more."""
+        if lease.name in self.held:  # repeated after a reconnect
             return
-        waiting = self.waiting.pop(granted.request_id, None)
+        waiting = self.waiting.pop(request_id, None)
         if waiting is None or waiting.answer.done():
-            self.release(granted.lease.name)
+            self.release(lease.name)
             return
-        held = self.held[granted.lease.name] = HeldLease(granted, self.clock)
+        held = self.held[lease.name] = HeldLease(device, lease, token, self.clock)
         waiting.answer.set_result(held)
 
-    def _refused(self, refused: lease_service_pb2.Refused) -> None:
-        waiting = self.waiting.pop(refused.request_id, None)
-        if waiting is None or waiting.answer.done():
-            return
-        cls = error_classes().get(refused.error_class, LeaseError)
-        waiting.answer.set_exception(cls(refused.message))
+    def refused(self, request_id: str, error: FleetError) -> None:
+        """Tell whoever waits why there is no device."""
+        waiting = self.waiting.pop(request_id, None)
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_exception(error)
 
-    def _ended(self, ended: lease_service_pb2.LeaseEnded) -> None:
-        done = self.releasing.pop(ended.lease_name, None)
+    def renewed(self, lease: Lease, token: bytes) -> None:
+        """Store a newer token."""
+        held = self.held.get(lease.name)
+        if held is not None:
+            held.renew(lease, token)
+
+    def ended(self, lease_name: str, end: LeaseEnd, message: str) -> None:
+        """End a lease that the tracker says is over."""
+        done = self.releasing.pop(lease_name, None)
         if done is not None and not done.done():
             done.set_result(None)
-        held = self.held.pop(ended.lease_name, None)
+        held = self.held.pop(lease_name, None)
         if held is not None:
-            held.end(_end_error(ended, held))
+            held.end(_end_error(held, end, message))
 
 
-def make_acquire(
-    selector: str,
-    *,
-    priority: int,
-    ttl_sec: float,
-    max_sec: float | None,
-    wait_timeout_sec: float | None,
-    purpose: str,
-    prefer: str = "",
-) -> lease_pb2.Acquire:
-    """Return the message that asks for a device, with a fresh request id."""
-    return lease_pb2.Acquire(
-        request_id=uuid.uuid4().hex,
-        selector=selector,
-        priority=priority,
-        ttl=wire.duration(ttl_sec),
-        max_duration=_optional_duration(max_sec),
-        wait_timeout=_optional_duration(wait_timeout_sec),
-        purpose=purpose,
-        prefer=prefer,
-    )
-
-
-def _optional_duration(sec: float | None) -> Duration | None:
-    return None if sec is None else wire.duration(sec)
-
-
-def _release(name: str) -> ClientEvent:
-    return ClientEvent(release=lease_service_pb2.Release(lease_name=name))
-
-
-def _end_error(ended: lease_service_pb2.LeaseEnded, held: HeldLease) -> FleetError:
-    cls = {
-        lease_service_pb2.LEASE_END_REVOKED: LeaseRevoked,
-        lease_service_pb2.LEASE_END_RELEASED: LeaseRevoked,
-    }.get(ended.end, LeaseExpired)
-    is_known = ended.end in lease_service_pb2.LeaseEnd.values()  # a newer tracker may know more ways
-    how = lease_service_pb2.LeaseEnd.Name(ended.end) if is_known else "ended"
-    how = how.removeprefix("LEASE_END_").lower().replace("_", " ")
-    return cls(f"{held.name} on {held.device.name} is over ({how}): {ended.message or 'no reason given'}")
+def _end_error(held: HeldLease, end: LeaseEnd, message: str) -> FleetError:
+    cls = LeaseRevoked if end in (LeaseEnd.REVOKED, LeaseEnd.RELEASED) else LeaseExpired
+    how = end.lower().replace("_", " ")
+    return cls(f"{held.name} on {held.device.name} is over ({how}): {message or 'no reason given'}")

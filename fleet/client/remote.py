@@ -1,40 +1,54 @@
-"""A built module as something to call and to time on a device.
+"""A built module that can be called and timed on a device.
 
     module = device.load("matmul.so")
     timing = await module.time("main", [((256, 256), "float32")] * 3, min_repeat_ms=50)
     product = await module(a, b)
 
-Where the artifact knows its arguments, they are checked before anything is sent, `module(...)` takes the inputs only
-and returns the outputs. Where it does not, all arguments are passed and all arrays come back.
+Where the artifact knows its arguments, they are checked before anything is sent: `module(...)` takes only the inputs
+and returns the outputs. Where it does not, pass all arguments; all arrays come back.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fleet import wire
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.client import arrays
-from fleet.client.device import Device, failure
-from fleet.errors import DeviceUnreachable, InvalidRequest
-from fleet.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
-from fleet.v1 import measurement_pb2
+from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
+from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from fleet.client.arrays import Array
+    from fleet.client.arrays import Array, PlainArgument
+
+
+class RunsArtifacts(Protocol):
+    """What a module needs of its device."""
+
+    async def call(
+        self, artifact: Artifact, args: Sequence[object], *, function: str | None = None, timeout_sec: float = 60.0
+    ) -> list[Array]: ...
+
+    async def time(
+        self,
+        artifact: Artifact,
+        args: Sequence[object],
+        *,
+        function: str | None = None,
+        evaluator: Evaluator | None = None,
+        timeout_sec: float = 60.0,
+    ) -> Measurement: ...
 
 
 class RemoteModule:
     """One artifact on one leased device. Uploaded when first used."""
 
-    def __init__(self, device: Device, artifact: Artifact) -> None:
+    def __init__(self, device: RunsArtifacts, artifact: Artifact) -> None:
         self.device = device
         self.artifact = artifact
 
     async def __call__(
-        self, *args: Any, function: str | None = None, timeout_sec: float = 60.0
+        self, *args: object, function: str | None = None, timeout_sec: float = 60.0
     ) -> Array | tuple[Array, ...]:
         """Run once on these arrays and return the outputs: one array, or a tuple of several.
 
@@ -48,45 +62,32 @@ class RemoteModule:
 
     async def time(
         self,
+        /,
         function: str | None = None,
-        args: Sequence[Any] | None = None,
+        args: Sequence[object] | None = None,
         *,
         timeout_sec: float = 60.0,
-        **evaluator: Any,
+        **evaluator: object,
     ) -> Measurement:
         """Time a function on the device.
 
         Args:
             function: its name; the artifact's own when None.
-            args: arrays, TensorSpecs or (shape, dtype) pairs; when None those that the artifact knows.
+            args: arrays, TensorSpecs or (shape, dtype) pairs; when None, those that the artifact knows.
             evaluator: fields of `fleet.Evaluator`: number, repeat, min_repeat_ms, ...
 
         Raises:
             InvalidRequest: an argument of the wrong count, shape or dtype.
             MeasurementError: it failed there; `kind` says how.
         """
-        request = measurement_pb2.MeasureRequest(
-            candidate_id=uuid.uuid4().hex,
-            artifact_digest=self.artifact.digest,
-            function=function or self.artifact.function,
-            args=arrays.arguments_to_proto(time_arguments(self.artifact, args, function)),
-            evaluator=wire.evaluator_to_proto(_evaluator(evaluator)),
-            timeout=wire.duration(timeout_sec),
-            module_kind=wire.module_kind_to_proto(self.artifact.module_kind),
+        sent = time_arguments(self.artifact, args, function)
+        return await self.device.time(
+            self.artifact, sent, function=function, evaluator=_evaluator(evaluator), timeout_sec=timeout_sec
         )
-        await self.device.ensure([self.artifact])
-        measurement = None
-        async for message in self.device.measure_requests([request]):
-            measurement = wire.measurement_from_proto(message)
-        if measurement is None:
-            raise DeviceUnreachable(f"{self.device.name} gave no result; try again")
-        if measurement.error is not None:
-            raise failure(measurement.error, measurement.error_message, measurement.signal, self.device.name)
-        return measurement
 
 
-def call_arguments(artifact: Artifact, args: Sequence[Any], function: str | None) -> list[Any]:
-    """Return what to send for a call with these inputs: room for the outputs is put where the artifact wants it."""
+def call_arguments(artifact: Artifact, args: Sequence[object], function: str | None) -> list[PlainArgument]:
+    """Return the arguments for a call with these inputs, with room for the outputs where the artifact expects it."""
     given = [arrays.as_argument(arg) for arg in args]
     specs = _known_specs(artifact, function)
     if not specs:
@@ -99,8 +100,8 @@ def call_arguments(artifact: Artifact, args: Sequence[Any], function: str | None
     return [spec if spec.is_output else next(remaining) for spec in specs]
 
 
-def time_arguments(artifact: Artifact, args: Sequence[Any] | None, function: str | None) -> list[Any]:
-    """Return what to send for timing: `args` may leave the outputs out where the artifact knows them."""
+def time_arguments(artifact: Artifact, args: Sequence[object] | None, function: str | None) -> list[PlainArgument]:
+    """Return the arguments for timing; `args` may omit the outputs if the artifact knows them."""
     specs = _known_specs(artifact, function)
     is_vm = artifact.module_kind is ModuleKind.RELAX_VM
     if is_vm:
@@ -122,7 +123,9 @@ def _known_specs(artifact: Artifact, function: str | None) -> tuple[TensorSpec, 
     return artifact.args if function in (None, artifact.function) else ()
 
 
-def _check(given: Sequence[Any], wanted: Sequence[TensorSpec], artifact: Artifact, function: str | None) -> None:
+def _check(
+    given: Sequence[PlainArgument], wanted: Sequence[TensorSpec], artifact: Artifact, function: str | None
+) -> None:
     name = function or artifact.function
     if len(given) != len(wanted):
         expected = ", ".join(map(str, wanted))
@@ -135,9 +138,8 @@ def _check(given: Sequence[Any], wanted: Sequence[TensorSpec], artifact: Artifac
 
 
 def _evaluator(fields: dict[str, Any]) -> Evaluator:
-    try:
-        return Evaluator(**fields)
-    except TypeError:
-        known = cast("dict[str, object]", Evaluator.__dataclass_fields__)
-        unknown = [name for name in fields if name not in known]
-        raise InvalidRequest(f"unknown evaluator fields {unknown}; known are {', '.join(known)}") from None
+    known = Evaluator.__dataclass_fields__
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise InvalidRequest(f"unknown evaluator fields {unknown}; known are {', '.join(known)}")
+    return Evaluator(**fields)

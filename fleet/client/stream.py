@@ -1,8 +1,8 @@
 """The one stream between a client and its tracker: kept open for ever, whatever happens to the tracker.
 
-`TrackerStream.run` is one task. It opens the stream, says what the lease book wants said, feeds the book with what
-comes back, and when the stream breaks opens another after a jittered pause. Nothing that happens here ends a lease:
-leases live by their tokens, and end when those run out or the tracker says so.
+`TrackerStream.run` is one task. It opens the stream, sends what the lease book has to say, feeds the answers back to
+the book, and reopens a broken stream after a jittered pause. A broken stream never ends a lease: leases live by their
+tokens, and end when those run out or the tracker says so.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import Any
+import secrets
+from typing import TypeAlias, assert_never
 
 import grpc
 import grpc.aio
 
-from fleet.client.leases import ClientEvent, LeaseBook
-from fleet.clock import Clock
-from fleet.errors import FleetError, TrackerUnavailable
-from fleet.rpc import EOF, Stub, from_rpc_error
-from fleet.v1 import job_pb2, lease_service_pb2
+from fleet.base.clock import Clock
+from fleet.base.version import package_version
+from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
+from fleet.domain.jobs import JobStatus
+from fleet.errors import FleetError, LeaseError, TrackerUnavailable, error_classes
+from fleet.v1 import lease_service_pb2
+from fleet.wire.devices import device_from_proto
+from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
+from fleet.wire.rpc import from_rpc_error, read_next
+from fleet.wire.snapshots import job_to_proto
+from fleet.wire.stubs import LeaseServiceStub
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +36,18 @@ _STRAY_GRACE_SEC = 1.0
 """A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
 
 _FATAL = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
-"""Before the first welcome these end the attempt: whatever answers there is no tracker for us."""
+"""Before the first welcome, these end the attempt: whatever answers there is not a tracker of ours."""
+
+
+_Call: TypeAlias = (
+    "grpc.aio.StreamStreamCall[lease_service_pb2.OpenLeasesRequest, lease_service_pb2.OpenLeasesResponse]"
+)
 
 
 class TrackerStream:
     """Owns the stream and the lease book behind it."""
 
-    def __init__(self, stub: Stub, hello: lease_service_pb2.ClientHello, clock: Clock) -> None:
+    def __init__(self, stub: LeaseServiceStub, holder: str, clock: Clock) -> None:
         self.book = LeaseBook(send=self.send, clock=clock)
         self.is_up = False
         self.was_up = asyncio.Event()
@@ -44,29 +56,31 @@ class TrackerStream:
         self.fatal: FleetError | None = None
         self.last_error = ""
         self._stub = stub
-        self._hello = hello
+        self._hello = lease_service_pb2.ClientHello(
+            client_id=secrets.token_hex(16), holder=holder, version=package_version()
+        )
         self._outgoing: list[ClientEvent] = []
-        self._jobs: dict[str, job_pb2.Job] = {}
-        self._unsent_jobs: dict[str, job_pb2.Job] = {}
+        self._jobs: dict[str, JobStatus] = {}
+        self._unsent_jobs: dict[str, JobStatus] = {}
         self._has_outgoing = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
 
     def send(self, event: ClientEvent) -> None:
-        """Say something if a stream is open; after a reconnect the book repeats what still matters."""
+        """Send an event if a stream is open; after a reconnect, the book repeats what still matters."""
         if self.is_up:
             self._outgoing.append(event)
             self._wake()
 
-    def publish(self, job: job_pb2.Job) -> None:
-        """Tell how a job is doing; only the newest state of each job travels."""
+    def publish(self, job: JobStatus) -> None:
+        """Report how a job is doing; only the newest state of each job is sent."""
         self._jobs[job.name] = job
         if self.is_up:
             self._unsent_jobs[job.name] = job
             self._wake()
 
     async def flush(self) -> None:
-        """Wait until everything said so far has been handed to the network, or the stream broke."""
+        """Wait until all events so far have been handed to the network, or the stream broke."""
         await self._flushed.wait()
 
     async def run(self) -> None:
@@ -82,7 +96,7 @@ class TrackerStream:
                     self.fatal = from_rpc_error(error, TrackerUnavailable)
                     self.was_up.set()
                     return
-            except Exception as error:  # the outermost loop of a task: without it no lease would be renewed any more
+            except Exception as error:  # the outermost loop: if it ended, no lease would be renewed
                 self.last_error = str(error)
                 logger.exception("tracker stream failed")
             if self.is_up:
@@ -92,11 +106,11 @@ class TrackerStream:
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
     async def _run_once(self) -> None:
-        call = self._stub.open_leases()
+        call = self._stub.open_leases(None)
         writer: asyncio.Task[None] | None = None
         try:
             await call.write(lease_service_pb2.OpenLeasesRequest(hello=self._hello))
-            while (response := await call.read()) is not EOF:
+            while (response := await read_next(call)) is not None:
                 for event in response.events:
                     if event.WhichOneof("kind") == "welcome":
                         self._welcome(event.welcome)
@@ -111,17 +125,39 @@ class TrackerStream:
 
     def _handle(self, event: lease_service_pb2.TrackerEvent) -> None:
         try:
-            self.book.handle(event)
-        except Exception:  # a caller's callback, or what a newer tracker invented: no reason to miss what follows
+            self._tell_book(event)
+        except Exception:  # a callback failed, or a newer tracker said something new: keep listening
             logger.exception("event of the tracker failed", extra={"kind": event.WhichOneof("kind")})
 
-    async def _write(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+    def _tell_book(self, event: lease_service_pb2.TrackerEvent) -> None:
+        match event.WhichOneof("kind"):
+            case "queued":
+                self.book.queued(request_from_proto(event.queued))
+            case "granted":
+                granted = event.granted
+                device, lease = device_from_proto(granted.device), lease_from_proto(granted.lease)
+                self.book.granted(granted.request_id, device, lease, granted.token.SerializeToString())
+            case "refused":
+                error = error_classes().get(event.refused.error_class, LeaseError)(event.refused.message)
+                self.book.refused(event.refused.request_id, error)
+            case "renewed":
+                self.book.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
+            case "lease_ended":
+                ended = event.lease_ended
+                self.book.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
+            case _:  # a newer tracker may say more
+                return
+
+    async def _write(self, call: _Call) -> None:
         while True:
             await self._has_outgoing.wait()
             self._has_outgoing.clear()
-            events, self._outgoing = self._outgoing, []
+            said, self._outgoing = self._outgoing, []
             jobs, self._unsent_jobs = self._unsent_jobs, {}
-            events.extend(ClientEvent(job=job) for job in jobs.values())
+            events = [
+                *map(_message, said),
+                *(lease_service_pb2.ClientEvent(job=job_to_proto(j)) for j in jobs.values()),
+            ]
             if events:
                 await call.write(lease_service_pb2.OpenLeasesRequest(events=events))
             if not self._has_outgoing.is_set():
@@ -150,3 +186,16 @@ class TrackerStream:
     def _wake(self) -> None:
         self._flushed.clear()
         self._has_outgoing.set()
+
+
+def _message(event: ClientEvent) -> lease_service_pb2.ClientEvent:
+    match event:
+        case Acquire(request_id, wish):
+            return lease_service_pb2.ClientEvent(acquire=wish_to_proto(request_id, wish))
+        case Cancel(request_id):
+            return lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id=request_id))
+        case Renew(lease_name):
+            return lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=lease_name))
+        case Release(lease_name):
+            return lease_service_pb2.ClientEvent(release=lease_service_pb2.Release(lease_name=lease_name))
+    assert_never(event)

@@ -9,28 +9,39 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.client import aio, held
 from fleet.client import device as aio_device
 from fleet.client import remote as aio_remote
 from fleet.client.leases import OnQueued
+from fleet.domain.devices import Inventory
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import Lease, LeaseTerms, LeaseWish
+from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import FleetError
-from fleet.measuring import Measurement, Trial
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
 
-if TYPE_CHECKING:
-    from fleet.client.arrays import Array
-
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _CANCEL_TIMEOUT_SEC = 10.0
-"""After an interrupt: how long the interrupted call may take to give back what it holds."""
+"""How long an interrupted call may take to give back what it holds."""
 
 _LOOK_SEC = 1.0
 _CLOSED = "the client is closed; connect again"
@@ -86,7 +97,7 @@ class EventThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet client", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[object, object, T]) -> T:
         """Run a coroutine there and wait for it. An interrupt here cancels it and waits for it to clean up."""
         if threading.current_thread() is self._thread:
             work.close()
@@ -123,7 +134,7 @@ class EventThread:
         """End the thread. Idempotent."""
         if self._loop.is_closed():
             return
-        # Other threads may wait for what still runs there.
+        # Other threads may be waiting for tasks that still run there.
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_CANCEL_TIMEOUT_SEC)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -131,11 +142,57 @@ class EventThread:
         self._loop.close()
 
 
+class _Facade(Protocol[A]):
+    """Wraps an object of the asynchronous client, together with the thread it lives on."""
+
+    _inner: A
+    _thread: EventThread
+
+
+def _blocking(
+    method: Callable[Concatenate[A, P], Coroutine[object, object, T]],
+) -> Callable[Concatenate[_Facade[A], P], T]:
+    """Return the same method for callers without an event loop: it waits for the answer."""
+
+    def call(self: _Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _pulling(
+    method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[_Facade[A], P], Generator[T, None, None]]:
+    """Return the same method as a plain generator."""
+
+    def pull(self: _Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        return _pulled(self._thread, method(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(pull, method)
+    return pull
+
+
+def _pulled(thread: EventThread, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """Yield from an asynchronous generator that lives on the thread."""
+
+    async def pull() -> tuple[T, ...]:
+        async for item in source:
+            return (item,)
+        return ()
+
+    try:
+        while item := thread.run(pull()):
+            yield item[0]
+    finally:
+        thread.run(source.aclose())
+
+
 class Fleet:
     """A client of one tracker; see `fleet.client.aio.Fleet`."""
 
     def __init__(self, client: aio.Fleet, thread: EventThread) -> None:
-        self._client = client
+        self._inner = client
         self._thread = thread
         self._is_closed = False
         atexit.register(self.close)
@@ -151,7 +208,7 @@ class Fleet:
     @property
     def address(self) -> str:
         """ "host:port" of the tracker."""
-        return self._client.address
+        return self._inner.address
 
     def close(self) -> None:
         """Give all leases back and hang up. Idempotent."""
@@ -160,201 +217,141 @@ class Fleet:
         self._is_closed = True
         atexit.unregister(self.close)
         try:
-            self._thread.run(self._client.close())
+            self._thread.run(self._inner.close())
         finally:
             self._thread.stop()
 
     @contextlib.contextmanager
     def acquire(
-        self,
-        selector: str,
-        *,
-        priority: int = 0,
-        ttl_sec: float = 30.0,
-        max_sec: float | None = None,
-        wait_timeout_sec: float | None = None,
-        purpose: str = "",
-        prefer: str = "",
-        on_queued: OnQueued | None = None,
+        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> Iterator[Device]:
         """Wait for a device and hold it for the time of the `with` block; see `fleet.client.aio.Fleet.acquire`.
 
         `on_queued` is called on the client's thread and must return soon.
         """
-        device = self.acquire_device(
-            selector,
-            priority=priority,
-            ttl_sec=ttl_sec,
-            max_sec=max_sec,
-            wait_timeout_sec=wait_timeout_sec,
-            purpose=purpose,
-            prefer=prefer,
-            on_queued=on_queued,
-        )
+        device = self.acquire_device(selector, on_queued=on_queued, **terms)
         try:
             yield device
         finally:
             device.release()
 
     def acquire_device(
-        self,
-        selector: str,
-        *,
-        priority: int = 0,
-        ttl_sec: float = 30.0,
-        max_sec: float | None = None,
-        wait_timeout_sec: float | None = None,
-        purpose: str = "",
-        prefer: str = "",
-        on_queued: OnQueued | None = None,
+        self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> Device:
         """Like `acquire`, for those who cannot use `with`: give the device back with `device.release()`."""
-        request = self._client.acquire_device(
-            selector,
-            priority=priority,
-            ttl_sec=ttl_sec,
-            max_sec=max_sec,
-            wait_timeout_sec=wait_timeout_sec,
-            purpose=purpose,
-            prefer=prefer,
-            on_queued=on_queued,
-        )
+        request = self._inner.acquire_device(selector, on_queued=on_queued, **terms)
         return Device(self._thread.run(request), self._thread)
 
-    def snapshot(self) -> fleet_service_pb2.Snapshot:
-        """Return the fleet as it is now."""
-        return self._thread.run(self._client.snapshot())
+    snapshot = _blocking(aio.Fleet.snapshot)
+    """Return the fleet as it is now."""
 
-    def watch(self, min_interval_sec: float = 1.0) -> Generator[fleet_service_pb2.Snapshot, None, None]:
-        """Yield the fleet now and whenever it has changed, for ever."""
-        return _pulled(self._thread, self._client.watch(min_interval_sec))
+    history = _blocking(aio.Fleet.history)
+    """Return the last hour of a device's readings, oldest first."""
 
-    def publish(self, job: job_pb2.Job) -> None:
+    revoke = _blocking(aio.Fleet.revoke)
+    """End a lease against its holder's will."""
+
+    watch = _pulling(aio.Fleet.watch)
+    """Yield the fleet now and whenever it has changed, for ever."""
+
+    def publish(self, job: JobStatus) -> None:
         """Show a job in `fleet status`. Best effort."""
-        self._thread.call(lambda: self._client.publish(job))
-
-    def revoke(self, lease_name: str, reason: str = "") -> lease_pb2.Lease:
-        """End a lease against its holder's will."""
-        return self._thread.run(self._client.revoke(lease_name, reason))
+        self._thread.call(lambda: self._inner.publish(job))
 
 
 class Device:
     """A leased device; see `fleet.client.device.Device`."""
 
     def __init__(self, device: aio_device.Device, thread: EventThread) -> None:
-        self._device = device
+        self._inner = device
         self._thread = thread
 
     def __repr__(self) -> str:
-        return repr(self._device)
+        return repr(self._inner)
 
     @property
     def name(self) -> str:
         """ "devices/<id>"."""
-        return self._device.name
+        return self._inner.name
 
     @property
     def address(self) -> str:
         """ "host:port" of its agent."""
-        return self._device.address
+        return self._inner.address
 
     @property
-    def inventory(self) -> device_pb2.Inventory:
+    def inventory(self) -> Inventory:
         """What the hardware is."""
-        return self._device.inventory
+        return self._inner.inventory
 
     @property
-    def lease(self) -> lease_pb2.Lease:
-        """The lease as the tracker told it last."""
-        return self._device.lease
+    def lease(self) -> Lease:
+        """The lease as the tracker last reported it."""
+        return self._inner.lease
 
     @property
-    def token(self) -> lease_pb2.Token:
-        """The newest token."""
-        return self._device.token
+    def token(self) -> bytes:
+        """The newest token, as it travels."""
+        return self._inner.token
 
     @property
     def ended(self) -> FleetError | None:
         """Why the lease is over; None while it lives."""
-        return self._device.ended
+        return self._inner.ended
 
-    def open(self) -> None:
-        """Open the session now, so that the first measurement finds its worker warm. Optional."""
-        self._thread.run(self._device.open())
+    open = _blocking(aio_device.Device.open)
+    """Open the session now, so that the first measurement finds its worker warm. Optional."""
 
-    def ensure(self, artifacts: Iterable[Artifact]) -> None:
-        """Upload those of the artifacts that the agent has not got."""
-        self._thread.run(self._device.ensure(list(artifacts)))
+    ensure = _blocking(aio_device.Device.ensure)
+    """Upload those artifacts that the agent does not have yet."""
+
+    call = _blocking(aio_device.Device.call)
+    """Run a function once and return its outputs."""
+
+    time = _blocking(aio_device.Device.time)
+    """Time one function."""
+
+    program = _blocking(aio_device.Device.program)
+    """Program the device's fabric; False when it held the bitstream already."""
+
+    release = _blocking(aio_device.Device.release)
+    """End the session and give the device back. Idempotent."""
+
+    logs = _pulling(aio_device.Device.logs)
+    """Yield what the worker writes to stdout and stderr, from now until the session ends."""
 
     def measure(self, trials: Iterable[Trial]) -> Generator[Measurement, None, None]:
-        """Time candidates one after the other and yield what came of each, in order. Trials are sent ahead.
+        """Time candidates one after the other and yield the result of each, in order. Trials are sent ahead.
 
-        A source that is no list is read on a thread, so it may take its time.
+        A source that is not a list is read on a thread, so it may take its time.
         """
         source: Iterable[Trial] | AsyncIterable[Trial] = trials
         if not isinstance(trials, list | tuple):
             source = _read_on_thread(trials)
-        return _pulled(self._thread, self._device.measure(source))
-
-    def call(
-        self, artifact: Artifact, args: Sequence[Any], *, function: str | None = None, timeout_sec: float = 60.0
-    ) -> list[Array]:
-        """Run a function once and return its outputs."""
-        return self._thread.run(self._device.call(artifact, args, function=function, timeout_sec=timeout_sec))
-
-    def program(
-        self,
-        bitstream: Path | str,
-        *,
-        registers: Path | str | None = None,
-        partial: bool = False,
-        force: bool = False,
-        timeout_sec: float = 30.0,
-    ) -> bool:
-        """Program the device's fabric; False when it held the bitstream already."""
-        return self._thread.run(
-            self._device.program(bitstream, registers=registers, partial=partial, force=force, timeout_sec=timeout_sec)
-        )
+        return _pulled(self._thread, self._inner.measure(source))
 
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Return a built artifact, or a shared library by its path, as a module that runs on this device."""
-        return RemoteModule(self._device.load(artifact), self._thread)
-
-    def logs(self) -> Generator[str, None, None]:
-        """Yield what the worker writes to stdout and stderr, from now until the session ends."""
-        return _pulled(self._thread, self._device.logs())
-
-    def release(self) -> None:
-        """End the session and give the device back. Idempotent."""
-        self._thread.run(self._device.release())
+        return RemoteModule(self._inner.load(artifact), self._thread)
 
 
 class RemoteModule:
     """One artifact on one leased device; see `fleet.client.remote.RemoteModule`."""
 
     def __init__(self, module: aio_remote.RemoteModule, thread: EventThread) -> None:
-        self._module = module
+        self._inner = module
         self._thread = thread
 
     @property
     def artifact(self) -> Artifact:
         """What runs."""
-        return self._module.artifact
+        return self._inner.artifact
 
-    def __call__(self, *args: Any, function: str | None = None, timeout_sec: float = 60.0) -> Array | tuple[Array, ...]:
-        """Run once on these arrays and return the outputs: one array, or a tuple of several."""
-        return self._thread.run(self._module(*args, function=function, timeout_sec=timeout_sec))
+    __call__ = _blocking(aio_remote.RemoteModule.__call__)
+    """Run once on these arrays and return the outputs: one array, or a tuple of several."""
 
-    def time(
-        self,
-        function: str | None = None,
-        args: Sequence[Any] | None = None,
-        *,
-        timeout_sec: float = 60.0,
-        **evaluator: Any,
-    ) -> Measurement:
-        """Time a function on the device."""
-        return self._thread.run(self._module.time(function, args, timeout_sec=timeout_sec, **evaluator))
+    time = _blocking(aio_remote.RemoteModule.time)
+    """Time a function on the device."""
 
 
 async def _cancel_others() -> None:
@@ -366,19 +363,6 @@ async def _cancel_others() -> None:
 
 async def _awaited(client: aio.Fleet) -> aio.Fleet:
     return await client
-
-
-def _pulled(thread: EventThread, source: Any) -> Generator[Any, None, None]:
-    """Yield from an asynchronous generator that lives on the thread."""
-
-    async def pull() -> Any:
-        return await anext(source, pull)
-
-    try:
-        while (item := thread.run(pull())) is not pull:
-            yield item
-    finally:
-        thread.run(source.aclose())
 
 
 async def _read_on_thread(source: Iterable[Trial]) -> AsyncIterator[Trial]:

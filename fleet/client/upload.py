@@ -1,20 +1,23 @@
-"""Artifacts as upload messages: pieces of at most 1 MiB, the first of each artifact names the whole."""
+"""Artifacts as upload messages: pieces of at most 1 MiB; the first piece of each artifact names the whole."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.artifacts.pieces import PIECE_BYTES, Deflater
+from fleet.base.network import host_of, is_loopback
 from fleet.errors import ArtifactRefused
-from fleet.pieces import PIECE_BYTES, Deflater
 from fleet.v1 import session_service_pb2
 
+Piece: TypeAlias = session_service_pb2.PutArtifactRequest
+"""One message of an upload."""
+
 _READ_AHEAD_BYTES = 256 * 1024
-"""Read and compressed in one go, away from the event loop: small artifacts share a thread hop, the first leave soon."""
+"""How much is read and compressed in one go, off the event loop: small artifacts share a hop, large ones start soon."""
 
 
 def read_head(artifact: Artifact, size_bytes: int) -> bytes:
@@ -32,15 +35,11 @@ def read_head(artifact: Artifact, size_bytes: int) -> bytes:
 
 def is_far(address: str) -> bool:
     """Tell whether uploads to "host:port" cross a network, which takes longer than compressing them."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return not is_loopback(host_of(address))
 
 
 def pick_first(artifacts: Iterable[Artifact], size_bytes: int) -> list[Artifact]:
-    """Return the first artifacts, as many as have this size together.
+    """Return the first artifacts that fit into this size together.
 
     Raises:
         ArtifactRefused: a file is gone.
@@ -57,24 +56,28 @@ def pick_first(artifacts: Iterable[Artifact], size_bytes: int) -> list[Artifact]
     return picked
 
 
-async def messages(
-    artifacts: Iterable[Artifact],
-    deflater: Deflater | None = None,
-    kind: session_service_pb2.ArtifactKind = session_service_pb2.ARTIFACT_KIND_MODULE,
-) -> AsyncGenerator[session_service_pb2.PutArtifactRequest, None]:
-    """Yield the messages that upload artifacts, one after the other; compressed by a deflater. One for a whole call.
+def messages(artifacts: Iterable[Artifact], deflater: Deflater | None = None) -> AsyncGenerator[Piece, None]:
+    """Yield the messages that upload artifacts, one artifact after the other. One deflater serves a whole call.
 
     Raises:
         ArtifactRefused: a file is gone or cannot be read.
     """
-    source = _pieces(artifacts, deflater, kind)
+    return _read_ahead(_pieces(artifacts, deflater, session_service_pb2.ARTIFACT_KIND_MODULE))
+
+
+def bitstream_messages(bitstream: Artifact, deflater: Deflater | None = None) -> AsyncGenerator[Piece, None]:
+    """Yield the messages that upload a bitstream."""
+    return _read_ahead(_pieces([bitstream], deflater, session_service_pb2.ARTIFACT_KIND_BITSTREAM))
+
+
+async def _read_ahead(source: Iterator[Piece]) -> AsyncGenerator[Piece, None]:
     while taken := await asyncio.to_thread(_take, source):
         for message in taken:
             yield message
 
 
-def _take(source: Iterator[session_service_pb2.PutArtifactRequest]) -> list[session_service_pb2.PutArtifactRequest]:
-    taken: list[session_service_pb2.PutArtifactRequest] = []
+def _take(source: Iterator[Piece]) -> list[Piece]:
+    taken: list[Piece] = []
     size_bytes = 0
     for message in source:
         taken.append(message)
@@ -86,26 +89,25 @@ def _take(source: Iterator[session_service_pb2.PutArtifactRequest]) -> list[sess
 
 def _pieces(
     artifacts: Iterable[Artifact], deflater: Deflater | None, kind: session_service_pb2.ArtifactKind
-) -> Iterator[session_service_pb2.PutArtifactRequest]:
+) -> Iterator[Piece]:
     for artifact in artifacts:
         if deflater is not None:
             deflater.begin()
         try:
             with artifact.path.open("rb", buffering=0) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                head = {"digest": artifact.digest, "size_bytes": size_bytes, "kind": kind}
-                yield _piece(file.read(PIECE_BYTES), deflater, **head)
+                first = _piece(file.read(PIECE_BYTES), deflater)
+                first.digest, first.size_bytes, first.kind = artifact.digest, size_bytes, kind
+                yield first
                 while chunk := file.read(PIECE_BYTES):
                     yield _piece(chunk, deflater)
         except OSError as error:
             raise _unreadable(artifact, error) from error
 
 
-def _piece(chunk: bytes, deflater: Deflater | None, **head: Any) -> session_service_pb2.PutArtifactRequest:
+def _piece(chunk: bytes, deflater: Deflater | None) -> Piece:
     deflated = deflater.deflate(chunk) if deflater is not None else None
-    if deflated is None:
-        return session_service_pb2.PutArtifactRequest(chunk=chunk, **head)
-    return session_service_pb2.PutArtifactRequest(chunk=deflated, is_deflated=True, **head)
+    return Piece(chunk=chunk) if deflated is None else Piece(chunk=deflated, is_deflated=True)
 
 
 def _unreadable(artifact: Artifact, error: OSError) -> ArtifactRefused:

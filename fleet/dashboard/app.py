@@ -12,35 +12,34 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from fleet import wire
 from fleet.dashboard.view import render
-from fleet.v1 import fleet_service_pb2
+from fleet.domain.snapshot import Snapshot
 
 _REDRAW_SEC = 1.0
-"""Ages grow while nothing changes."""
+"""Redraw this often even when nothing changes, because the displayed ages grow."""
 
 
-class Source(Protocol):
+class SnapshotFeed(Protocol):
     """What the dashboard needs of a client."""
 
     @property
     def address(self) -> str: ...
     @property
     def is_connected(self) -> bool: ...
-    def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[fleet_service_pb2.Snapshot, None]: ...
+    def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]: ...
 
 
 class Dashboard:
-    """What is known right now, to be drawn at any time."""
+    """Keeps what is known right now, and draws it at any time."""
 
-    def __init__(self, source: Source, console: Console) -> None:
+    def __init__(self, source: SnapshotFeed, console: Console) -> None:
         self._source = source
         self._console = console
-        self._snapshot: fleet_service_pb2.Snapshot | None = None
+        self._snapshot: Snapshot | None = None
         self._received_sec = 0.0
         self._away_since_sec: float | None = None
 
-    def take(self, snapshot: fleet_service_pb2.Snapshot) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         """Keep the newest snapshot."""
         self._snapshot = snapshot
         self._received_sec = time.monotonic()
@@ -56,14 +55,14 @@ class Dashboard:
             return Text(f"waiting for the tracker at {self._source.address}")
         return render(
             self._snapshot,
-            wire.timestamp_sec(self._snapshot.taken_at) + now_sec - self._received_sec,
+            self._snapshot.taken_at_sec + now_sec - self._received_sec,
             address=self._source.address,
             width=self._console.width,
             away_sec=None if self._away_since_sec is None else now_sec - self._away_since_sec,
         )
 
 
-async def show(source: Source, console: Console, interval_sec: float) -> None:
+async def show(source: SnapshotFeed, console: Console, interval_sec: float) -> None:
     """Show the fleet until cancelled."""
     dashboard = Dashboard(source, console)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=True) as live:

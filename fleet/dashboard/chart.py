@@ -1,6 +1,6 @@
 """Readings over time as lines of braille, for terminals. Pure: the same samples and width give the same picture.
 
-Each character holds two columns and four rows of dots. What is unknown stays blank.
+Each character holds two columns and four rows of dots. Unknown values stay blank.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fleet import wire
 from fleet.dashboard import words
-from fleet.v1 import device_pb2
+from fleet.domain.devices import Telemetry
 
 SPAN_SEC = 3600.0
 _HEIGHT = 4
@@ -26,7 +25,7 @@ _GAP_SEC = 35.0
 
 _BLANK = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bit of each dot of a braille character, by row and column (Unicode, block U+2800)."""
+"""The bit of each dot in a braille character, by row and column (Unicode block U+2800)."""
 
 Point = tuple[float, float]
 """Seconds before now, as a negative number, and the value."""
@@ -34,37 +33,44 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One of the things that are plotted."""
+    """One kind of reading to plot."""
 
     title: str
-    field: str
-    """Of Telemetry."""
+    reading: Callable[[Telemetry], float | None]
 
     format: Callable[[float], str]
     least_span: float
-    """Share of the value that the chart spans at least, so that noise does not look like a mountain."""
+    """The chart spans at least this share of the value, so that noise does not look like a mountain."""
 
 
 SERIES = (
-    Series(title="temperature", field="temp_c", format=lambda value: f"{value:.0f} °C", least_span=0.1),
-    Series(title="clock", field="freq_hz", format=lambda value: f"{value / 1e9:.2f} GHz", least_span=0.1),
+    Series(
+        title="temperature",
+        reading=lambda sample: sample.temp_c,
+        format=lambda value: f"{value:.0f} °C",
+        least_span=0.1,
+    ),
+    Series(
+        title="clock",
+        reading=lambda sample: sample.freq_hz,
+        format=lambda value: f"{value / 1e9:.2f} GHz",
+        least_span=0.1,
+    ),
     Series(
         title="reference kernel",
-        field="reference_sec",
+        reading=lambda sample: sample.reference_sec,
         format=lambda value: words.latency(value * 1e6),
         least_span=0.2,
     ),
 )
 
 
-def render_history(samples: Sequence[device_pb2.Telemetry], now_sec: float, *, width: int) -> RenderableType:
-    """Return a chart of each thing that the device tells, one below the other."""
+def render_history(samples: Sequence[Telemetry], now_sec: float, *, width: int) -> RenderableType:
+    """Return one chart for each reading that the device reports, one below the other."""
     parts: list[RenderableType] = []
     for series in SERIES:
         points = [
-            (wire.timestamp_sec(sample.read_at) - now_sec, float(getattr(sample, series.field)))
-            for sample in samples
-            if sample.HasField(series.field)
+            (sample.read_at_sec - now_sec, value) for sample in samples if (value := series.reading(sample)) is not None
         ]
         if points:
             parts += [*_chart(series, points, width=max(_LEAST_WIDTH, width)), Text()]

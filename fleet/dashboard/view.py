@@ -1,4 +1,4 @@
-"""A snapshot of the fleet as something to look at. Pure: the same snapshot and time give the same picture."""
+"""Renders a snapshot of the fleet. Pure: the same snapshot and time give the same picture."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fleet import wire
 from fleet.dashboard import words
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
+from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.snapshot import Snapshot
 
 _NARROW = 100
-"""Below this width [columns] the less needed columns are left out."""
+"""Below this width [columns], less important columns are left out."""
 
 _WIDE = 120
 
@@ -20,21 +22,21 @@ _SHOWN_REQUESTS = 15
 _SHOWN_JOBS = 8
 
 _STATES = {
-    device_pb2.DEVICE_STATE_AVAILABLE: ("free", "green"),
-    device_pb2.DEVICE_STATE_LEASED: ("leased", "cyan"),
-    device_pb2.DEVICE_STATE_OFFLINE: ("offline", "yellow"),
-    device_pb2.DEVICE_STATE_FAULTED: ("faulted", "bold red"),
+    DeviceState.AVAILABLE: ("free", "green"),
+    DeviceState.LEASED: ("leased", "cyan"),
+    DeviceState.OFFLINE: ("offline", "yellow"),
+    DeviceState.FAULTED: ("faulted", "bold red"),
 }
 _JOB_STATES = {
-    job_pb2.JOB_STATE_RUNNING: ("running", "cyan"),
-    job_pb2.JOB_STATE_FINISHED: ("finished", "green"),
-    job_pb2.JOB_STATE_INTERRUPTED: ("interrupted", "yellow"),
-    job_pb2.JOB_STATE_FAILED: ("failed", "bold red"),
+    JobState.RUNNING: ("running", "cyan"),
+    JobState.FINISHED: ("finished", "green"),
+    JobState.INTERRUPTED: ("interrupted", "yellow"),
+    JobState.FAILED: ("failed", "bold red"),
 }
 
 
 def render(
-    snapshot: fleet_service_pb2.Snapshot,
+    snapshot: Snapshot,
     now_sec: float,
     *,
     address: str = "",
@@ -46,8 +48,8 @@ def render(
     Args:
         now_sec: the tracker's clock at this moment.
         address: the tracker's, for the header.
-        width: columns that there are; at 80 all that matters fits.
-        away_sec: how long the tracker has not answered; None while it does.
+        width: available columns; all that matters fits into 80.
+        away_sec: for how long the tracker has not answered; None while it does.
     """
     parts: list[RenderableType] = [header(snapshot, now_sec, address)]
     if away_sec is not None:
@@ -60,13 +62,13 @@ def render(
     return Group(*parts)
 
 
-def header(snapshot: fleet_service_pb2.Snapshot, now_sec: float, address: str) -> Text:
+def header(snapshot: Snapshot, now_sec: float, address: str) -> Text:
     """Return the line about the tracker."""
-    busy = sum(device.state == device_pb2.DEVICE_STATE_LEASED for device in snapshot.devices)
+    busy = sum(device.state == DeviceState.LEASED for device in snapshot.devices)
     words_ = [
         f"tracker {address}".strip(),
         snapshot.tracker_version or "version ?",
-        f"up {words.age(snapshot.started_at, now_sec)}",
+        f"up {words.age(snapshot.started_at_sec, now_sec)}",
         f"{snapshot.grant_count} grants",
         f"{busy}/{len(snapshot.devices)} leased",
         f"{snapshot.request_count} waiting",
@@ -74,10 +76,8 @@ def header(snapshot: fleet_service_pb2.Snapshot, now_sec: float, address: str) -
     return Text(" · ".join(words_), style="bold")
 
 
-def devices_table(
-    snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int, address: str = ""
-) -> RenderableType:
-    """Return the devices with who holds them and how they are."""
+def devices_table(snapshot: Snapshot, now_sec: float, *, width: int, address: str = "") -> RenderableType:
+    """Return the devices, with their holders and states."""
     if not snapshot.devices:
         return Text(f"no devices yet; attach one with: fleet agent serve --tracker {address or 'HOST:PORT'}")
     table = _table("device", "state", "holder")
@@ -92,7 +92,7 @@ def devices_table(
     return table
 
 
-def requests_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int) -> RenderableType:
+def requests_table(snapshot: Snapshot, now_sec: float, *, width: int) -> RenderableType:
     """Return the head of the queue."""
     table = _table("queue", "holder", "wants")
     if width >= _NARROW:
@@ -105,7 +105,7 @@ def requests_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, widt
     return Group(table, Text(f"and {hidden} more", style="dim")) if hidden > 0 else table
 
 
-def jobs_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: int) -> RenderableType:
+def jobs_table(snapshot: Snapshot, now_sec: float, *, width: int) -> RenderableType:
     """Return the running jobs and those that ended lately."""
     table = _table("job", "state")
     table.add_column("progress", no_wrap=True, width=_bar_width(width))
@@ -120,9 +120,9 @@ def jobs_table(snapshot: fleet_service_pb2.Snapshot, now_sec: float, *, width: i
     return table
 
 
-def device_state(device: device_pb2.Device) -> Text:
+def device_state(device: DeviceStatus) -> Text:
     """Return a device's state in a word."""
-    return Text(*_STATES.get(device.state, ("unknown", "red")))
+    return Text(*_STATES[device.state])
 
 
 def _bar_width(width: int) -> int:
@@ -137,20 +137,20 @@ def _table(*columns: str) -> Table:
 
 
 def _plain(cells: list[RenderableType]) -> list[RenderableType]:
-    """Names and reasons come from others: brackets in them are no markup."""
+    """Take cells literally: names and reasons come from others, and brackets in them are not markup."""
     return [Text(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
-def _device_row(device: device_pb2.Device, now_sec: float, *, width: int) -> list[RenderableType]:
+def _device_row(device: DeviceStatus, now_sec: float, *, width: int) -> list[RenderableType]:
     telemetry = device.telemetry
-    temp = f"{telemetry.temp_c:.0f} °C" if telemetry.HasField("temp_c") else "-"
-    load = f"{telemetry.load_1min:.1f}" if telemetry.HasField("load_1min") else "-"
+    temp = f"{telemetry.temp_c:.0f} °C" if telemetry.temp_c is not None else "-"
+    load = f"{telemetry.load_1min:.1f}" if telemetry.load_1min is not None else "-"
     rate = f"{telemetry.trials_per_min:.0f}" if telemetry.trials else "-"
     return [
         words.short_name(device.name),
         device_state(device),
         device.holder or "-",
-        words.age(device.granted_at, now_sec),
+        words.age(device.granted_at_sec, now_sec),
         rate,
         temp,
         *([load] if width >= _NARROW else []),
@@ -158,7 +158,7 @@ def _device_row(device: device_pb2.Device, now_sec: float, *, width: int) -> lis
     ]
 
 
-def _trouble(telemetry: device_pb2.Telemetry) -> str:
+def _trouble(telemetry: Telemetry) -> str:
     """Say what would disturb a measurement now."""
     if telemetry.throttle_reasons:
         return f"throttled: {', '.join(telemetry.throttle_reasons)}"
@@ -167,28 +167,28 @@ def _trouble(telemetry: device_pb2.Telemetry) -> str:
     return ""
 
 
-def _request_row(request: lease_pb2.PendingRequest, now_sec: float, *, width: int) -> list[RenderableType]:
+def _request_row(request: PendingRequest, now_sec: float, *, width: int) -> list[RenderableType]:
     return [
         "next" if request.position == 0 else str(request.position + 1),
         request.holder,
         request.selector,
         *([str(request.priority)] if width >= _NARROW else []),
-        words.age(request.asked_at, now_sec),
+        words.age(request.asked_at_sec, now_sec),
         Text(request.reason, style="dim"),
     ]
 
 
-def _job_row(job: job_pb2.Job, now_sec: float, *, width: int) -> list[RenderableType]:
+def _job_row(job: JobStatus, now_sec: float, *, width: int) -> list[RenderableType]:
     asides = [
         *([f"{job.trials_failed} bad"] if job.trials_failed else []),
         *([f"{job.trials_repeated} again"] if job.trials_repeated else []),
     ]
     aside = f" ({', '.join(asides)})" if asides else ""
     speed_up = f"{job.untuned_us / job.best_us:.1f}x" if job.best_us > 0 and job.untuned_us > 0 else "-"
-    runs = words.duration(now_sec - wire.timestamp_sec(job.started_at)) if job.started_at.ByteSize() else "-"
+    runs = words.age(job.started_at_sec, now_sec)
     return [
         job.title or words.short_name(job.name),
-        Text(*_JOB_STATES.get(job.state, ("unknown", "red"))),
+        Text(*_JOB_STATES[job.state]),
         ProgressBar(total=max(job.trials_total, 1), completed=job.trials_done, width=_bar_width(width)),
         f"{job.trials_done}/{job.trials_total}{aside}",
         words.latency(job.best_us),

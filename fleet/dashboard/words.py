@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from fleet import wire
-
 _MINUTE_SEC, _HOUR_SEC, _DAY_SEC = 60, 3600, 86400
 
 
@@ -36,9 +32,9 @@ def size(bytes_count: int) -> str:
     return f"{bytes_count / 1e9:.1f} GB" if bytes_count >= 1e9 else f"{bytes_count / 1e6:.0f} MB"
 
 
-def age(since: Timestamp, now_sec: float) -> str:
+def age(since_sec: float | None, now_sec: float) -> str:
     """Return how long ago something was, "-" when it never was."""
-    return duration(now_sec - wire.timestamp_sec(since)) if since.ByteSize() else "-"
+    return duration(now_sec - since_sec) if since_sec else "-"
 
 
 def short_name(name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.keys import canonical_target, trace_digest
+from fleet.domain.keys import canonical_target, trace_digest
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library.store import Library
 from fleet.library.values import (
     Job,
@@ -12,7 +13,7 @@ from fleet.library.values import (
     NewRecord,
     Record,
     RecordKind,
-    Workload,
+    StoredWorkload,
     WorkloadSummary,
 )
 
@@ -25,7 +26,9 @@ __all__ = [
     "NewRecord",
     "Record",
     "RecordKind",
-    "Workload",
+    "RecordScope",
+    "ScopeFilter",
+    "StoredWorkload",
     "WorkloadSummary",
     "canonical_target",
     "trace_digest",

@@ -1,8 +1,8 @@
-"""Opening the database: which one, in which mode, of which version, and what its errors mean.
+"""Opens the database: which one, in which mode, of which version, and what its errors mean.
 
 SQLite runs with a write-ahead log and `synchronous=NORMAL`: what was committed survives a kill -9 of any process,
 several processes write at once, readers never wait. Writers take the lock when they begin, not when they first write:
-upgrading a read lock fails at once where another writer was quicker, whatever the busy time-out.
+upgrading a read lock fails at once if another writer was quicker, whatever the busy timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from fleet import config
+from fleet.base import config
 from fleet.errors import DiskFull, LibraryError
 from fleet.library import schema
 
@@ -26,7 +26,7 @@ _BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for the others; a transaction of ours lasts milliseconds."""
 
 _POSTGRES_LOCK = 0x74766D666C656574
-"""Advisory lock of those who create the tables: "tvmfleet" in ASCII."""
+"""Advisory lock held while creating the tables: "tvmfleet" in ASCII."""
 
 _POSTGRES_DISK_FULL = "53100"
 
@@ -35,7 +35,7 @@ def database_url(url_or_path: str | Path | None) -> sa.URL:
     """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the user's own.
 
     Raises:
-        LibraryError: the text starts like a URL and is none.
+        LibraryError: the text starts like a URL but is not one.
     """
     if url_or_path is None:
         return _sqlite_url(config.data_dir() / "library.sqlite")
@@ -53,7 +53,7 @@ def database_url(url_or_path: str | Path | None) -> sa.URL:
 
 
 def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
-    """Open the database and make the tables where there are none. `is_default`: the directory is ours to make.
+    """Open the database and make the tables if there are none. `is_default`: the directory is ours to make.
 
     Raises:
         LibraryError: the database cannot be used; the text says why and what to do.
@@ -78,14 +78,14 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One read transaction."""
+    """Run a read transaction."""
     with translated_errors(engine), engine.connect() as connection, connection.begin():
         yield connection
 
 
 @contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One write transaction, committed when the block ends well, else undone."""
+    """Run a write transaction: committed if the block succeeds, rolled back otherwise."""
     with translated_errors(engine), engine.connect() as connection:
         connection = connection.execution_options(is_write=True)
         with connection.begin():
@@ -94,12 +94,12 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise the database's errors as the fleet's."""
+    """Turn the database's errors into the fleet's."""
     try:
         yield
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         where = engine.url.render_as_string(hide_password=True)
-        raise _meaning_of(error.orig if isinstance(error, sa.exc.DBAPIError) else error, where) from error
+        raise meaning_of(error.orig if isinstance(error, sa.exc.DBAPIError) else error, where) from error
 
 
 def _sqlite_url(path: Path) -> sa.URL:
@@ -161,7 +161,7 @@ def _check_or_create(engine: sa.Engine) -> None:
 
 
 def _use_write_ahead_log(connection: sa.Connection) -> None:
-    # Lasting, so once at creation is enough. On the driver's connection, because inside a transaction it cannot change.
+    # It lasts, so once at creation is enough. It cannot change inside a transaction, hence the driver's connection.
     raw: Any = connection.connection.driver_connection
     raw.execute("PRAGMA journal_mode = WAL")
 
@@ -178,7 +178,8 @@ def _check_version(connection: sa.Connection, url: sa.URL) -> None:
     )
 
 
-def _meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFull:
+def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFull:
+    """Return what a database's error means for whoever uses the library at `where`."""
     if isinstance(error, sqlite3.Error):
         return _meaning_of_sqlite(error, where)
     if getattr(error, "sqlstate", None) == _POSTGRES_DISK_FULL:
@@ -201,8 +202,8 @@ def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskF
 
 
 def _is_disk_full(where: str) -> bool:
-    """Tell whether no byte is left where the database is: SQLite calls it an I/O error when it cannot grow its files
-    beside the database, even to read.
+    """Tell whether the database's disk is full: if SQLite cannot grow its files beside the database, it reports an I/O
+    error, even for a read.
     """
     database = sa.make_url(where).database
     try:

@@ -1,10 +1,10 @@
-"""Records out to, and in from, the two files of MetaSchedule's JSONDatabase. Needs no TVM.
+"""Exports and imports records as the two files of MetaSchedule's JSONDatabase. Needs no TVM.
 
     database_workload.json        one line per workload: ["<shash>", "<base64 of u64 length, program as JSON>"]
     database_tuning_record.json   one line per record: [<line of its workload>, [trace, run_secs, target, args]]
 
-Numbers are written as TVM writes them, with 20 significant digits, so that what was imported is exported byte by byte
-as it was. MetaSchedule knows no device model, TVM version or error: they are given by the user, or lost, respectively.
+Numbers are written as TVM writes them, with 20 significant digits: an import is exported byte by byte as it was.
+MetaSchedule knows no device model, TVM version or error: the user gives the first two, and errors are lost.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fleet.domain.keys import canonical_target
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import DiskFull, InvalidRequest, LibraryError
-from fleet.keys import canonical_target
 from fleet.library.store import Library
-from fleet.library.values import NewRecord, Record, Workload
-from fleet.measuring import ErrorKind, TensorSpec
+from fleet.library.values import NewRecord, Record, StoredWorkload
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -46,7 +47,7 @@ class Exchanged:
     workloads: int
     records: int
     known_records: int = 0
-    """Of `records`, those that the library already had from an earlier import."""
+    """How many of `records` the library already had from an earlier import."""
 
 
 def export_json(
@@ -54,11 +55,12 @@ def export_json(
     directory: Path,
     *,
     pattern: str = "*",
-    target_json: str | None = None,
-    device_model: str | None = None,
+    within: ScopeFilter = ANY_SCOPE,
     overwrite: bool = False,
 ) -> Exchanged:
-    """Write the candidates that have times, oldest first, and their workloads.
+    """Write one time for each candidate that has any, oldest first, and their workloads.
+
+    MetaSchedule takes the fastest line of a candidate, so superseded times are not written.
 
     Raises:
         LibraryError: the directory has such files already, or cannot be written.
@@ -67,34 +69,29 @@ def export_json(
     workloads: list[str] = []
     lines: list[str] = []
     for workload in library.find_workloads(pattern):
-        found = library.records(workload.shash, target_json=target_json, device_model=device_model, with_errors=False)
+        found = library.candidates(workload.shash, within)
         lines += [_record_line(len(workloads), workload, record) for record in found]
         if found:
-            workloads.append(_to_text([workload.shash, _encode_module(workload.mod_json)]))
+            workloads.append(to_text([workload.shash, _encode_module(workload.mod_json)]))
     _write_files(directory, {WORKLOAD_FILE: workloads, RECORD_FILE: lines}, overwrite=overwrite)
     return Exchanged(workloads=len(workloads), records=len(lines))
 
 
-def import_json(
-    library: Library, directory: Path, *, device_model: str, tvm_version: str = "", target_json: str = ""
-) -> Exchanged:
+def import_json(library: Library, directory: Path, scope: RecordScope) -> Exchanged:
     """Read records that MetaSchedule wrote. Importing the same files again adds nothing.
 
     Args:
-        device_model: what the records were measured on, which the files do not say.
-        target_json: for records that name no target.
+        scope: what the records were measured on and built with, since the files do not say. Its target applies to
+            records that name none.
 
     Raises:
         LibraryError: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
         InvalidRequest: no device model.
     """
-    if not device_model:
+    if not scope.device_model:
         raise InvalidRequest("say which device model the records were measured on")
     known = [_parse_workload(where, value) for where, value in _read_lines(directory / WORKLOAD_FILE)]
-    parsed = [
-        _parse_record(where, value, known, device_model, tvm_version, target_json)
-        for where, value in _read_lines(directory / RECORD_FILE)
-    ]
+    parsed = [_parse_record(where, value, known, scope) for where, value in _read_lines(directory / RECORD_FILE)]
     args_by_shash = {record.workload: args for record, args in parsed if args}
     library.add_workloads(_with_args(workload, args_by_shash.get(workload.shash, ())) for workload in known)
     new = _with_uids([record for record, _ in parsed])
@@ -106,19 +103,19 @@ def import_json(
     return Exchanged(workloads=len(known), records=len(new), known_records=known_count)
 
 
-def _record_line(index: int, workload: Workload, record: Record) -> str:
-    given = record.target_json.strip()
+def _record_line(index: int, workload: StoredWorkload, record: Record) -> str:
+    given = record.scope.target_json.strip()
     target = json.loads(given if given.startswith("{") else canonical_target(given) or "null")
     args = [["TENSOR", spec.dtype, list(spec.shape)] for spec in workload.args] or None
-    return _to_text([index, [json.loads(record.trace_json), list(record.run_secs), target, args]])
+    return to_text([index, [json.loads(record.trace_json), list(record.run_secs), target, args]])
 
 
-def _to_text(value: Any) -> str:
-    """JSON as TVM writes it: no white space, keys sorted, numbers with 20 digits, booleans as numbers."""
+def to_text(value: object) -> str:
+    """Write JSON as TVM does: no white space, keys sorted, numbers with 20 digits, booleans as numbers."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(key)}:{_to_text(item)}" for key, item in sorted(value.items())) + "}"
+        return "{" + ",".join(f"{json.dumps(key)}:{to_text(item)}" for key, item in sorted(value.items())) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_to_text, value)) + "]"
+        return "[" + ",".join(map(to_text, value)) + "]"
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:.20g}" if isinstance(value, float) else json.dumps(value)
@@ -138,7 +135,7 @@ def _decode_module(encoded: str) -> str:
 
 
 def _write_files(directory: Path, lines_by_name: dict[str, list[str]], *, overwrite: bool) -> None:
-    """Both files or, when one cannot be written, none of them changed."""
+    """Write both files, or change neither if one cannot be written."""
     existing = [name for name in lines_by_name if (directory / name).exists()]
     if existing and not overwrite:
         raise LibraryError(f"{directory} has {' and '.join(existing)} already; name another directory, or overwrite")
@@ -165,7 +162,7 @@ def _write_beside(directory: Path, lines: Sequence[str]) -> Path:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Where and what, for every line that is not empty."""
+    """Yield place and content of every line that is not empty."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -176,20 +173,20 @@ def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
             try:
                 yield where, json.loads(line)
             except ValueError as error:
-                raise LibraryError(f"{where} is no JSON: {error}") from error
+                raise LibraryError(f"{where} is not JSON: {error}") from error
 
 
-def _parse_workload(where: str, value: Any) -> Workload:
+def _parse_workload(where: str, value: Any) -> StoredWorkload:
     try:
         shash, encoded = value
         int(shash)
-        return Workload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
+        return StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
     except (TypeError, ValueError, struct.error) as error:
-        raise LibraryError(f"{where} is no workload of MetaSchedule's JSONDatabase: {error}") from error
+        raise LibraryError(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
 
 
 def _parse_record(
-    where: str, value: Any, workloads: Sequence[Workload], device_model: str, tvm_version: str, target_json: str
+    where: str, value: Any, workloads: Sequence[StoredWorkload], scope: RecordScope
 ) -> tuple[NewRecord, tuple[TensorSpec, ...]]:
     try:
         index, (trace, run_secs, target, args) = value
@@ -198,38 +195,37 @@ def _parse_record(
         times = tuple(float(sec) for sec in run_secs or ())
         record = NewRecord(
             workload=workloads[index].shash,
-            target_json=_to_text(target) if target else target_json,
-            device_model=device_model,
-            tvm_version=tvm_version,
+            scope=replace(scope, target_json=to_text(target)) if target else scope,
             trace_json=json.dumps(trace, separators=(",", ":")),
             provenance={"imported_from": where.rpartition(":")[0]},
-            **_verdict(times),
         )
-        return record, _parse_args(args or ())
+        return _with_verdict(record, times), _parse_args(args or ())
     except (TypeError, ValueError, KeyError) as error:
-        raise LibraryError(f"{where} is no record of MetaSchedule's JSONDatabase: {error}") from error
+        raise LibraryError(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
 
 
-def _verdict(times: tuple[float, ...]) -> dict[str, Any]:
+def _with_verdict(record: NewRecord, times: tuple[float, ...]) -> NewRecord:
     if times and all(math.isfinite(sec) and sec < _FAILED_SEC for sec in times):
-        return {"run_secs": times}
-    return {"error": ErrorKind.RUN_FAILED, "error_message": "it has no times, and MetaSchedule does not say why"}
+        return replace(record, run_secs=times)
+    message = "it has no times, and MetaSchedule does not say why"
+    return replace(record, error=ErrorKind.RUN_FAILED, error_message=message)
 
 
-def _parse_args(args: Iterable[Any]) -> tuple[TensorSpec, ...]:
+def _parse_args(args: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(tuple(int(extent) for extent in shape), str(dtype)) for _, dtype, shape in args)
 
 
-def _with_args(workload: Workload, args: tuple[TensorSpec, ...]) -> Workload:
+def _with_args(workload: StoredWorkload, args: tuple[TensorSpec, ...]) -> StoredWorkload:
     return replace(workload, args=args)
 
 
 def _with_uids(new: Sequence[NewRecord]) -> list[NewRecord]:
-    """Name each record by its content and by how often that was there before, so that a second import finds it."""
+    """Name each record by its content and how often it occurred before, so that a second import recognises it."""
     seen: Counter[str] = Counter()
     named = []
     for record in new:
-        content = [record.workload, record.trace_json, record.run_secs, record.target_json, record.device_model]
+        scope = record.scope
+        content = [record.workload, record.trace_json, record.run_secs, scope.target_json, scope.device_model]
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         named.append(replace(record, uid=f"import-{digest}-{seen[digest]}"))
         seen[digest] += 1

@@ -1,4 +1,4 @@
-"""Jobs in the database: starting, ending, and finding those whose process is gone."""
+"""Jobs in the database: starts them, ends them, and finds those whose process is gone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import psutil
 import sqlalchemy as sa
@@ -19,10 +18,10 @@ from fleet.library.schema import job_workloads, jobs, model_runs, records, workl
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
 
 _SAME_START_SEC = 2.0
-"""Two readings of one process's start differ by less: the kernel counts in ticks from a boot time that NTP moves."""
+"""Two readings of a process's start differ by less: the kernel counts ticks from a boot time that NTP moves."""
 
 
-def insert_job(connection: sa.Connection, fields: Mapping[str, Any]) -> str:
+def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
     """Insert a running job of this process; return its name."""
     now = datetime.now(UTC)
     name = f"jobs/{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
@@ -42,7 +41,7 @@ def insert_job(connection: sa.Connection, fields: Mapping[str, Any]) -> str:
 
 
 def job_id(connection: sa.Connection, name: str) -> int:
-    """Raises NotFound."""
+    """Return the database id of a job. Raises NotFound."""
     found: int | None = connection.scalar(sa.select(jobs.c.id).where(jobs.c.name == name))
     if found is None:
         raise NotFound(f"the library has no job {name!r}; `fleet library jobs` lists them")
@@ -50,7 +49,7 @@ def job_id(connection: sa.Connection, name: str) -> int:
 
 
 def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
-    """Jobs with their counts, newest first."""
+    """Return jobs with their counts, newest first."""
     candidates = records.c.kind == RecordKind.CANDIDATE.value
     # A candidate that was measured twice, as the best few are, is one trial.
     trial = sa.distinct(sa.cast(records.c.workload_id, sa.String) + records.c.trace_digest)
@@ -67,7 +66,7 @@ def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int 
 
 
 def touch(connection: sa.Connection, owners: Iterable[int]) -> None:
-    """Note a sign of life of running jobs."""
+    """Note that running jobs are alive."""
     is_it = jobs.c.id.in_(list(owners)) & (jobs.c.state == JobState.RUNNING.value)
     connection.execute(jobs.update().where(is_it).values(touched_at=datetime.now(UTC)))
 
@@ -77,7 +76,7 @@ def finish(connection: sa.Connection, name: str, state: JobState, message: str) 
 
     Raises:
         NotFound: no such job.
-        InvalidRequest: RUNNING is no end.
+        InvalidRequest: the state is RUNNING.
     """
     if state is JobState.RUNNING:
         raise InvalidRequest(f"{name} cannot end as RUNNING")
@@ -87,7 +86,7 @@ def finish(connection: sa.Connection, name: str, state: JobState, message: str) 
 
 
 def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Mapping[str, float]) -> None:
-    """Say which workloads a job has; those it already named get the new weight.
+    """Store which workloads a job has; those it already named get the new weight.
 
     Raises:
         NotFound: no such job or workload.
@@ -105,7 +104,7 @@ def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Map
 
 
 def job_workload_rows(connection: sa.Connection, owner: int) -> list[Row]:
-    """Workloads of a job with their weights, in the order in which they were named."""
+    """Return the workloads of a job with their weights, in the order in which they were named."""
     query = (
         sa.select(workloads, job_workloads.c.weight)
         .join(job_workloads, job_workloads.c.workload_id == workloads.c.id)
@@ -116,7 +115,7 @@ def job_workload_rows(connection: sa.Connection, owner: int) -> list[Row]:
 
 
 def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str, int]:
-    """Database ids by hash.
+    """Return database ids by hash.
 
     Raises:
         NotFound: one is not in the library.
@@ -131,7 +130,7 @@ def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str,
 
 
 def add_model_run(connection: sa.Connection, run: ModelRun) -> None:
-    """Raises NotFound."""
+    """Store a model's latency. Raises NotFound."""
     row = {name: getattr(run, name) for name in ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")}
     row |= {"job_id": job_id(connection, run.job_name), "created_at": run.created_at or datetime.now(UTC)}
     connection.execute(model_runs.insert(), row)
@@ -143,7 +142,7 @@ def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[Mo
 
 
 def abandoned(connection: sa.Connection) -> list[str]:
-    """Names of the running jobs whose process on this host is gone. Of other hosts nothing is known."""
+    """Return the running jobs whose process on this host is gone; other hosts' processes cannot be seen."""
     here = (jobs.c.state == JobState.RUNNING.value) & (jobs.c.host == platform.node())
     query = sa.select(jobs.c.name, jobs.c.pid, jobs.c.process_started_sec).where(here)
     found = connection.execute(query).all()

@@ -1,43 +1,39 @@
-"""Records and workloads in the database: storing, and choosing which of them speak."""
+"""Records and workloads in the database: stores them, and chooses which time stands for a candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from fleet.domain.keys import canonical_target
+from fleet.domain.measuring import NO_VERDICT, ErrorKind
+from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.keys import canonical_target
 from fleet.library import rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import jobs, records, workloads
-from fleet.library.values import NewRecord, Record, RecordKind, Workload
-from fleet.measuring import ErrorKind
-
-NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKind.ARTIFACT_MISSING})
-"""Errors that say nothing about the candidate: it may be tried again."""
+from fleet.library.values import NewRecord, Record, RecordKind, StoredWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Which records are meant; None leaves a column free."""
+class Selection:
+    """Which records a query covers; None leaves a column open."""
 
     workloads: Sequence[str] | None = None
-    target_json: str | None = None
-    device_model: str | None = None
-    tvm_version: str | None = None
+    within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
     kind: RecordKind | None = RecordKind.CANDIDATE
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """Conditions on `records` joined with `workloads` and `jobs`."""
-        given: list[tuple[sa.ColumnElement[Any], object]] = [
-            (records.c.target_key, None if self.target_json is None else canonical_target(self.target_json)),
-            (records.c.device_model, self.device_model),
-            (records.c.tvm_version, self.tvm_version),
+        within = self.within
+        given: list[tuple[sa.ColumnElement[str], object]] = [
+            (records.c.target_key, None if within.target_json is None else canonical_target(within.target_json)),
+            (records.c.device_model, within.device_model),
+            (records.c.tvm_version, within.tvm_version),
             (jobs.c.name, self.job_name),
             (records.c.kind, self.kind.value if self.kind else None),
         ]
@@ -45,8 +41,8 @@ class Where:
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
 
 
-def add_workloads(connection: sa.Connection, new: Iterable[Workload]) -> None:
-    """Add workloads that are not there yet; of known ones only blanks are filled, so that the first name stays."""
+def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> None:
+    """Add new workloads. Known ones keep their name; only what was blank is filled in."""
     for workload in new:
         row = rows.workload_row(workload)
         insert = _insert(connection, workloads).values(row)
@@ -58,7 +54,7 @@ def add_workloads(connection: sa.Connection, new: Iterable[Workload]) -> None:
             connection.execute(workloads.update().where(this, no_args).values(args=row["args"]))
 
 
-def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = None) -> list[Workload]:
+def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = None) -> list[StoredWorkload]:
     query = sa.select(workloads).order_by(workloads.c.id)
     if shashes is not None:
         query = query.where(workloads.c.shash.in_(sorted(set(shashes))))
@@ -66,11 +62,11 @@ def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = No
 
 
 def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Record]:
-    """Add records; return them as stored, in order. One whose uid is there already is returned as it is.
+    """Add records and return them as stored, in order. One whose uid is known is not stored again.
 
     Raises:
         NotFound: a workload or job is not in the library.
-        InvalidRequest: a record is no verdict.
+        InvalidRequest: a record has neither times nor an error.
     """
     ids = workload_ids(connection, [record.workload for record in new])
     owners = {name: job_id(connection, name) for name in sorted({record.job_name for record in new} - {""})}
@@ -82,52 +78,51 @@ def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Rec
         connection.execute(insert, values)
     if owners:
         touch(connection, owners.values())
-    uids = [row["uid"] for row in values]
+    uids = [str(row["uid"]) for row in values]
     found = {record.uid: record for record in _fetch(connection, _joined().where(records.c.uid.in_(uids)))}
     return [found[uid] for uid in uids]
 
 
-def read_records(connection: sa.Connection, where: Where, *, with_errors: bool, limit: int | None) -> list[Record]:
-    """Records, oldest first; with a limit the newest ones."""
-    query = _joined().where(*where.clauses())
+def read_records(
+    connection: sa.Connection, selection: Selection, *, with_errors: bool, limit: int | None
+) -> list[Record]:
+    """Return records, oldest first; with a limit, the newest ones."""
+    query = _joined().where(*selection.clauses())
     if not with_errors:
         query = query.where(records.c.error.is_(None))
     found = _fetch(connection, query.order_by(records.c.id.desc()).limit(limit))
     return found[::-1]
 
 
-def best(connection: sa.Connection, where: Where, *, k: int, checked_only: bool) -> list[Record]:
-    """The k fastest candidates, fastest first, one record each.
-
-    The newest time of a candidate speaks for it: measuring again is how a doubtful time is replaced. A candidate whose
-    output was ever found wrong for this workload, target and TVM version is left out on every device.
-    """
-    newest = sa.func.row_number().over(
-        partition_by=(records.c.workload_id, records.c.target_key, records.c.device_model, records.c.trace_digest),
-        order_by=records.c.id.desc(),
-    )
-    times = (
-        sa.select(records.c.id, records.c.median_sec, newest.label("age"))
-        .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*where.clauses(), records.c.error.is_(None), ~_is_found_wrong())
-    )
-    if checked_only:
-        times = times.where(_is_found_right())
-    ranked = times.subquery()  # without the traces, which are most of a record and wanted of k only
-    fastest = sa.select(ranked.c.id).where(ranked.c.age == 1).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
+def best(connection: sa.Connection, selection: Selection, *, k: int, checked_only: bool) -> list[Record]:
+    """Return the k fastest candidates, fastest first, each by the record that counts."""
+    ranked = _counting(selection, checked_only=checked_only)
+    fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
     query = _joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
     return _fetch(connection, query)
 
 
+def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
+    """Return the record that counts for each candidate, oldest first."""
+    counting = sa.select(_counting(selection).c.id)
+    return _fetch(connection, _joined().where(records.c.id.in_(counting)).order_by(records.c.id))
+
+
+def baseline(connection: sa.Connection, baselines: Selection) -> Record | None:
+    """Return the newest of the baselines that count."""
+    found = candidates(connection, baselines)
+    return found[-1] if found else None
+
+
 def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: str) -> None:
-    """Note the check of a candidate's output on all its records of this workload, target and TVM version.
+    """Store the outcome of checking a candidate on all its records of this workload, target and TVM version.
 
     Raises:
         NotFound: no such record.
     """
     known = only_row(connection, record_id)
     same = [records.c[name] == known[name] for name in ("workload_id", "target_key", "tvm_version", "trace_digest")]
-    values: dict[str, Any] = {"checked": is_right}
+    values: dict[str, object] = {"checked": is_right}
     if not is_right:
         values |= {"error": ErrorKind.WRONG_OUTPUT.value, "error_message": rows.clean(message), "median_sec": None}
         connection.execute(records.update().where(*same, records.c.error.is_(None)).values(values))
@@ -135,63 +130,93 @@ def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: 
     connection.execute(records.update().where(*same, records.c.checked.is_(None)).values(values))
 
 
-def trial_counts(connection: sa.Connection, where: Where) -> dict[str, int]:
-    """How many distinct candidates of each workload have a verdict."""
+def trial_counts(connection: sa.Connection, selection: Selection) -> dict[str, int]:
+    """Return how many distinct candidates of each workload have a verdict."""
     verdict = records.c.error.is_(None) | records.c.error.not_in(sorted(NO_VERDICT))
     query = (
         sa.select(workloads.c.shash, sa.func.count(sa.distinct(records.c.trace_digest)).label("trials"))
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*where.clauses(), verdict)
+        .where(*selection.clauses(), verdict)
         .group_by(workloads.c.shash)
     )
     return {row.shash: row.trials for row in connection.execute(query)}
 
 
-def error_counts(connection: sa.Connection, where: Where) -> dict[str, dict[ErrorKind | None, int]]:
-    """How many records of each workload ended how; None = with times."""
+def error_counts(connection: sa.Connection, selection: Selection) -> dict[str, dict[ErrorKind, int]]:
+    """Count, for each workload, the distinct candidates that failed with each kind of error."""
     query = (
-        sa.select(workloads.c.shash, records.c.error, sa.func.count().label("records"))
+        sa.select(
+            workloads.c.shash, records.c.error, sa.func.count(sa.distinct(records.c.trace_digest)).label("failed")
+        )
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*where.clauses())
+        .where(*selection.clauses(), records.c.error.is_not(None))
         .group_by(workloads.c.shash, records.c.error)
     )
-    found: dict[str, dict[ErrorKind | None, int]] = {}
+    found: dict[str, dict[ErrorKind, int]] = {}
     for row in connection.execute(query):
-        found.setdefault(row.shash, {})[ErrorKind(row.error) if row.error else None] = row.records
+        found.setdefault(row.shash, {})[ErrorKind(row.error)] = row.failed
     return found
 
 
-def places(connection: sa.Connection, where: Where) -> list[tuple[str, str]]:
-    """Target and device model of every kind of hardware that has times, first measured first."""
+def scopes(connection: sa.Connection, selection: Selection) -> list[RecordScope]:
+    """Return the scopes that have times, in order of their first measurement."""
+    parts = (records.c.target_key, records.c.device_model, records.c.tvm_version)
     query = (
-        sa.select(sa.func.min(records.c.target_json).label("target_json"), records.c.device_model)
+        sa.select(sa.func.min(records.c.target_json).label("target_json"), *parts[1:])
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*where.clauses(), records.c.error.is_(None))
-        .group_by(records.c.target_key, records.c.device_model)
+        .where(*selection.clauses(), records.c.error.is_(None))
+        .group_by(*parts)
         .order_by(sa.func.min(records.c.id))
     )
-    return [(row.target_json, row.device_model) for row in connection.execute(query)]
+    return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:
-    """Those of the uids that are stored."""
+    """Return which of the uids are stored."""
     return set(connection.scalars(sa.select(records.c.uid).where(records.c.uid.in_(uids))))
 
 
 def only_row(connection: sa.Connection, record_id: int) -> rows.Row:
-    """Raises NotFound."""
+    """Return the row of a record. Raises NotFound."""
     row = rows.only(connection.execute(sa.select(records).where(records.c.id == record_id)))
     if row is None:
         raise NotFound(f"the library has no record {record_id}")
     return row
 
 
-def _joined() -> sa.Select[Any]:
+def _counting(selection: Selection, *, checked_only: bool = False) -> sa.Subquery:
+    """Choose the record that counts for each candidate in each scope.
+
+    It is the newest that nothing disturbed, or the newest at all: measuring again is how a doubtful time is replaced.
+    A candidate whose output was ever found wrong for this workload, target and TVM version is left out on every device.
+    """
+    candidate = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
+    rank = sa.func.row_number().over(
+        partition_by=[records.c[name] for name in candidate], order_by=(_is_disturbed(), records.c.id.desc())
+    )
+    times = (
+        sa.select(records.c.id, records.c.median_sec, rank.label("rank"))
+        .select_from(records.join(workloads).outerjoin(jobs))
+        .where(*selection.clauses(), records.c.error.is_(None), ~_is_found_wrong())
+    )
+    if checked_only:
+        times = times.where(_is_found_right())
+    ranked = times.subquery()  # without the traces: they are most of a record, and few are needed
+    return sa.select(ranked.c.id, ranked.c.median_sec).where(ranked.c.rank == 1).subquery()
+
+
+def _is_disturbed() -> sa.ColumnElement[int]:
+    """Return SQL that is 1 if the provenance names disturbances, else 0. It relies on how `JsonText` writes."""
+    text = sa.type_coerce(records.c.provenance, sa.Text)
+    return sa.case((text.like('%"disturbances":[%') & text.not_like('%"disturbances":[]%'), 1), else_=0)
+
+
+def _joined() -> sa.Select[tuple[object, ...]]:
     names = sa.select(records, workloads.c.shash.label("workload"), jobs.c.name.label("job_name"))
     return names.select_from(records.join(workloads).outerjoin(jobs))
 
 
-def _fetch(connection: sa.Connection, query: sa.Select[Any]) -> list[Record]:
+def _fetch(connection: sa.Connection, query: sa.Select[tuple[object, ...]]) -> list[Record]:
     return [rows.record_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
@@ -211,8 +236,8 @@ def _is_found_right() -> sa.ColumnElement[bool]:
     return sa.exists().where(_same_candidate(other), other.c.checked.is_(True))
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """The dialect's INSERT, for its ON CONFLICT; both spell it alike, but SQLAlchemy has no common one."""
+def _insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Return the dialect's INSERT, for ON CONFLICT: both spell it alike, but SQLAlchemy has no common one."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)

@@ -1,4 +1,4 @@
-"""Domain values to rows and back, and the checks of what comes in."""
+"""Converts values to rows and back, and checks what comes in."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from fleet.domain.keys import canonical_target, trace_digest
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
-from fleet.keys import canonical_target, trace_digest
-from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, Workload
-from fleet.measuring import ErrorKind, TensorSpec
+from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, StoredWorkload
 
 Row = Mapping[str, Any]
 
 
 def clean(text: str) -> str:
-    """Drop what no database stores: zero bytes, and the lone surrogates of odd file names and of a crash's output."""
+    """Drop what no database stores: zero bytes, and lone surrogates from odd file names or the output of a crash."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def workload_row(workload: Workload) -> dict[str, Any]:
+def workload_row(workload: StoredWorkload) -> dict[str, object]:
     return {
         "shash": workload.shash,
         "name": clean(workload.name),
@@ -34,8 +35,8 @@ def workload_row(workload: Workload) -> dict[str, Any]:
     }
 
 
-def workload_of(row: Row) -> Workload:
-    return Workload(
+def workload_of(row: Row) -> StoredWorkload:
+    return StoredWorkload(
         shash=row["shash"],
         name=row["name"],
         mod_json=row["mod_json"],
@@ -44,11 +45,11 @@ def workload_of(row: Row) -> Workload:
     )
 
 
-def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> dict[str, Any]:
-    """The row of a new record.
+def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> dict[str, object]:
+    """Return the row of a new record.
 
     Raises:
-        InvalidRequest: neither times nor an error, times that are none, a trace or target that is no JSON.
+        InvalidRequest: neither times nor an error, impossible times, or a trace or target that is not JSON.
     """
     _check_verdict(record)
     return {
@@ -56,12 +57,12 @@ def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> di
         "workload_id": workload_id,
         "job_id": job_id,
         "kind": record.kind.value,
-        "target_json": record.target_json,
-        "target_key": canonical_target(record.target_json),
-        "device_model": clean(record.device_model),
+        "target_json": record.scope.target_json,
+        "target_key": canonical_target(record.scope.target_json),
+        "device_model": clean(record.scope.device_model),
         "device_name": clean(record.device_name),
         "device_fingerprint": clean(record.device_fingerprint),
-        "tvm_version": record.tvm_version,
+        "tvm_version": record.scope.tvm_version,
         "trace_json": record.trace_json,
         "trace_digest": trace_digest(record.trace_json),
         "run_secs": list(record.run_secs),
@@ -76,14 +77,12 @@ def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> di
 
 
 def record_of(row: Row) -> Record:
-    """A record from its row joined with `workload` (shash) and `job_name`."""
+    """Return a record from its row joined with `workload` (shash) and `job_name`."""
     return Record(
         id=row["id"],
         uid=row["uid"],
         workload=row["workload"],
-        target_json=row["target_json"],
-        device_model=row["device_model"],
-        tvm_version=row["tvm_version"],
+        scope=scope_of(row),
         trace_json=row["trace_json"],
         trace_digest=row["trace_digest"],
         run_secs=tuple(row["run_secs"]),
@@ -100,8 +99,12 @@ def record_of(row: Row) -> Record:
     )
 
 
+def scope_of(row: Row) -> RecordScope:
+    return RecordScope(**{name: row[name] for name in ("target_json", "device_model", "tvm_version")})
+
+
 def job_of(row: Row) -> Job:
-    """A job from its row joined with `trials_done` and `trials_failed`."""
+    """Return a job from its row joined with `trials_done` and `trials_failed`."""
     plain = ("name", "title", "model_digest", "conditions", "tuner", "message", "holder", "host", "pid")
     return Job(
         **{key: row[key] for key in plain},
@@ -120,8 +123,8 @@ def model_run_of(row: Row, job_name: str) -> ModelRun:
     return ModelRun(job_name=job_name, **{name: row[name] for name in names})
 
 
-def only(result: sa.CursorResult[Any]) -> Row | None:
-    """The only row of a result, or None."""
+def only(result: sa.CursorResult[tuple[object, ...]]) -> Row | None:
+    """Return the only row of a result, or None."""
     row = result.mappings().one_or_none()
     return None if row is None else dict(row)
 
@@ -130,6 +133,6 @@ def _check_verdict(record: NewRecord) -> None:
     if record.error is None and not record.run_secs:
         raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
     if not all(math.isfinite(sec) and sec >= 0 for sec in record.run_secs):
-        raise InvalidRequest(f"a record of workload {record.workload} has times that are none: {record.run_secs}")
+        raise InvalidRequest(f"a record of workload {record.workload} has impossible times: {record.run_secs}")
     if record.created_at is not None and record.created_at.tzinfo is None:
         raise InvalidRequest(f"the time {record.created_at} of a record has no time zone")

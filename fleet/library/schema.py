@@ -1,8 +1,7 @@
 """Tables of the library, the same in SQLite and PostgreSQL.
 
-Records carry no uniqueness beyond their `uid`: the same candidate measured again, by the same job or another, is
-another observation, and which of them speaks is decided when reading. The `uid` lets a writer repeat a store whose
-answer it lost.
+Only the `uid` of a record is unique. The same candidate measured again, by the same job or another, is another
+observation; which one counts is decided when reading. The `uid` lets a writer repeat a store whose answer was lost.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import json
 import zlib
 from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
 
 SCHEMA_VERSION = 1
-"""Raised by every change that an older or newer program could not read."""
+"""Incremented with every change that older or newer programs cannot read."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
@@ -31,16 +29,16 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
-class JsonText(sa.TypeDecorator[Any]):
+class JsonText(sa.TypeDecorator[object]):
     """JSON in a text column: PostgreSQL's own type refuses the NaN and the zero bytes that devices report."""
 
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
+    def process_bind_param(self, value: object, dialect: sa.Dialect) -> str:
         return json.dumps(value, separators=(",", ":"))
 
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> object:
         return None if value is None else json.loads(value)
 
 
@@ -80,7 +78,7 @@ jobs = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("process_started_sec", sa.Float, nullable=False),  # tells the process from a later one of the same pid
+    sa.Column("process_started_sec", sa.Float, nullable=False),  # tells the process from a later one with the same pid
     sa.Column("trials_total", sa.Integer, nullable=False),
     sa.Column("started_at", UtcDateTime, nullable=False),
     sa.Column("touched_at", UtcDateTime, nullable=False),

@@ -1,10 +1,10 @@
-"""The library: the only long-term memory. Every call is one transaction, committed when it returns.
+"""The library: the fleet's only long-term memory. Every call is one transaction, committed when it returns.
 
     with Library.open() as library:
         job = library.start_job(title="squeezenet")
         library.add_workload(workload)
         library.add_record(NewRecord(workload=workload.shash, ...))
-        fastest = library.best(workload.shash, target_json=..., device_model=...)
+        fastest = library.best(workload.shash, RecordScope(...))
 
 Calls block and may come from any thread; async code uses `asyncio.to_thread`.
 """
@@ -12,18 +12,21 @@ Calls block and may come from any thread; async code uses `asyncio.to_thread`.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import sqlalchemy as sa
 
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryError, NotFound
 from fleet.library import engine as engines
 from fleet.library import jobs, records
-from fleet.library.records import Where
+from fleet.library.records import Selection
 from fleet.library.rows import clean
 from fleet.library.values import (
     Job,
@@ -33,10 +36,9 @@ from fleet.library.values import (
     NewRecord,
     Record,
     RecordKind,
-    Workload,
+    StoredWorkload,
     WorkloadSummary,
 )
-from fleet.measuring import ErrorKind
 
 
 class Library:
@@ -48,7 +50,7 @@ class Library:
 
     @classmethod
     def open(cls, url_or_path: str | Path | None = None) -> Self:
-        """Open a library and make it where there is none. None = the user's own, in the data directory.
+        """Open a library; make it if there is none. None means the user's own, in the data directory.
 
         Raises:
             LibraryError: it cannot be used; the text says why and what to do.
@@ -59,7 +61,7 @@ class Library:
 
     @property
     def url(self) -> str:
-        """Where it is, without a password."""
+        """The URL of the database, without a password."""
         url = self._engine.url
         if url.get_backend_name() == "sqlite" and url.database:
             return url.database
@@ -87,7 +89,7 @@ class Library:
         trials_total: int = 0,
         holder: str = "",
     ) -> Job:
-        """Note a job that this process runs from now on."""
+        """Store a job that this process runs from now on."""
         texts = {"title": title, "model_digest": model_digest, "tuner": tuner, "holder": holder}
         fields = {key: clean(text) for key, text in texts.items()}
         with engines.writing(self._engine) as connection:
@@ -103,7 +105,7 @@ class Library:
             return jobs.read_jobs(connection, name=name)[0]
 
     def add_job_workloads(self, name: str, weight_by_shash: Mapping[str, float]) -> None:
-        """Say which workloads a job has, and how often its model calls each. Raises NotFound."""
+        """Store which workloads a job has, and how often its model calls each. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             jobs.add_job_workloads(connection, name, weight_by_shash)
 
@@ -113,53 +115,54 @@ class Library:
             jobs.add_model_run(connection, run)
 
     def jobs(self, limit: int | None = 100) -> list[Job]:
-        """Jobs, newest first. Running ones whose process on this host is gone become INTERRUPTED."""
+        """Return jobs, newest first. Running ones whose process on this host is gone become INTERRUPTED."""
         self._interrupt_abandoned()
         with engines.reading(self._engine) as connection:
             return jobs.read_jobs(connection, limit=limit)
 
     def job(self, name: str) -> JobSummary:
-        """A job with what it did for each workload. Raises NotFound."""
+        """Return a job with what it did for each workload. Raises NotFound."""
         self._interrupt_abandoned()
         with engines.reading(self._engine) as connection:
             owner = jobs.job_id(connection, name)
             job = jobs.read_jobs(connection, name=name)[0]
             weight_by_shash = {row["shash"]: row["weight"] for row in jobs.job_workload_rows(connection, owner)}
             by_shash = {w.shash: w for w in records.read_workloads(connection, list(weight_by_shash))}
-            counts = records.error_counts(connection, Where(job_name=name))
+            trials = records.trial_counts(connection, Selection(job_name=name))
+            errors = records.error_counts(connection, Selection(job_name=name))
             summaries = tuple(
-                _summary(connection, by_shash[shash], weight, counts.get(shash, {}), name)
+                _summary(connection, by_shash[shash], weight, trials.get(shash, 0), errors.get(shash, {}), name)
                 for shash, weight in weight_by_shash.items()
             )
             return JobSummary(
                 job=job, workloads=summaries, model_runs=tuple(jobs.read_model_runs(connection, owner, name))
             )
 
-    def add_workload(self, workload: Workload) -> None:
+    def add_workload(self, workload: StoredWorkload) -> None:
         """Add a workload unless its hash is known."""
         self.add_workloads([workload])
 
-    def add_workloads(self, workloads: Iterable[Workload]) -> None:
-        """Add the workloads whose hashes are not known; of the others only missing facts are filled in."""
+    def add_workloads(self, workloads: Iterable[StoredWorkload]) -> None:
+        """Add the workloads whose hashes are not known; for the others, fill in what was missing."""
         with engines.writing(self._engine) as connection:
             records.add_workloads(connection, workloads)
 
-    def workload(self, shash: str) -> Workload:
-        """Raises NotFound."""
+    def workload(self, shash: str) -> StoredWorkload:
+        """Return a workload. Raises NotFound."""
         with engines.reading(self._engine) as connection:
             found = records.read_workloads(connection, [shash])
         if not found:
             raise NotFound(f"the library has no workload {shash!r}")
         return found[0]
 
-    def find_workloads(self, pattern: str = "*") -> list[Workload]:
-        """Workloads whose name fits a shell pattern or whose hash is the pattern, oldest first."""
+    def find_workloads(self, pattern: str = "*") -> list[StoredWorkload]:
+        """Return the workloads that match a shell pattern of names (TVM's or ours) or a hash; oldest first."""
         with engines.reading(self._engine) as connection:
             found = records.read_workloads(connection)
-        return [w for w in found if fnmatch.fnmatchcase(w.name, pattern) or w.shash == pattern]
+        return [w for w in found if w.shash == pattern or any(fnmatchcase(name, pattern) for name in w.names)]
 
     def add_record(self, record: NewRecord) -> Record:
-        """Store one record. Raises NotFound for its workload or job, and InvalidRequest if it is no verdict."""
+        """Store one record. Raises NotFound for its workload or job, InvalidRequest if it has no verdict."""
         return self.add_records([record])[0]
 
     def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
@@ -170,98 +173,67 @@ class Library:
     def records(
         self,
         workload: str | None = None,
+        within: ScopeFilter = ANY_SCOPE,
         *,
-        target_json: str | None = None,
-        device_model: str | None = None,
-        tvm_version: str | None = None,
         job_name: str | None = None,
         kind: RecordKind | None = RecordKind.CANDIDATE,
         with_errors: bool = True,
         limit: int | None = None,
     ) -> list[Record]:
-        """Records that fit, oldest first; with a limit the newest of them."""
-        where = Where(
-            workloads=None if workload is None else [workload],
-            target_json=target_json,
-            device_model=device_model,
-            tvm_version=tvm_version,
-            job_name=job_name,
-            kind=kind,
-        )
+        """Return the records that fit, oldest first; with a limit, the newest of them."""
+        wanted = None if workload is None else [workload]
+        selection = Selection(workloads=wanted, within=within, job_name=job_name, kind=kind)
         with engines.reading(self._engine) as connection:
-            return records.read_records(connection, where, with_errors=with_errors, limit=limit)
+            return records.read_records(connection, selection, with_errors=with_errors, limit=limit)
 
     def best(
-        self,
-        workload: str,
-        *,
-        target_json: str | None = None,
-        device_model: str | None = None,
-        tvm_version: str | None = None,
-        k: int = 1,
-        checked_only: bool = False,
+        self, workload: str, within: ScopeFilter = ANY_SCOPE, *, k: int = 1, checked_only: bool = False
     ) -> list[Record]:
-        """The k fastest candidates, fastest first: the newest time of each, and none ever found wrong."""
-        where = Where(workloads=[workload], target_json=target_json, device_model=device_model, tvm_version=tvm_version)
-        with engines.reading(self._engine) as connection:
-            return records.best(connection, where, k=k, checked_only=checked_only)
+        """Return the k fastest candidates, fastest first, none ever found wrong.
 
-    def places(
-        self, workload: str, *, target_json: str | None = None, device_model: str | None = None
-    ) -> list[tuple[str, str]]:
-        """Target and device model of every kind of hardware on which the workload has a time."""
-        where = Where(workloads=[workload], target_json=target_json, device_model=device_model)
+        A candidate counts with its newest undisturbed time, or its newest time when all were disturbed.
+        """
+        selection = Selection(workloads=[workload], within=within)
         with engines.reading(self._engine) as connection:
-            return records.places(connection, where)
+            return records.best(connection, selection, k=k, checked_only=checked_only)
+
+    def candidates(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> list[Record]:
+        """Return one record for each candidate, chosen as in `best`, oldest first."""
+        with engines.reading(self._engine) as connection:
+            return records.candidates(connection, Selection(workloads=[workload], within=within))
+
+    def scopes(self, workloads: Iterable[str] | None = None, within: ScopeFilter = ANY_SCOPE) -> list[RecordScope]:
+        """Return the scopes in which any of the workloads has a time, in the order of their first one."""
+        wanted = None if workloads is None else list(workloads)
+        with engines.reading(self._engine) as connection:
+            return records.scopes(connection, Selection(workloads=wanted, within=within))
 
     def known_uids(self, uids: Iterable[str]) -> set[str]:
-        """Those of the uids whose record is stored already."""
+        """Return which of the uids are stored already."""
         with engines.reading(self._engine) as connection:
             return records.known_uids(connection, list(uids))
 
-    def baseline(
-        self,
-        workload: str,
-        *,
-        target_json: str | None = None,
-        device_model: str | None = None,
-        tvm_version: str | None = None,
-    ) -> Record | None:
-        """The newest valid time of the workload without a schedule."""
-        found = self.records(
-            workload,
-            target_json=target_json,
-            device_model=device_model,
-            tvm_version=tvm_version,
-            kind=RecordKind.BASELINE,
-            with_errors=False,
-            limit=1,
-        )
-        return found[0] if found else None
+    def baseline(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> Record | None:
+        """Return the time of the workload without a schedule, chosen as in `best`."""
+        selection = Selection(workloads=[workload], within=within, kind=RecordKind.BASELINE)
+        with engines.reading(self._engine) as connection:
+            return records.baseline(connection, selection)
 
     def mark_checked(self, record_id: int) -> None:
-        """Note that the candidate's output is right. Raises NotFound."""
+        """Store that a candidate's output is right. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             records.mark(connection, record_id, is_right=True, message="")
 
     def mark_wrong(self, record_id: int, message: str = "") -> None:
-        """Turn the candidate's records to WRONG_OUTPUT; `best` never returns it again. Raises NotFound."""
+        """Turn a candidate's records into WRONG_OUTPUT; `best` never returns it again. Raises NotFound."""
         with engines.writing(self._engine) as connection:
             records.mark(connection, record_id, is_right=False, message=message)
 
-    def trial_counts(
-        self,
-        workloads: Iterable[str],
-        *,
-        target_json: str | None = None,
-        device_model: str | None = None,
-        tvm_version: str | None = None,
-    ) -> dict[str, int]:
-        """Distinct candidates with a verdict, by workload; 0 for those without."""
+    def trial_counts(self, workloads: Iterable[str], within: ScopeFilter = ANY_SCOPE) -> dict[str, int]:
+        """Return the number of distinct candidates with a verdict for each workload."""
         wanted = list(workloads)
-        where = Where(workloads=wanted, target_json=target_json, device_model=device_model, tvm_version=tvm_version)
         with engines.reading(self._engine) as connection:
-            found = records.trial_counts(connection, where)
+            found = records.trial_counts(connection, Selection(workloads=wanted, within=within))
         return {shash: found.get(shash, 0) for shash in wanted}
 
     def _interrupt_abandoned(self) -> None:
@@ -269,28 +241,28 @@ class Library:
             names = jobs.abandoned(connection)
         if not names:
             return
-        # Whoever may only read still gets to read.
+        # With read-only access, reading still has to work.
         with contextlib.suppress(LibraryError), engines.writing(self._engine) as connection:
             jobs.interrupt(connection, names)
 
 
 def _summary(
     connection: sa.Connection,
-    workload: Workload,
+    workload: StoredWorkload,
     weight: float,
-    counts: Mapping[ErrorKind | None, int],
+    trials: int,
+    errors: Mapping[ErrorKind, int],
     job_name: str,
 ) -> WorkloadSummary:
-    where = Where(workloads=[workload.shash], job_name=job_name)
-    fastest = records.best(connection, where, k=1, checked_only=False)
-    baselines = Where(workloads=[workload.shash], job_name=job_name, kind=RecordKind.BASELINE)
-    untuned = records.read_records(connection, baselines, with_errors=False, limit=1)
+    candidates = Selection(workloads=[workload.shash], job_name=job_name)
+    fastest = records.best(connection, candidates, k=1, checked_only=False)
+    untuned = records.baseline(connection, replace(candidates, kind=RecordKind.BASELINE))
     return WorkloadSummary(
         workload=workload,
         weight=weight,
-        trials=sum(counts.values()),
-        errors={kind: count for kind, count in counts.items() if kind is not None},
-        untuned_sec=untuned[0].median_sec if untuned else None,
+        trials=trials,
+        errors=errors,
+        untuned_sec=untuned.median_sec if untuned else None,
         best_sec=fastest[0].median_sec if fastest else None,
         best_record_id=fastest[0].id if fastest else None,
     )

@@ -1,7 +1,7 @@
 """What the library keeps, as values: jobs, workloads, records. They know nothing of the database.
 
-A record is one verdict about one candidate on one device. It is never changed, but for the check of its output:
-the same candidate measured again leaves another record.
+A record is one verdict about one candidate on one device. Only the check of its output ever changes it: the same
+candidate measured again leaves another record.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from fleet.measuring import ErrorKind, TensorSpec
-
-
-class JobState(enum.StrEnum):
-    """Where a job stands. The names are those of fleet.v1.JobState without their prefix."""
-
-    RUNNING = "RUNNING"
-    FINISHED = "FINISHED"
-    INTERRUPTED = "INTERRUPTED"
-    FAILED = "FAILED"
+from fleet.domain.jobs import JobState as JobState
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.operators import describe_workload
+from fleet.domain.scope import RecordScope
 
 
 class RecordKind(enum.StrEnum):
@@ -45,18 +39,18 @@ class Job:
     title: str
     model_digest: str = ""
     conditions: Mapping[str, object] = field(default_factory=dict)
-    """What it was asked for, JSON-ready: target, trials, seed, selector, options."""
+    """The options it was started with, JSON-ready: target, trials, seed, selector, ..."""
 
     tuner: str = ""
     state: JobState = JobState.RUNNING
     message: str = ""
-    """Why it stands there, for people."""
+    """Why it is in this state, for people."""
 
     holder: str = ""
     host: str = ""
     pid: int = 0
     trials_total: int = 0
-    """Trials that it may do; 0 = not said."""
+    """Trials that it may do; 0 = unknown."""
 
     trials_done: int = 0
     """Candidates of this job with a verdict, failed ones included."""
@@ -70,8 +64,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """One tensor program to optimize."""
+class StoredWorkload:
+    """A workload as the library keeps it."""
 
     shash: str
     """Structural hash in decimal, as in MetaSchedule's database_workload.json."""
@@ -86,6 +80,16 @@ class Workload:
     args: tuple[TensorSpec, ...] = ()
     """Parameters in order, outputs marked; empty when unknown."""
 
+    @property
+    def operator(self) -> str:
+        """A name for people: "conv2d 3x3 64->128 56x56"."""
+        return describe_workload(self.name, self.args, self.mod_json)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a pattern may match: TVM's name and the one for people."""
+        return self.name, self.operator
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
@@ -94,13 +98,7 @@ class NewRecord:
     workload: str
     """`shash` of a workload that the library has."""
 
-    target_json: str
-    """TVM target as JSON; looked up by `fleet.keys.canonical_target`."""
-
-    device_model: str
-    """What hardware: times of one model are comparable."""
-
-    tvm_version: str
+    scope: RecordScope
     trace_json: str = ""
     """The schedule as `Trace.as_json` gives it, decisions included; empty for a baseline."""
 
@@ -126,7 +124,7 @@ class NewRecord:
     """With a time zone; None = now."""
 
     uid: str = ""
-    """Storing two records of one uid keeps the first, so a store may be repeated; empty = made up."""
+    """Of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +134,10 @@ class Record:
     id: int
     uid: str
     workload: str
-    target_json: str
-    device_model: str
-    tvm_version: str
+    scope: RecordScope
     trace_json: str
     trace_digest: str
-    """`fleet.keys.trace_digest` of the trace."""
+    """`fleet.domain.keys.trace_digest` of the trace."""
 
     run_secs: tuple[float, ...]
     error: ErrorKind | None
@@ -179,7 +175,7 @@ class ModelRun:
 class WorkloadSummary:
     """What one job did for one workload."""
 
-    workload: Workload
+    workload: StoredWorkload
     weight: float
     """How often the model calls it."""
 

@@ -5,13 +5,13 @@
     load_intrinsics(target)   # optional: saves the 8-15 s in which TVM parses the intrinsics of every GPU
     ms.tune_tir(mod, target, ..., builder=FleetBuilder(), runner=FleetRunner("127.0.0.1:9290", "cpu"))
 
-Importing this does not import TVM; its names do, when first used.
+Importing this does not import TVM; using one of its names does.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fleet.metaschedule.builder import FleetBuilder
@@ -30,17 +30,17 @@ _HOMES = {
 def load_intrinsics(target: object) -> None:
     """Load the tensor intrinsics of one target, so that TVM does not load those of all.
 
-    Call it before the first tuning run of the process. After it, runs for another family of targets in the same process
+    Call it before the first tuning run of the process. Later runs in the same process for another family of targets
     need a call of their own.
     """
     from tvm.target import Target
 
-    from cross import intrinsics
+    from cross.targets import intrinsics
 
     intrinsics.load_intrinsics(str(Target(target)))
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fleet.metaschedule' has no attribute {name!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cross.build import build
+from cross.build.library import build
 
 
 def build_module(mod_json: str, target_json: str, out_dir: str) -> str:

@@ -1,4 +1,4 @@
-"""`FleetBuilder`: stock MetaSchedule builds in warm worker processes, linked by the fastest linker that is there.
+"""`FleetBuilder`: MetaSchedule builds in warm worker processes, linked by the fastest linker installed.
 
 `LocalBuilder` starts its workers anew every round, and each imports TVM with the intrinsics of every GPU; that is most
 of the time of a stock tuning run. Here workers are forked from a warm process and stay.
@@ -18,20 +18,20 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
-from cross.pool import BuildPool
+from cross.pool.build_pool import BuildPool
+from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, FleetError
 from fleet.metaschedule.build_task import build_module
-from fleet.scratch import scratch_dir
 
 logger = logging.getLogger(__name__)
 
 
 @derived_object
 class FleetBuilder(PyBuilder):  # type: ignore[misc]
-    """Builds candidates into shared libraries. A candidate that crashes or hangs the compiler costs itself only.
+    """Builds candidates into shared libraries. A candidate that crashes or hangs the compiler costs only itself.
 
-    Artifacts are temporary: MetaSchedule's RemoveBuildArtifact callback deletes each after its measurement, and what
-    is left goes when the builder is closed or the process ends.
+    Artifacts are temporary: MetaSchedule's RemoveBuildArtifact callback deletes each after its measurement, and the
+    rest goes when the builder is closed or the process ends.
     """
 
     def __init__(self, *, max_workers: int | None = None, timeout_sec: float = 30.0) -> None:
@@ -43,14 +43,16 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
         """
         super().__init__()
         self._pool = BuildPool(max_workers, timeout_sec=timeout_sec)
-        self._directory: Path | None = None
+        self.directory: Path | None = None
+        """Where artifacts are while they are needed; None before the first build."""
+
         self._numbers = itertools.count()
         self._scratch = ExitStack()
         self.close = weakref.finalize(self, _clean_up, self._pool, self._scratch)
         """End the workers and delete all artifacts. Idempotent."""
 
     def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
-        """Build all; an error is the result of its candidate."""
+        """Build all candidates. An error becomes the result of its candidate."""
         return [_result(future) for future in [self._submit(given) for given in build_inputs]]
 
     def _submit(self, given: BuilderInput) -> Future[str]:
@@ -59,9 +61,9 @@ class FleetBuilder(PyBuilder):  # type: ignore[misc]
         return self._pool.submit(build_module, tvm.ir.save_json(given.mod), str(given.target), str(out_dir))
 
     def _root(self) -> Path:
-        if self._directory is None:
-            self._directory = self._scratch.enter_context(scratch_dir("metaschedule"))
-        return self._directory
+        if self.directory is None:
+            self.directory = self._scratch.enter_context(scratch_dir("metaschedule"))
+        return self.directory
 
 
 def _result(future: Future[str]) -> BuilderResult:

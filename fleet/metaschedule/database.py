@@ -4,7 +4,7 @@
         executable = ms.relax_integration.compile_relax(...)
 
 TVM's own databases look a record up by its program alone, so a schedule tuned for one board is applied on another.
-This one gives only records of the same target, device model and TVM version, and none whose output was found wrong.
+This one returns only records of the same target, device model and TVM version, and none whose output was found wrong.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.database import PyDatabase, TuningRecord, Workload
+from tvm.s_tir.meta_schedule.database import PyDatabase, Workload
 from tvm.target import Target
 
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, NotFound
-from fleet.library import Library, NewRecord, Record, canonical_target
-from fleet.library import Workload as StoredWorkload
-from fleet.measuring import ErrorKind
+from fleet.library import Library, NewRecord, Record, StoredWorkload, canonical_target
+from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import workload_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir.meta_schedule.database import TuningRecord
 
 logger = logging.getLogger(__name__)
 
+_FAILED_SEC = 1e9
 _NO_DEVICE_MODEL = "name the device model that is measured on, FleetDatabase(..., device_model=...), to store records"
 
 
@@ -37,7 +43,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
     def __init__(
         self,
         library: Library,
-        target: Target | str | dict[str, Any] | None = None,
+        target: Target | str | dict[str, object] | None = None,
         device_model: str | None = None,
         *,
         tvm_version: str | None = None,
@@ -46,9 +52,9 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         """Use an open library.
 
         Args:
-            target: for which records are looked up; None takes the target that is being compiled for. Needed to tune.
-            device_model: on which they were measured; None takes all, and can store nothing.
-            tvm_version: with which they were measured; None is the installed one, "" takes all.
+            target: the target of the records; None means the one being compiled for. Needed to tune.
+            device_model: the hardware they were measured on; None means any, and can store nothing.
+            tvm_version: the version they were measured with; None means the installed one, "" any.
             checked_only: leave out candidates whose output was not compared with the unscheduled program.
         """
         super().__init__()
@@ -56,12 +62,11 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         self._target = None if target is None else Target(target)
         self._device_model = device_model
         self._tvm_version = importlib.metadata.version("apache-tvm") if tvm_version is None else tvm_version
-        self._wanted_version = self._tvm_version or None
         self._checked_only = checked_only
-        self._workloads: dict[str, Any] = {}
+        self._workloads: dict[str, Workload] = {}
         """TVM's workloads by hash, so that records of one share it."""
 
-    def has_workload(self, mod: Any) -> bool:
+    def has_workload(self, mod: IRModule) -> bool:
         """Tell whether the library has this program."""
         try:
             self._library.workload(_shash(Workload(mod)))
@@ -69,11 +74,11 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             return False
         return True
 
-    def commit_workload(self, mod: Any) -> Any:
+    def commit_workload(self, mod: IRModule) -> Workload:
         """Add the program unless it is there.
 
         Raises:
-            InvalidRequest: no device model to store records under; better now than after the first round.
+            InvalidRequest: no device model to store records under; better to fail now than after the first round.
         """
         if not self._device_model:
             raise InvalidRequest(_NO_DEVICE_MODEL)
@@ -84,7 +89,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             self._workloads[shash] = workload
         return self._workloads[shash]
 
-    def commit_tuning_record(self, record: Any) -> None:
+    def commit_tuning_record(self, record: TuningRecord) -> None:
         """Store a record. One without times is stored as failed; MetaSchedule does not say why.
 
         Raises:
@@ -94,25 +99,30 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             raise InvalidRequest(_NO_DEVICE_MODEL)
         self.commit_workload(record.workload.mod)
         target = record.target or self._target
+        run_secs = _run_secs(record)
         self._library.add_record(
             NewRecord(
                 workload=_shash(record.workload),
-                target_json=str(target) if target else "",
-                device_model=self._device_model,
-                tvm_version=self._tvm_version,
+                scope=RecordScope(
+                    target_json=str(target) if target else "",
+                    device_model=self._device_model,
+                    tvm_version=self._tvm_version,
+                ),
                 trace_json=json.dumps(record.as_json()[0], separators=(",", ":")),
                 provenance={"tuner": "MetaSchedule"},
-                **_verdict(record),
+                run_secs=run_secs,
+                error=None if run_secs else ErrorKind.RUN_FAILED,
+                error_message="" if run_secs else "MetaSchedule noted no time, and not why",
             )
         )
 
-    def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """The fastest candidates of a workload."""
+    def get_top_k(self, workload: Workload, top_k: int) -> list[TuningRecord]:
+        """Return the fastest candidates of a workload."""
         return self._best(workload, self._target or Target.current(allow_none=True), top_k)
 
-    def get_all_tuning_records(self) -> list[Any]:
-        """All records with times, of this target and device model."""
-        found: list[Any] = []
+    def get_all_tuning_records(self) -> list[TuningRecord]:
+        """Return all records with times for this target and device model."""
+        found: list[TuningRecord] = []
         for record in self._records():
             known = self._workload_of(record.workload)
             found += [] if known is None else _tuning_records([record], known)
@@ -121,10 +131,12 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self._records())
 
-    def query_tuning_record(self, mod: Any, target: Any, workload_name: str | None = None) -> Any:
-        """The fastest candidate of a program for a target, or None. A FleetDatabase for another target has none.
+    def query_tuning_record(
+        self, mod: IRModule, target: Target, workload_name: str | None = None
+    ) -> TuningRecord | None:
+        """Return the fastest candidate of a program for a target, or None. A FleetDatabase for another target has none.
 
-        One whose numbers were checked comes before a faster one that nobody compared with anything.
+        One whose numbers were checked comes before a faster one that was never checked.
         """
         if self._target is not None and not _is_same(self._target, target):
             return None
@@ -132,61 +144,57 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         found = self._best(workload, target, 1, checked_only=True) or self._best(workload, target, 1)
         return found[0] if found else None
 
-    def _best(self, workload: Any, target: Any, k: int, *, checked_only: bool = False) -> list[Any]:
-        found = self._library.best(
-            _shash(workload),
-            target_json=str(target) if target else None,
-            device_model=self._device_model,
-            tvm_version=self._wanted_version,
-            k=k,
-            checked_only=checked_only or self._checked_only,
-        )
+    def _best(
+        self, workload: Workload, target: Target | None, k: int, *, checked_only: bool = False
+    ) -> list[TuningRecord]:
+        is_checked = checked_only or self._checked_only
+        found = self._library.best(_shash(workload), self._within(target), k=k, checked_only=is_checked)
         return _tuning_records(found, workload)
 
     def _records(self) -> list[Record]:
-        return self._library.records(
-            target_json=str(self._target) if self._target else None,
+        return self._library.records(within=self._within(self._target), with_errors=False)
+
+    def _within(self, target: Target | None) -> ScopeFilter:
+        return ScopeFilter(
+            target_json=str(target) if target else None,
             device_model=self._device_model,
-            tvm_version=self._wanted_version,
-            with_errors=False,
+            tvm_version=self._tvm_version or None,
         )
 
-    def _workload_of(self, shash: str) -> Any:
+    def _workload_of(self, shash: str) -> Workload:
         if shash not in self._workloads:
             mod_json = self._library.workload(shash).mod_json
             self._workloads[shash] = Workload(tvm.ir.load_json(mod_json))
         return self._workloads[shash]
 
 
-def _shash(workload: Any) -> str:
+def _shash(workload: Workload) -> str:
     return str(workload.as_json()[0])
 
 
-def _stored(workload: Any, shash: str) -> StoredWorkload:
+def _stored(workload: Workload, shash: str) -> StoredWorkload:
     facts = workload_of(workload.mod, name="main")
     mod_json = tvm.ir.save_json(workload.mod)
     return StoredWorkload(shash=shash, name=f"main-{shash}", mod_json=mod_json, flop=facts.flop, args=facts.args)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(one: Target, other: Target) -> bool:
     return canonical_target(str(one)) == canonical_target(str(other))
 
 
-def _verdict(record: Any) -> dict[str, Any]:
+def _run_secs(record: TuningRecord) -> tuple[float, ...]:
+    """Return a record's times [s]; none for a failure, which MetaSchedule notes as 1e10 s."""
     run_secs = tuple(float(getattr(sec, "value", sec)) for sec in record.run_secs or ())
-    if run_secs and max(run_secs) < 1e9:  # 1e10 s is how TVM notes a failure
-        return {"run_secs": run_secs}
-    return {"error": ErrorKind.RUN_FAILED, "error_message": "MetaSchedule noted no time, and not why"}
+    return run_secs if run_secs and max(run_secs) < _FAILED_SEC else ()
 
 
-def _tuning_records(records: list[Record], workload: Any) -> list[Any]:
-    """TVM's form of records; one whose trace this TVM cannot read is left out."""
+def _tuning_records(records: list[Record], workload: Workload) -> list[TuningRecord]:
+    """Convert records to TVM's own; skip those whose trace this TVM cannot read."""
     found = []
     for record in records:
-        target = json.loads(canonical_target(record.target_json) or "null")
-        content = [json.loads(record.trace_json), list(record.run_secs), target, None]
+        target = json.loads(canonical_target(record.scope.target_json) or "null")
         try:
-            found.append(TuningRecord.from_json(content, workload))
-        except Exception as error:  # noqa: BLE001 - TVM raises whatever its parser does; the others are of use
+            found.append(tuning_record(record.trace_json, record.run_secs, target, workload))
+        except Exception as error:  # noqa: BLE001 - TVM's parser raises anything; other records are still useful
             logger.warning("record cannot be read by this TVM", extra={"record": record.id, "error": str(error)[-300:]})
     return found

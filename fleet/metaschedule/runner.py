@@ -11,15 +11,19 @@ import uuid
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, PyRunnerFuture, RunnerInput, RunnerResult
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
 from fleet.errors import DeviceClosed
-from fleet.measuring import Evaluator, Measurement, TensorSpec, Trial
 from fleet.metaschedule.lanes import LanePlan, Lanes
+
+if TYPE_CHECKING:
+    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +33,7 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
     """Measures candidates on devices of a fleet.
 
     A device is leased when there is something to measure, kept between the rounds of a search, and given back after
-    `idle_sec` without work, by `close`, and when the process ends. A candidate that fails costs itself only: its
+    `idle_sec` without work, by `close`, and when the process ends. A candidate that fails costs only itself: its
     result says how, "CRASHED: ...". When no device can be had at all, the tuning run ends with the fleet's error.
     """
 
@@ -50,11 +54,11 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
 
         Args:
             address: "host:port" of the tracker; $FLEET_TRACKER, else 127.0.0.1:9290, when None.
-            selector: which devices will do: "cpu", "kind=cpu,arch=x86_64"; see `fleet.selectors`.
-            evaluator_config: MetaSchedule's EvaluatorConfig or fleet.Evaluator, which knows more.
-            priority: of the request for a device; larger goes first.
+            selector: which devices will do: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
+            evaluator_config: MetaSchedule's EvaluatorConfig, or fleet.Evaluator, which has more fields.
+            priority: larger goes first in the queue for a device.
             timeout_sec: a candidate that loads and runs longer is killed.
-            max_workers: devices at a time.
+            max_workers: how many devices are used at once.
             idle_sec: a device is given back when there was nothing to measure for this long.
             wait_timeout_sec: give up when no device came free for this long; None = never.
             connect_timeout_sec: the same for the tracker.
@@ -64,18 +68,16 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
         self.timeout_sec = timeout_sec
         plan = LanePlan(
             address=address,
-            selector=selector,
-            priority=priority,
+            wish=make_wish(selector, priority=priority, wait_timeout_sec=wait_timeout_sec, purpose="MetaSchedule"),
             devices=max_workers,
             idle_sec=idle_sec,
-            wait_timeout_sec=wait_timeout_sec,
             connect_timeout_sec=connect_timeout_sec,
         )
         self._lanes = Lanes(plan)
         self.close = weakref.finalize(self, self._lanes.close)
         """Give the devices back now. Idempotent."""
 
-    def run(self, runner_inputs: Sequence[RunnerInput]) -> list[Any]:
+    def run(self, runner_inputs: Sequence[RunnerInput]) -> list[PyRunnerFuture]:
         """Queue the candidates; return a future for each, in order."""
         return [_FleetRunnerFuture(self._submit(given)) for given in runner_inputs]
 
@@ -114,14 +116,14 @@ class _FleetRunnerFuture(PyRunnerFuture):  # type: ignore[misc]
 
 
 def runner_result(measurement: Measurement) -> RunnerResult:
-    """MetaSchedule's form of a measurement; an error names its kind first."""
+    """Return a measurement in MetaSchedule's form; an error names its kind first."""
     if measurement.error is None:
         return RunnerResult(list(measurement.run_secs), None)
     return RunnerResult(None, f"{measurement.error.value}: {measurement.error_message}")
 
 
-def argument_specs(args_info: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    """What MetaSchedule says of a function's arguments; it does not say which are outputs."""
+def argument_specs(args_info: Sequence[ArgInfo]) -> tuple[TensorSpec, ...]:
+    """Return a function's arguments as MetaSchedule describes them; it does not say which are outputs."""
     return tuple(TensorSpec(tuple(int(extent) for extent in info.shape), str(info.dtype)) for info in args_info)
 
 

@@ -1,123 +1,122 @@
-"""Are a candidate's numbers right? It is run on random data on the device and compared with the unscheduled program.
+"""Checks a candidate's numbers: runs it on random data and compares it with the unscheduled program.
 
-On GPUs, where that does not run, with the one that TVM's default rules schedule (fleet.workloads.default_schedule).
+On GPUs, where an unscheduled program does not run, TVM's default rules schedule it (fleet.workloads.default_schedule).
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.measuring import ErrorKind
 from fleet.errors import InvalidRequest, MeasurementError
-from fleet.measuring import ErrorKind, Measurement
-from fleet.optimizer.build_task import build_candidate
-from fleet.optimizer.candidates import Candidate, Conditions, Pool
-from fleet.optimizer.numerics import compare, make_inputs
-from fleet.optimizer.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.recorder import Recorder
-from fleet.optimizer.seat import Seat
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.events import BaselineBuilt, Check, Checked, ReferenceFailed, ReferenceMade, Verdict
+from fleet.optimizer.numerics import InputStyle, compare, make_inputs
+from fleet.optimizer.searcher import Searcher
+from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from fleet.client.arrays import Array
+    from fleet.domain.measuring import TensorSpec
 
 _REFERENCE_TIMEOUT_SEC = 120.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Reference:
-    """The unscheduled program of one workload, and what it computes."""
+class Expected:
+    """What the unscheduled program of a workload computes."""
 
     artifact: Artifact
-    inputs: list[Any] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
+    inputs: Sequence[Array | TensorSpec] = ()
+    outputs: list[Array] = field(default_factory=list)
     fault: str = ""
-    """Why there are no outputs: nothing of the workload can be checked then."""
+    """Why there are no outputs; without them no candidate can be checked."""
 
 
 class Checker:
-    """Compares candidates of one job with the unscheduled programs, each candidate once."""
+    """Compares candidates of one job with the unscheduled programs."""
 
     def __init__(
-        self, *, progress: JobProgress, conditions: Conditions, seat: Seat, pool: Pool, recorder: Recorder
+        self,
+        *,
+        conditions: Conditions,
+        device: SteadyDevice,
+        searcher: Searcher,
+        workload_of: Callable[[str], Workload],
     ) -> None:
-        self._progress = progress
         self._conditions = conditions
-        self._seat = seat
-        self._pool = pool
-        self._recorder = recorder
-        self._references: dict[str, Reference] = {}
+        self._device = device
+        self._searcher = searcher
+        self._workload_of = workload_of
+        self._expected: dict[str, Expected] = {}
 
-    async def build_references(self, items: Sequence[WorkloadProgress]) -> list[Artifact]:
-        """Build the unscheduled programs, those that are not built yet."""
-        references = await asyncio.gather(*(self._reference(item) for item in items))
-        return [reference.artifact for reference in references]
+    async def build_baseline(self, shash: str) -> BaselineBuilt:
+        """Build the unscheduled program of a workload, unless it is built."""
+        if shash in self._expected:
+            return BaselineBuilt(shash, self._expected[shash].artifact)
+        built = await self._searcher.build_baseline(shash)
+        self._expected.setdefault(shash, Expected(artifact=built.artifact))
+        return built
 
-    async def is_right(self, item: WorkloadProgress, candidate: Candidate) -> bool:
-        """Tell whether the candidate computes what it should. A wrong one is recorded as such and never used."""
-        if candidate.is_checked:
-            return True
-        if candidate.measurement is None or candidate.measurement.error is not None:
-            return False
-        reference = await self._reference(item)
-        if not await self._has_outputs(item, reference):
-            return False
-        try:
-            fault = await self._find_fault(item, candidate, reference)
-        except MeasurementError as error:  # the device went away: no verdict, and no second device for it
-            candidate.measurement = Measurement(
-                candidate_id=candidate.digest, error=ErrorKind.DEVICE_FAULTED, error_message=str(error)
-            )
-            return False
-        if fault is None:
-            await self._recorder.mark_checked(candidate)
-            candidate.is_checked = True
-            return True
-        await self._recorder.mark_wrong(candidate, fault)
-        item.reject(candidate.trace_json)
-        candidate.measurement = Measurement(
-            candidate_id=candidate.digest, error=ErrorKind.WRONG_OUTPUT, error_message=fault
-        )
-        self._progress.notice(f"{item.workload.name}: a candidate is wrong and not used: {fault}")
-        return False
-
-    async def _has_outputs(self, item: WorkloadProgress, reference: Reference) -> bool:
-        """Tell whether there is something to compare with. Where there can be nothing, the workload is closed."""
-        if reference.outputs:
-            return True
-        if not reference.fault:
+    async def check(
+        self, effect: Check
+    ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
+        """Tell whether a candidate computes what it should."""
+        workload = self._workload_of(effect.workload)
+        if effect.workload not in self._expected:
+            yield await self.build_baseline(effect.workload)
+        expected = self._expected[effect.workload]
+        if not expected.outputs and not expected.fault:
             try:
-                reference.inputs = list(make_inputs(item.workload.args, self._conditions.seed))
-                reference.outputs = await self._seat.call(
-                    reference.artifact, reference.inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC
-                )
-                return True
+                yield ReferenceMade(effect.workload, await self._run_reference(workload, expected))
             except (MeasurementError, InvalidRequest) as error:
-                reference.fault = f"its numbers cannot be checked: {error}"
-                item.closed_because = item.closed_because or reference.fault
-                self._progress.notice(f"{item.workload.name} gets no more trials: {reference.fault}")
-        return False
-
-    async def _find_fault(self, item: WorkloadProgress, candidate: Candidate, reference: Reference) -> str | None:
+                expected.fault = str(error)
+                yield ReferenceFailed(effect.workload, expected.fault)
+        if expected.fault:
+            yield Checked(effect.workload, effect.digest, Verdict.NOT_CHECKED)
+            return
         try:
-            outputs = await self._seat.call(candidate.artifact, reference.inputs, is_trusted=False)
+            fault = await self._find_fault(workload, effect.artifact, expected)
+        except MeasurementError as error:  # the device went away: no verdict, and do not risk another one
+            yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
+            return
+        yield Checked(effect.workload, effect.digest, Verdict.WRONG if fault else Verdict.RIGHT, fault)
+
+    async def _run_reference(self, workload: Workload, expected: Expected) -> Weakness | None:
+        """Find inputs for which the unscheduled program's output is a real test; return why there are none."""
+        weakness: Weakness | None = None
+        for attempt, style in enumerate(InputStyle):
+            inputs = make_inputs(workload.args, self._conditions.seed + attempt, style)
+            outputs = await self._run(expected.artifact, inputs)
+            found = find_weakness(outputs)
+            if not expected.outputs or found is None:
+                expected.inputs, expected.outputs = inputs, outputs
+            weakness = weakness or found
+            if found is None:
+                return None
+        return weakness
+
+    async def _run(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
+        return await self._device.call(artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
+
+    async def _find_fault(self, workload: Workload, artifact: Artifact, expected: Expected) -> str:
+        try:
+            outputs = await self._device.call(artifact, expected.inputs, is_trusted=False)
         except MeasurementError as error:
-            if error.kind == ErrorKind.DEVICE_FAULTED:
+            if error.kind is ErrorKind.DEVICE_FAULTED:
                 raise
             return f"it failed on the numbers of the check: {error}"
-        mismatch = compare(outputs, reference.outputs, reduction_size=_reduction_size(item))
-        return mismatch.text if mismatch else None
-
-    async def _reference(self, item: WorkloadProgress) -> Reference:
-        known = self._references.get(item.workload.shash)
-        if known is None:
-            task = self._conditions.build_task(item, None)
-            built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
-            known = self._references.setdefault(item.workload.shash, Reference(artifact=built.artifact))
-        return known
+        mismatch = compare(outputs, expected.outputs, reduction_size=_reduction_size(workload))
+        return mismatch.text if mismatch else ""
 
 
-def _reduction_size(item: WorkloadProgress) -> int | None:
-    """Additions behind one output number, from the operation count; None when that is unknown."""
-    outputs = sum(math.prod(spec.shape) for spec in item.workload.args if spec.is_output)
-    return max(1, round(item.workload.flop / 2 / outputs)) if item.workload.flop and outputs else None
+def _reduction_size(workload: Workload) -> int | None:
+    """Return the number of additions behind one output element, from the operation count; None if unknown."""
+    outputs = sum(math.prod(spec.shape) for spec in workload.args if spec.is_output)
+    return max(1, round(workload.flop / 2 / outputs)) if workload.flop and outputs else None

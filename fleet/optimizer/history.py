@@ -1,42 +1,43 @@
-"""What the library already knows of a job's workloads, and which interrupted job a new one goes on with."""
+"""What the library already knows about a job's workloads, and which interrupted job a new one continues."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
-from fleet.library import Job, JobState, Library
-from fleet.library import Workload as StoredWorkload
-from fleet.optimizer.progress import WorkloadProgress
-from fleet.optimizer.propose import SearchRecord
+from fleet.base.config import did_you_mean
+from fleet.cost_model.learn import LearnRecord, features_of
+from fleet.domain.scope import RecordScope
+from fleet.errors import InvalidRequest
+from fleet.library import Job, JobState, Library, StoredWorkload
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.workloads.extract import Workload
 
+_RECALLED_FEATURES = 256
+"""How many of a workload's newest earlier candidates get their features computed again for the cost model."""
 
-class Where(TypedDict):
-    """What makes two records comparable."""
-
-    target_json: str
-    device_model: str
-    tvm_version: str
+_FEATURES_TIMEOUT_SEC = 600.0
 
 
-def recall(library: Library, workloads: Sequence[Workload], where: Where) -> list[WorkloadProgress]:
+def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> list[WorkloadProgress]:
     """Return each workload with its earlier trials on this device model, target and TVM version."""
     library.add_workloads(
         StoredWorkload(shash=item.shash, name=item.name, mod_json=item.mod_json, flop=item.flop, args=item.args)
         for item in workloads
     )
-    counts = library.trial_counts([item.shash for item in workloads], **where)
+    counts = library.trial_counts([item.shash for item in workloads], scope)
     found = []
     for workload in workloads:
         progress = WorkloadProgress(workload=workload, trials_before=counts.get(workload.shash, 0))
-        baseline = library.baseline(workload.shash, **where)
+        baseline = library.baseline(workload.shash, scope)
         if baseline is not None:
             progress.untuned_sec = baseline.median_sec
-        best = library.best(workload.shash, checked_only=True, **where)
+        best = library.best(workload.shash, scope, checked_only=True)
         if best:
             progress.best_sec, progress.best_trace = best[0].median_sec, best[0].trace_json
-        for record in library.records(workload.shash, **where):
+        for record in library.records(workload.shash, scope):
             progress.records.append(SearchRecord(trace_json=record.trace_json, run_sec=record.median_sec))
         found.append(progress)
     return found
@@ -50,3 +51,48 @@ def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str
             continue
         return job if job.state is JobState.INTERRUPTED else None
     return None
+
+
+def choose_workloads(workloads: Sequence[Workload], patterns: Sequence[str], title: str) -> list[Workload]:
+    """Return the workloads that match shell patterns, in order; all if there is no pattern.
+
+    Raises:
+        InvalidRequest: no workload is left.
+    """
+    if not workloads:
+        raise InvalidRequest(f"{title} has no operator that can be tuned")
+    chosen = [w for w in workloads if not patterns or any(fnmatch.filter(w.names, p) for p in patterns)]
+    if not chosen:
+        known = [workload.name for workload in workloads]
+        raise InvalidRequest(f"no workload of {title} matches {', '.join(patterns)}{did_you_mean(patterns[0], known)}")
+    return chosen
+
+
+async def lessons_of(pool: Pool, item: WorkloadProgress, target_json: str) -> list[LearnRecord]:
+    """Return what the cost model can learn from the newest earlier candidates of a workload."""
+    records = item.records[-_RECALLED_FEATURES:]
+    traces = [record.trace_json for record in records]
+    features = await run_within(pool, _FEATURES_TIMEOUT_SEC, features_of, item.workload.mod_json, target_json, traces)
+    return [
+        LearnRecord(workload=item.workload.shash, run_sec=record.run_sec, features=rows)
+        for record, rows in zip(records, features, strict=True)
+    ]
+
+
+def schedules(
+    library: Library, workloads: Sequence[Workload], own: Sequence[WorkloadProgress], scope: RecordScope
+) -> dict[str, str]:
+    """Return the trace of each workload of a model that is faster with a checked schedule than without one.
+
+    Args:
+        own: the workloads of the job that is ending, which has compared them already.
+    """
+    decided = {item.workload.shash: item.best_trace if item.uses_schedule else None for item in own}
+    for workload in workloads:
+        if workload.shash in decided:
+            continue
+        best = library.best(workload.shash, scope, checked_only=True)
+        baseline = library.baseline(workload.shash, scope)
+        is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
+        decided[workload.shash] = best[0].trace_json if is_faster else None
+    return {shash: trace for shash, trace in decided.items() if trace is not None}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
-from fleet.measuring import Evaluator
-from fleet.optimizer.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
+from fleet.optimizer.weakness import Weakness
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
 """A clearly slower candidate stops after one repeat of 10 ms; a close one repeats until its spread is small."""
@@ -21,7 +23,7 @@ def trial_evaluator(*, cooldown_ms: int = 0, cool_below_c: float | None = None, 
     """Return how candidates are timed, with a person's wishes about heat and caches.
 
     Raises:
-        ConfigError: a temperature at which no device is.
+        ConfigError: no device is ever at this temperature.
     """
     if cool_below_c is not None and not 0 < cool_below_c < _HOTTEST_C:
         raise ConfigError(f"--cool-below-c {cool_below_c:g}: expected degrees Celsius between 0 and {_HOTTEST_C}")
@@ -51,13 +53,13 @@ class TuneOptions:
     """Shell patterns of workload names; empty: all."""
 
     top: int | None = None
-    """Only the costliest so many of them."""
+    """Only this many of them, the costliest."""
 
     seed: int = 0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: bool = False
     target_json: str | None = None
-    """Instead of the device's own target."""
+    """The target to use instead of the device's own."""
 
     batch_size: int = 16
     enough: int = 512
@@ -72,7 +74,7 @@ class TuneOptions:
     """Build the whole model untuned and tuned, time both, and check the outputs."""
 
     def conditions(self) -> dict[str, object]:
-        """What makes two runs the same job when one was interrupted; JSON-ready."""
+        """Return the options that decide whether a run continues an interrupted one; JSON-ready."""
         return {
             "selector": self.selector,
             "trials": self.trials,
@@ -90,17 +92,30 @@ class WorkloadReport:
     """One workload at the end of a job."""
 
     name: str
+    """TVM's name of it."""
+
+    operator: str
+    """A name for people: "conv2d 3x3 64->128 56x56"."""
+
     weight: int
     trials: int
-    """In this job."""
+    """Trials in this job."""
 
     trials_before: int
     untuned_us: float | None
     best_us: float | None
-    """Best time with checked numbers, of this and earlier jobs [us]; None: nothing found yet."""
+    """Best time with checked numbers, from this and earlier jobs [us]; None: none found yet."""
 
     gflops: float | None
     speedup: float | None
+    """Speedup of the program that the model gets: 1 if it keeps the unscheduled one."""
+
+    uses_schedule: bool
+    """False: no schedule is known, or none that is faster than the unscheduled program."""
+
+    weakness: Weakness | None
+    """Why the check of its numbers says little; None: it says enough, or there was none."""
+
     errors: dict[str, int]
     note: str
     """Why it got no (more) trials, or empty."""
@@ -115,12 +130,18 @@ class ModelReport:
     onnxruntime_ms: float | None = None
     """None when ONNX Runtime is not installed or the device is another machine."""
 
+    is_slower: bool = False
+    """The tuned model takes longer than the untuned one: use that."""
+
     max_abs_error: float | None = None
-    """Of the tuned model's outputs against the reference; None when there is none."""
+    """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
 
     tolerance: float | None = None
     reference: str = ""
     """What computed the reference: "onnxruntime" or "untuned"."""
+
+    weakness: Weakness | None = None
+    """Why agreement with the reference says little; None: it says enough."""
 
     is_right: bool = True
     message: str = ""
@@ -143,12 +164,11 @@ class TuneReport:
 
     workloads: tuple[WorkloadReport, ...]
     model: ModelReport | None
-    repeated: int = 0
-    """Measurements made again because something disturbed the first."""
+    repeats: RepeatCount = field(default_factory=RepeatCount)
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, with the keys that scripts rely on."""
-        return asdict(self)
+        """Return plain values, with the keys that scripts rely on."""
+        return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}
 
 
 def report_workload(item: WorkloadProgress) -> WorkloadReport:
@@ -156,13 +176,16 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
     found = item.best_sec if math.isfinite(item.best_sec) else None
     return WorkloadReport(
         name=item.workload.name,
+        operator=item.workload.operator,
         weight=item.workload.weight,
         trials=item.trials,
         trials_before=item.trials_before,
         untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
         best_us=found * 1e6 if found else None,
         gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
-        speedup=item.untuned_sec / found if found and math.isfinite(item.untuned_sec) else None,
+        speedup=item.speedup if found and math.isfinite(item.untuned_sec) else None,
+        uses_schedule=item.uses_schedule,
+        weakness=item.weakness,
         errors={kind.value: count for kind, count in sorted(item.errors.items())},
         note=item.closed_because,
     )
@@ -171,3 +194,7 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
 def report_workloads(progress: JobProgress) -> tuple[WorkloadReport, ...]:
     """Sum up all, costliest first."""
     return tuple(map(report_workload, progress.workloads))
+
+
+def _plain(fields: list[tuple[str, object]]) -> dict[str, object]:
+    return {name: value.value if isinstance(value, enum.Enum) else value for name, value in fields}

@@ -1,8 +1,8 @@
 """Tells a right answer from a wrong one: seeded inputs, and a comparison whose tolerance is derived, not guessed.
 
 A schedule may sum in another order, fuse a multiplication with an addition, or keep more digits in between. So two
-right answers differ by rounding, and how much is known: adding n terms one by one, each step loses up to eps/2 of the
-sum so far, and with signs at random these losses add up to about sqrt(n) * eps of the result's size (at worst n * eps).
+right answers differ by rounding, but by a known amount: adding n terms one by one, each step loses up to eps/2 of the
+sum so far, and with random signs these losses add up to about sqrt(n) * eps of the result's size (at worst n * eps).
 The bound used is
 
     |output - reference|  <=  eps * (FACTOR + n ** 0.5) * SAFETY * (scale + |reference|)
@@ -16,27 +16,29 @@ Integers have to be equal. NaN has to meet NaN, infinity the same infinity.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.measuring import TensorSpec
+from fleet.domain.measuring import TensorSpec
 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 _FACTOR = 16.0
-"""Roundings besides the sum's: exponentials and divisions of activations are good to a few units in the last place."""
+"""Rounding besides the sum's: exponentials and divisions in activations are good to a few units in the last place."""
 
 _SAFETY = 4.0
-"""Between the typical loss and the largest among the elements of an output."""
+"""Factor between the typical loss and the largest one among an output's elements."""
 
 _DEFAULT_REDUCTION = 4096
-"""Taken for the length of the sums when the caller does not say: a 3x3 convolution over 455 channels."""
+"""Assumed length of sums if the caller does not say: that of a 3x3 convolution over 455 channels."""
 
 _INTEGER_BOUND = 8
+Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,29 +49,43 @@ class Mismatch:
     """Which output."""
 
     max_abs_error: float
-    """Largest difference in it; infinite where one side is no finite number and the other is."""
+    """Largest difference in that output; infinite where only one side is finite."""
 
     tolerance: float
     """What was allowed at that element."""
 
     text: str
-    """All of it in a sentence."""
+    """The mismatch in a sentence."""
 
 
-def make_inputs(args: Sequence[TensorSpec], seed: int) -> list[NDArray[Any] | TensorSpec]:
-    """Return an array for each input, and for each output its spec, for the device to allocate.
+class InputStyle(enum.Enum):
+    """How floats are drawn. Tried in this order until the outputs say something (`fleet.optimizer.weakness`)."""
 
-    Floats are normal with variance 1, so that no element and no sign is special; integers lie in [-8, 8], so that sums
-    of products stay within 32 bits; booleans are fair coins.
+    NORMAL = "normal"
+    """Variance 1, so that no element and no sign is special."""
+
+    POSITIVE = "positive"
+    """Between 0.5 and 1.5: for programs that take roots and logarithms."""
+
+    LARGE = "large"
+    SMALL = "small"
+
+
+def make_inputs(
+    args: Sequence[TensorSpec], seed: int, style: InputStyle = InputStyle.NORMAL
+) -> list[Array | TensorSpec]:
+    """Return an array for each input, and for each output its spec, which the device allocates.
+
+    Integers lie in [-8, 8], so that sums of products stay within 32 bits; booleans are fair coins.
     """
     rng = np.random.default_rng(seed)
-    return [spec if spec.is_output else _random(rng, spec) for spec in args]
+    return [spec if spec.is_output else _random(rng, spec, style) for spec in args]
 
 
 def compare(
-    outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]], *, reduction_size: int | None = None
+    outputs: Sequence[Array], reference: Sequence[Array], *, reduction_size: int | None = None
 ) -> Mismatch | None:
-    """Compare answers with those of the reference; return the first that is wrong, None when all agree.
+    """Compare outputs with the reference; return the first that is wrong, or None if all agree.
 
     Args:
         reduction_size: terms in the longest sum behind an element.
@@ -85,7 +101,7 @@ def compare(
     return next((mismatch for mismatch in found if mismatch is not None), None)
 
 
-def max_abs_error(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> float:
+def max_abs_error(outputs: Sequence[Array], reference: Sequence[Array]) -> float:
     """Return the largest difference between two answers of equal shapes."""
     return max(
         (
@@ -96,17 +112,22 @@ def max_abs_error(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[A
     )
 
 
-def _random(rng: np.random.Generator, spec: TensorSpec) -> NDArray[Any]:
+_SCALES = {InputStyle.LARGE: 30.0, InputStyle.SMALL: 0.03}
+
+
+def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle) -> Array:
     if spec.dtype == "bool":
         return rng.integers(0, 2, spec.shape).astype(np.bool_)
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
-        return rng.standard_normal(spec.shape).astype(dtype)
+        if style is InputStyle.POSITIVE:
+            return np.asarray(rng.uniform(0.5, 1.5, spec.shape)).astype(dtype)
+        return np.asarray(rng.standard_normal(spec.shape) * _SCALES.get(style, 1.0)).astype(dtype)
     low = 0 if dtype.kind == "u" else -_INTEGER_BOUND
     return rng.integers(low, _INTEGER_BOUND + 1, spec.shape).astype(dtype)
 
 
-def _compare_one(index: int, output: NDArray[Any], expected: NDArray[Any], terms: int) -> Mismatch | None:
+def _compare_one(index: int, output: Array, expected: Array, terms: int) -> Mismatch | None:
     if output.shape != expected.shape or output.dtype != expected.dtype:
         text = f"output {index} is {output.dtype}{output.shape}, the reference {expected.dtype}{expected.shape}"
         return Mismatch(index=index, max_abs_error=math.inf, tolerance=0.0, text=text)
@@ -125,8 +146,8 @@ def _compare_one(index: int, output: NDArray[Any], expected: NDArray[Any], terms
     return Mismatch(index=index, max_abs_error=error, tolerance=tolerance, text=text)
 
 
-def _differences(output: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.float64]:
-    """Absolute differences; 0 where both are the same non-finite value, infinite where only one is finite."""
+def _differences(output: Array, expected: Array) -> NDArray[np.float64]:
+    """Return absolute differences: 0 where both are the same non-finite value, infinite where only one is finite."""
     left, right = output.astype(np.float64), expected.astype(np.float64)
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     with np.errstate(invalid="ignore"):
@@ -134,8 +155,8 @@ def _differences(output: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.flo
     return np.where(same, 0.0, np.where(np.isnan(apart), math.inf, apart))
 
 
-def _tolerances(expected: NDArray[Any], terms: int) -> NDArray[np.float64]:
-    """What each element may be off."""
+def _tolerances(expected: Array, terms: int) -> NDArray[np.float64]:
+    """Return how far each element may be off."""
     magnitude = np.abs(expected.astype(np.float64))
     epsilon = _EPSILONS.get(str(expected.dtype), 0.0)
     finite = magnitude[np.isfinite(magnitude)]

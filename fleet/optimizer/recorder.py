@@ -1,65 +1,55 @@
-"""Results into the library, before anything else happens to them."""
+"""Writes results to the library before anything else happens to them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 
-from fleet.library import Library, NewRecord, Record, RecordKind
-from fleet.measuring import Measurement
-from fleet.optimizer.candidates import Candidate, Conditions
-from fleet.optimizer.progress import JobProgress, WorkloadProgress
+from fleet.library import Library, NewRecord, RecordKind
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.events import MarkChecked, MarkWrong, Notice, Store, Stored
+from fleet.optimizer.core.ledger import BASELINE
+
+_NOTHING: tuple[Stored, ...] = ()
 
 
 class Recorder:
-    """Writes the records of one job."""
+    """Writes the records of one job.
 
-    def __init__(self, library: Library, conditions: Conditions, progress: JobProgress) -> None:
+    Raises LibraryError or DiskFull if a result cannot be stored; the job must stop.
+    """
+
+    def __init__(self, library: Library, conditions: Conditions) -> None:
         self._library = library
         self._conditions = conditions
-        self._progress = progress
 
-    async def store(
-        self,
-        item: WorkloadProgress,
-        measurement: Measurement,
-        *,
-        candidate: Candidate | None = None,
-        checked: bool | None = None,
-    ) -> Record:
-        """Commit one result; without a candidate it is the unscheduled program's.
-
-        Raises:
-            LibraryError, DiskFull: it could not be stored; the job must not go on.
-        """
-        conditions = self._conditions
+    async def store(self, effect: Store) -> AsyncGenerator[Stored, None]:
+        """Commit one result."""
+        conditions, measurement = self._conditions, effect.measurement
         record = NewRecord(
-            workload=item.workload.shash,
-            target_json=conditions.target_json,
-            device_model=conditions.device_model,
-            tvm_version=conditions.tvm_version,
-            trace_json=candidate.trace_json if candidate else "",
+            workload=effect.workload,
+            scope=conditions.scope,
+            trace_json=effect.trace_json,
             run_secs=measurement.run_secs,
             error=measurement.error,
             error_message=measurement.error_message,
             job_name=conditions.job_name,
-            device_name=self._progress.device_name,
+            device_name=effect.device_name,
             device_fingerprint=conditions.device_fingerprint,
-            artifact_digest=candidate.artifact.digest if candidate and candidate.built else "",
-            kind=RecordKind.CANDIDATE if candidate else RecordKind.BASELINE,
+            artifact_digest=effect.artifact_digest,
+            kind=RecordKind.BASELINE if effect.digest == BASELINE else RecordKind.CANDIDATE,
             provenance=measurement.provenance,
-            checked=checked,
+            checked=effect.is_checked,
         )
         stored = await asyncio.to_thread(self._library.add_record, record)
-        self._progress.last_record_sec = time.monotonic() - conditions.started_at
-        return stored
+        yield Stored(effect.workload, effect.digest, stored.id, time.monotonic() - conditions.started_at)
 
-    async def mark_checked(self, candidate: Candidate) -> None:
-        """Say in the library that a candidate computes the right numbers."""
-        if candidate.record is not None:
-            await asyncio.to_thread(self._library.mark_checked, candidate.record.id)
-
-    async def mark_wrong(self, candidate: Candidate, message: str) -> None:
-        """Say in the library that a candidate must never be used."""
-        if candidate.record is not None:
-            await asyncio.to_thread(self._library.mark_wrong, candidate.record.id, message)
+    async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
+        """Say in the library that a candidate computes the right numbers, or that it must never be used."""
+        if isinstance(effect, MarkChecked):
+            await asyncio.to_thread(self._library.mark_checked, effect.record_id)
+        elif isinstance(effect, MarkWrong):
+            await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
+        for event in _NOTHING:
+            yield event

@@ -1,7 +1,7 @@
-"""Who may use the cores now: builds or measurements, never both, where they share a machine.
+"""Decides who may use the cores: builds or measurements, never both on one machine.
 
-A timing taken beside a busy compiler is no timing. On a machine that both builds and measures, the two sides take
-turns, in the order in which they asked; where the device is on another machine, nobody waits.
+A timing taken beside a busy compiler is worthless. On a machine that both builds and measures, the two sides take
+turns, in the order in which they asked; if the device is on another machine, nobody waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Side = Literal["building", "measuring"]
 
 
 class Turns:
-    """A room for one side at a time. Members of a side share it; the other side gets it next once it has asked."""
+    """A lock for one side at a time. Members of a side share it; once the other side asks, it goes next."""
 
     def __init__(self, *, shares_cores: bool) -> None:
         self.shares_cores = shares_cores
@@ -62,7 +62,7 @@ class Turns:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 self._admit()
-            else:  # admitted and cancelled in the same moment: hand the place on
+            else:  # admitted and cancelled at the same moment: pass the turn on
                 self._leave()
             raise
 

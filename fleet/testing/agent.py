@@ -1,4 +1,4 @@
-"""An agent that only attaches: devices for tests and load, without a data path behind them."""
+"""An agent that only attaches: devices for tests and load, without a data path."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import grpc.aio
 
-from fleet import rpc
 from fleet.errors import TrackerUnavailable
 from fleet.testing.waiting import eventually
 from fleet.v1 import agent_service_pb2, device_pb2
+from fleet.wire import rpc
+from fleet.wire.stubs import agent_service_stub
 
 _HEARTBEAT_SEC = 5.0
 
@@ -51,7 +52,7 @@ class SimulatedAgent:
         """Attach; return when the tracker has answered.
 
         Raises:
-            FleetError: the tracker refused, as the class that it raised.
+            FleetError: the tracker refused; the class is the one that it raised.
         """
         self._task = asyncio.create_task(self._run(), name=f"simulated agent {self.agent_id}")
         await eventually(lambda: self._is_attached.is_set() or self.error)
@@ -69,7 +70,7 @@ class SimulatedAgent:
     def report(
         self, device_name: str, *, is_healthy: bool, reason: str = "", bitstream_digest: str = "", **telemetry: Any
     ) -> None:
-        """Say how a device is."""
+        """Report how a device is."""
         readings = device_pb2.Telemetry(**telemetry)
         report = agent_service_pb2.DeviceReport(
             device_name=device_name,
@@ -90,7 +91,7 @@ class SimulatedAgent:
     async def _run(self) -> None:
         try:
             async with rpc.make_channel(self._tracker_address) as channel:
-                stub = rpc.Stub(channel, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"])
+                stub = agent_service_stub(channel)
                 async for response in stub.attach(self._messages()):
                     self._take(response)
             self.error = ConnectionError("the tracker ended the stream")

@@ -1,7 +1,7 @@
 """Bitstreams that configure nothing: real containers and configuration packets around any payload, for tests.
 
-What Vivado writes, in small: a .bit header with the fields a to e, dummy words, the bus width pattern, the sync word,
-packets that write IDCODE and frame data, and the command that ends the configuration. Packet formats: AMD UG470
+What Vivado writes, only smaller: a .bit header with the fields a to e, dummy words, the bus width pattern, the sync
+word, packets that write IDCODE and frame data, and the command that ends the configuration. Packet formats: AMD UG470
 (7 series) and UG570 (UltraScale), chapter "Configuration Details".
 """
 
@@ -23,7 +23,7 @@ _DESYNC = 0xD
 
 
 def make_words(payload: bytes = b"frames", *, idcode: int = XC7Z020) -> bytes:
-    """Return a configuration in the order of the data sheet: every word with its highest byte first."""
+    """Return a configuration in the data sheet's byte order: each word with its highest byte first."""
     padded = payload + bytes(-len(payload) % 4)
     words = [_DUMMY] * 8 + [0x000000BB, 0x11220044, _DUMMY, _DUMMY, SYNC, _NOOP, _WRITE_IDCODE, idcode, _NOOP]
     frames = struct.pack(">2I", _WRITE_FRAMES, 2 << 29 | 2 << 27 | len(padded) // 4) + padded

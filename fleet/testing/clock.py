@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FakeClock:
-    """A `fleet.clock.Clock` that stands still until it is advanced."""
+    """A `fleet.base.clock.Clock` that stands still until it is advanced."""
 
     def __init__(self, now_sec: float = 1_000_000.0) -> None:
         self._now_sec = now_sec

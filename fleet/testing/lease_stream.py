@@ -1,4 +1,4 @@
-"""The bare protocol of a client, for tests that look at what the tracker says word by word."""
+"""The bare protocol of a client, for tests that check the tracker's answers word by word."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from fleet import rpc
 from fleet.errors import TrackerUnavailable
 from fleet.testing.waiting import eventually
 from fleet.v1 import lease_pb2, lease_service_pb2
-from fleet.wire import duration
+from fleet.wire import rpc
+from fleet.wire.stubs import lease_service_stub
+from fleet.wire.times import duration
 
 
 class LeaseStream:
@@ -20,7 +21,7 @@ class LeaseStream:
     def __init__(self, tracker_address: str, client_id: str, *, holder: str = "tester@here") -> None:
         self.welcome: lease_service_pb2.Welcome | None = None
         self.granted: dict[str, lease_pb2.Granted] = {}
-        """By request_id, the newest."""
+        """The newest grant by request_id."""
         self.queued: dict[str, lease_pb2.PendingRequest] = {}
         self.refused: dict[str, lease_service_pb2.Refused] = {}
         self.renewed: dict[str, lease_service_pb2.Renewed] = {}
@@ -93,8 +94,7 @@ class LeaseStream:
     async def _run(self) -> None:
         try:
             async with rpc.make_channel(self._tracker_address) as channel:
-                stub = rpc.Stub(channel, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"])
-                async for response in stub.open_leases(self._messages()):
+                async for response in lease_service_stub(channel).open_leases(self._messages()):
                     for event in response.events:
                         self._take(event)
             self.error = ConnectionError("the tracker ended the stream")

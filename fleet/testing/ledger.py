@@ -1,11 +1,11 @@
-"""A journal in memory: what the real one must behave like."""
+"""A journal in memory: the model that the real one must behave like."""
 
 from __future__ import annotations
 
 import copy
 from typing import TypeVar
 
-from fleet.tracker.records import Changes, Device, Durable, Request
+from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, RequestEntry
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -16,9 +16,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._boot = 0
-        self._devices: dict[str, Device] = {}
-        self._leases: dict[str, Device] = {}
-        self._requests: dict[tuple[str, str], Request] = {}
+        self._devices: dict[str, DeviceEntry] = {}
+        self._leases: dict[str, DeviceEntry] = {}
+        self._requests: dict[tuple[str, str], RequestEntry] = {}
 
     def open(self, _: float) -> Durable:
         """Count a start and return copies of all records."""

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.clock import Clock
-from fleet.tracker.records import Limits
+from fleet.base.clock import Clock
+from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.server import Tracker, TrackerConfig
+from fleet.tracker.service import MAX_UNSENT
 
 
 class ServedTracker:
@@ -44,12 +45,20 @@ class ServedTracker:
 
 @asynccontextmanager
 async def serve_tracker(
-    *, limits: Limits | None = None, clock: Clock | None = None, state_dir: Path | None = None
+    *,
+    limits: TrackerLimits | None = None,
+    clock: Clock | None = None,
+    state_dir: Path | None = None,
+    max_unsent: int = MAX_UNSENT,
 ) -> AsyncIterator[ServedTracker]:
     """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
         settings = TrackerConfig(
-            port=0, state_dir=state_dir or Path(temporary), is_discoverable=False, limits=limits or Limits()
+            port=0,
+            state_dir=state_dir or Path(temporary),
+            is_discoverable=False,
+            limits=limits or TrackerLimits(),
+            max_unsent=max_unsent,
         )
         served = ServedTracker(settings, clock)
         await served.start()

@@ -1,4 +1,4 @@
-"""Waiting for the outside, by asking it again and again."""
+"""Waiting for conditions outside the test's control, by polling."""
 
 from __future__ import annotations
 

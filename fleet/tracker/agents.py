@@ -8,24 +8,25 @@ import re
 from collections.abc import AsyncIterator
 from urllib.parse import unquote
 
+from fleet.domain.selectors import device_labels
 from fleet.errors import AlreadyExists, InvalidRequest
-from fleet.selectors import device_labels
-from fleet.tracker import events as ev
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import with_bitstream
 from fleet.tracker.engine import Engine
-from fleet.tracker.outbox import Outbox, StreamContext
-from fleet.tracker.records import with_bitstream
+from fleet.tracker.outbox import Outbox
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
-from fleet.wire import timestamp
+from fleet.wire.rpc import CallContext
+from fleet.wire.times import timestamp
 
 logger = logging.getLogger(__name__)
 
 _MAX_UNSENT = 50_000
-"""Fences that may wait for one agent; it loses its stream at one more and hears the newest when it attaches again."""
+"""Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
 _MESSAGE_FENCES = 1_000
 _HEARTBEAT_SEC = 5.0
 _SILENCE_SEC = 30.0
-"""An agent that says nothing for so long (six heartbeats) is taken for gone: its host may be frozen."""
+"""An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
 _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
@@ -34,7 +35,7 @@ _MAX_AGENT_ID_CHARS = 128
 _MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_TELEMETRY_BYTES = 16 * 1024
 _MAX_REASON_CHARS = 1_000
-"""What an agent says is kept and shown to all: one that says too much must not make snapshots too large to send."""
+"""What agents say is kept and shown to everyone: no agent may make snapshots too large to send."""
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 FenceOutbox = Outbox[agent_service_pb2.Fence]
@@ -61,7 +62,7 @@ class AgentServicer:
     async def attach(
         self,
         requests: AsyncIterator[agent_service_pb2.AttachRequest],
-        context: StreamContext,
+        context: CallContext,
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
         messages = aiter(requests)
         first = await anext(messages, None)
@@ -170,7 +171,7 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
     description = inventory.SerializeToString(deterministic=True)
     if len(description) > _MAX_INVENTORY_BYTES:
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
-    # The hello is as old as the agent, a report is fresh.
+    # Prefer the report: the hello is as old as the agent.
     digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
     return ev.OfferedDevice(
         name=device.name,
@@ -183,12 +184,12 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
 
 
 def _digest(text: str) -> str:
-    """Return what a fabric holds; what is no digest is not known."""
+    """Return a reported digest; empty, meaning unknown, when it is malformed."""
     return text if _DIGEST.fullmatch(text) else ""
 
 
 def _reachable(address: str, peer: str) -> str:
-    """Return "host:port" of an agent; where it named no host, the one that it called from ("ipv4:127.0.0.1:4000")."""
+    """Return "host:port" of an agent. If it named no host, take the one it called from ("ipv4:127.0.0.1:4000")."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")

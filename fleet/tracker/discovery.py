@@ -1,34 +1,25 @@
 """Finding a tracker on the local network by zeroconf (mDNS), service type `_tvm-fleet._tcp.local.`.
 
-A convenience, never a condition: where multicast does not work, addresses are given by hand.
+A convenience, never a requirement: where multicast does not work, people give addresses by hand.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 
 from zeroconf import InterfaceChoice, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+from fleet.base.network import is_loopback
+
 logger = logging.getLogger(__name__)
 
 SERVICE_TYPE = "_tvm-fleet._tcp.local."
 _ANY_HOST = frozenset({"0.0.0.0", "::"})
 _ASK_MS = 1_000
-"""How long a tracker that was seen may take to say its address."""
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+"""How long a tracker that was found may take to report its address [ms]."""
 
 
 class Advertisement:
@@ -41,7 +32,7 @@ class Advertisement:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin in the background: names are probed for a second before they are used."""
+        """Start in the background, since names are probed for a second before they are used."""
         self._task = asyncio.create_task(self._register(), name="advertise tracker")
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Runs the state: applies the events of one turn of the loop, writes what changed, then lets the effects out.
 
 Nothing leaves the tracker before the journal has it, and many events share one commit. When the journal cannot be
-written, grants are taken back before anyone heard of them and refused from then on; everything else goes on, since
+written, grants are taken back before anyone hears of them, and refused from then on; everything else goes on, since
 fencing makes it safe to forget a renewal or a release.
 """
 
@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from fleet.clock import Clock
+from fleet.base.clock import Clock
 from fleet.errors import DiskFull
-from fleet.tracker import events as ev
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import Changes
+from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal import Journal
-from fleet.tracker.records import Changes
-from fleet.tracker.state import TrackerState
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Engine:
         self.deliver: Callable[[ev.Effect], None] = lambda effect: None
         """Takes each effect once the journal has what caused it."""
         self.changed: Callable[[Changes], None] = lambda changes: None
-        """Told what is different now, before any effect is delivered."""
+        """Called with what changed, before any effect is delivered."""
         self._journal = journal
         self._pending: list[tuple[ev.Event, asyncio.Future[list[ev.Effect]] | None]] = []
         self._unwritten = Changes()
@@ -54,7 +54,7 @@ class Engine:
         return await answer
 
     def stop(self) -> None:
-        """Apply and write what was submitted, then take nothing more."""
+        """Apply and write what was submitted, then accept nothing more."""
         self._turn()
         self._is_stopped = True
         if self._timer:
@@ -83,7 +83,7 @@ class Engine:
             try:
                 caused = self.state.apply(event, now)
             except Exception as error:
-                # One event that the state cannot take must not cost all others of the turn their answers.
+                # One event that the state rejects must not cost the others of this turn their answers.
                 logger.exception("event failed", extra={"kind": type(event).__name__})
                 if answer:
                     answer.set_exception(error)
@@ -97,7 +97,7 @@ class Engine:
             try:
                 self.deliver(effect)
             except Exception:
-                # What cannot be told to one must not cost all others of the turn their answers.
+                # One failed delivery must not cost the others of this turn their answers.
                 logger.exception("effect not delivered", extra={"kind": type(effect).__name__})
         for answer, caused in answers:
             if not answer.done():

@@ -1,7 +1,7 @@
 """The last hour of every device's readings, in memory only: 15 kB a device at most, whatever its agent says.
 
-Agents report every few seconds; one report in ten seconds is kept, of it the numbers that people plot. Each number has
-a ring of its own, made when the device first tells it.
+Agents report every few seconds. One report every ten seconds is kept, and only the numbers in it that people plot. Each
+number has a ring of its own, made when the device first reports it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from array import array
 
 from fleet.v1 import device_pb2
-from fleet.wire import timestamp
+from fleet.wire.times import timestamp
 
 SAMPLE_SEC = 10.0
 SAMPLES = 360
 KEPT = ("temp_c", "freq_hz", "reference_sec", "power_w", "cpu_busy", "load_1min")
-"""Fields of Telemetry."""
+"""The fields of Telemetry that are kept."""
 
 
 class History:
@@ -28,17 +28,17 @@ class History:
         """Keep these readings unless the last ones kept are younger than ten seconds."""
         ring = self._rings.setdefault(device_name, _Ring())
         if now_sec < ring.newest_sec - SAMPLE_SEC:
-            # The clock was set back: what is of the future would stand in the way until then.
+            # The clock was set back: samples from the future would keep new ones out.
             ring = self._rings[device_name] = _Ring()
         if now_sec - ring.newest_sec >= SAMPLE_SEC:
             ring.add(telemetry, now_sec)
 
     def forget(self, device_name: str) -> None:
-        """Drop what is known of a device that is gone for good."""
+        """Forget a device that is gone for good."""
         self._rings.pop(device_name, None)
 
     def samples(self, device_name: str, now_sec: float) -> list[device_pb2.Telemetry]:
-        """Return the readings of the last hour, oldest first; none of a device that never reported."""
+        """Return the readings of the last hour, oldest first; none for a device that never reported."""
         ring = self._rings.get(device_name)
         return ring.samples(now_sec - SAMPLES * SAMPLE_SEC) if ring else []
 

@@ -1,7 +1,7 @@
-"""The tracker's memory over restarts: one SQLite file with the newest version of every record.
+"""The tracker's memory across restarts: one SQLite file with the newest version of every entry.
 
 Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments.
-What must not go wrong then is an epoch, so every start makes a new `boot` number durable before anything else, and
+Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
 epochs count from boot << 32.
 """
 
@@ -13,10 +13,10 @@ import logging
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from fleet.errors import ConfigError, DiskFull
-from fleet.tracker.records import Changes, Device, Durable, Lease, Request
+from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +39,20 @@ CREATE TABLE requests (
     PRIMARY KEY (client_id, request_id)
 ) WITHOUT ROWID;
 """
+_Row: TypeAlias = tuple[str | bytes | int | float | None, ...]
+
 _CHECKPOINT_PAGES = 2_000
 """The log is folded into the file, by another thread, each time it has grown by this much [pages of 4 KiB]."""
 _MAX_LOG_BYTES = 256 * 1024 * 1024
-"""Beyond this the log is folded in at once, since the other thread finds no quiet moment to end it."""
+"""Beyond this size the log is folded in at once, since the other thread has found no quiet moment for it."""
 
 
 class Journal:
     """One open journal file. Not for use by two threads or two processes at once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, checkpoint_pages: int = _CHECKPOINT_PAGES) -> None:
         self.path = path
+        self._checkpoint_pages = checkpoint_pages
         self._connection: sqlite3.Connection | None = None
         self._folding: threading.Thread | None = None
         self._pages_unfolded = 0
@@ -127,7 +130,7 @@ class Journal:
             raise ConfigError(f"{self.path} has version {version}, this tracker reads {_SCHEMA_VERSION}; {advice}")
 
     def _count_boot(self, connection: sqlite3.Connection, now: float) -> int:
-        """Even a wiped journal must not bring old epochs back, so the first boot number comes from the clock [min]."""
+        """Count this start. The first number is the clock's [min], so even a wiped journal brings no old epoch back."""
         connection.execute("PRAGMA synchronous = FULL")
         row = connection.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
         boot = int(row[0]) + 1 if row else int(now // 60)
@@ -137,7 +140,7 @@ class Journal:
 
     def _fold_log(self, pages: int) -> None:
         self._pages_unfolded += pages
-        if self._pages_unfolded < _CHECKPOINT_PAGES or (self._folding and self._folding.is_alive()):
+        if self._pages_unfolded < self._checkpoint_pages or (self._folding and self._folding.is_alive()):
             return
         self._pages_unfolded = 0
         log = self.path.with_name(f"{self.path.name}-wal")
@@ -148,7 +151,7 @@ class Journal:
             self._folding = threading.Thread(target=_fold, args=(self.path,), name="journal-checkpoint", daemon=True)
             self._folding.start()
         except (OSError, RuntimeError, sqlite3.Error):
-            # What was written is written: a full disk or a lack of threads only lets the log grow until the next try.
+            # Nothing is lost: with a full disk or too few threads, the log only grows until the next try.
             self._folding = None
             logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
 
@@ -166,14 +169,16 @@ def _fold(path: Path) -> None:
         logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(path)})
 
 
-def _load_devices(connection: sqlite3.Connection) -> list[Device]:
+def _load_devices(connection: sqlite3.Connection) -> list[DeviceEntry]:
     leases = {row[0]: row for row in connection.execute("SELECT * FROM leases")}
     return [_device(row, leases.get(row[0])) for row in connection.execute("SELECT * FROM devices ORDER BY name")]
 
 
-def _device(row: tuple[str, str, str, bytes, str, str, float, float | None], last: tuple[object, ...] | None) -> Device:
+def _device(
+    row: tuple[str, str, str, bytes, str, str, float, float | None], last: tuple[object, ...] | None
+) -> DeviceEntry:
     name, kind, labels, description, address, agent_id, attached_at_sec, detached_at_sec = row
-    device = Device(
+    device = DeviceEntry(
         name=name,
         kind=kind,
         labels=json.loads(labels),
@@ -204,13 +209,13 @@ _LEASE_FIELDS = (
 )
 
 
-def _lease(row: tuple[object, ...]) -> Lease:
-    return Lease(**dict(zip(_LEASE_FIELDS, row, strict=True)))  # type: ignore[arg-type]
+def _lease(row: tuple[object, ...]) -> LeaseEntry:
+    return LeaseEntry(**dict(zip(_LEASE_FIELDS, row, strict=True)))  # type: ignore[arg-type]
 
 
-def _load_requests(connection: sqlite3.Connection) -> list[Request]:
+def _load_requests(connection: sqlite3.Connection) -> list[RequestEntry]:
     return [
-        Request(
+        RequestEntry(
             client_id=row[0],
             request_id=row[1],
             holder=row[2],
@@ -234,7 +239,7 @@ def _write_devices(connection: sqlite3.Connection, changes: Changes) -> None:
     connection.executemany("DELETE FROM devices WHERE name = ?", gone)
 
 
-def _device_row(device: Device) -> tuple[Any, ...]:
+def _device_row(device: DeviceEntry) -> _Row:
     return (
         device.name,
         device.kind,
@@ -257,7 +262,7 @@ def _write_leases(connection: sqlite3.Connection, changes: Changes) -> None:
 _NO_LEASE = (None,) * (len(_LEASE_FIELDS) - 2)
 
 
-def _lease_row(device: Device) -> tuple[Any, ...]:
+def _lease_row(device: DeviceEntry) -> _Row:
     lease = device.lease
     if lease is None:
         return (device.name, device.epoch, *_NO_LEASE)
@@ -284,7 +289,7 @@ def _write_requests(connection: sqlite3.Connection, changes: Changes) -> None:
     connection.executemany("DELETE FROM requests WHERE client_id = ? AND request_id = ?", gone)
 
 
-def _request_row(request: Request) -> tuple[Any, ...]:
+def _request_row(request: RequestEntry) -> _Row:
     return (
         request.client_id,
         request.request_id,

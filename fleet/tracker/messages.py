@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from fleet.tokens import TokenSigner
-from fleet.tracker import events as ev
-from fleet.tracker.records import Device, Lease, LeaseEnd, Request
-from fleet.tracker.state import TrackerState
+from fleet.domain.tokens import Claims, TokenSigner
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
-from fleet.wire import duration_sec, timestamp
+from fleet.wire.leases import LEASE_ENDS
+from fleet.wire.times import duration_sec, timestamp
+from fleet.wire.tokens import sign_claims
 
-LEASE_ENDS = {
-    LeaseEnd.RELEASED: lease_service_pb2.LEASE_END_RELEASED,
-    LeaseEnd.EXPIRED: lease_service_pb2.LEASE_END_EXPIRED,
-    LeaseEnd.REVOKED: lease_service_pb2.LEASE_END_REVOKED,
-    LeaseEnd.CLIENT_LOST: lease_service_pb2.LEASE_END_CLIENT_LOST,
-    LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
-}
 _LOOKED_AT = 8
-"""To say why a request waits, this many of its devices are looked at."""
+"""How many matching devices are examined to explain why a request waits."""
 
 
-def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
+def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
     return lease_pb2.Lease(
         name=lease.name,
         device_name=lease.device_name,
@@ -33,20 +28,20 @@ def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
     )
 
 
-def make_token(lease: Lease, signer: TokenSigner, now: float) -> lease_pb2.Token:
+def make_token(lease: LeaseEntry, signer: TokenSigner, now: float) -> lease_pb2.Token:
     """Sign the proof of a lease as it is now."""
-    claims = lease_pb2.LeaseClaims(
+    claims = Claims(
         lease_name=lease.name,
         device_name=lease.device_name,
         epoch=lease.epoch,
         holder=lease.holder,
-        issued_at=timestamp(now),
-        expires_at=timestamp(lease.expires_at_sec),
+        issued_at_sec=now,
+        expires_at_sec=lease.expires_at_sec,
     )
-    return signer.sign(claims)
+    return sign_claims(claims, signer)
 
 
-def device_state(device: Device) -> device_pb2.DeviceState:
+def device_state(device: DeviceEntry) -> device_pb2.DeviceState:
     if not device.is_attached:
         return device_pb2.DEVICE_STATE_OFFLINE
     if not device.is_healthy:
@@ -54,7 +49,7 @@ def device_state(device: Device) -> device_pb2.DeviceState:
     return device_pb2.DEVICE_STATE_LEASED if device.lease else device_pb2.DEVICE_STATE_AVAILABLE
 
 
-def device_to_proto(device: Device, telemetry: device_pb2.Telemetry | None = None) -> device_pb2.Device:
+def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None = None) -> device_pb2.Device:
     message = device_pb2.Device(
         name=device.name,
         state=device_state(device),
@@ -73,7 +68,7 @@ def device_to_proto(device: Device, telemetry: device_pb2.Telemetry | None = Non
     return message
 
 
-def request_to_proto(state: TrackerState, request: Request, position: int) -> lease_pb2.PendingRequest:
+def request_to_proto(state: TrackerState, request: RequestEntry, position: int) -> lease_pb2.PendingRequest:
     return lease_pb2.PendingRequest(
         request_id=request.request_id,
         holder=request.holder,
@@ -99,7 +94,7 @@ def waiting_reason(state: TrackerState, selector: str) -> str:
     return others + _why_busy(shown, state.now_sec)
 
 
-def _why_busy(device: Device, now: float) -> str:
+def _why_busy(device: DeviceEntry, now: float) -> str:
     if device.lease:
         return f"{device.name} is held by {device.lease.holder} for {max(now - device.lease.granted_at_sec, 0):.0f} s"
     if not device.is_attached:
@@ -112,7 +107,7 @@ def _why_busy(device: Device, now: float) -> str:
 def effect_to_proto(
     effect: ev.Queued | ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded, state: TrackerState, signer: TokenSigner
 ) -> lease_service_pb2.TrackerEvent:
-    """Return what a client is told."""
+    """Return the message that tells a client of an effect."""
     message = lease_service_pb2.TrackerEvent()
     match effect:
         case ev.Granted(_, lease):
@@ -127,7 +122,7 @@ def effect_to_proto(
             message.queued.MergeFrom(request_to_proto(state, request, state.queue.position(request)))
         case ev.Refused(_, request_id, error_class, text):
             message.refused.request_id = request_id
-            message.refused.error_class = error_class
+            message.refused.error_class = error_class.__name__
             message.refused.message = text
         case ev.LeaseEnded(_, lease_name, end, text):
             message.lease_ended.lease_name = lease_name
@@ -137,7 +132,7 @@ def effect_to_proto(
 
 
 def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.Event | None:
-    """Return what a client wishes; None for a job, or for what a newer client invented."""
+    """Return what a client asks for as an event; None for a job, and for events that only newer clients know."""
     match message.WhichOneof("kind"):
         case "acquire":
             acquire = message.acquire

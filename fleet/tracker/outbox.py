@@ -1,24 +1,11 @@
-"""What one stream still has to send: bounded, many items in one message, closed from either side."""
+"""What one stream still has to send: bounded, sent many items at a time, closed from either side."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-
-class StreamContext(Protocol):
-    """What the services use of a `grpc.aio.ServicerContext`."""
-
-    def peer(self) -> str:
-        """Where the caller is, "ipv4:127.0.0.1:4000"."""
-        ...
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call back once the stream is over, however it ended."""
-        ...
 
 
 class Outbox(Generic[T]):
@@ -40,7 +27,7 @@ class Outbox(Generic[T]):
         return len(self._items)
 
     def put(self, item: T) -> None:
-        """Add an item; where too many wait, end the stream."""
+        """Add an item. If too many wait, end the stream."""
         if self.is_closed:
             return
         if len(self._items) >= self._limit:
@@ -58,14 +45,14 @@ class Outbox(Generic[T]):
         self._drained.set()
 
     def cut(self) -> None:
-        """End the stream now, unsent items are lost: the sender may be stuck in a write that never ends."""
+        """End the stream now and lose unsent items, since the sender may be stuck in a write that never ends."""
         self._items.clear()
         self.close()
         if self._task:
             self._task.cancel()
 
     async def wait_drained(self) -> None:
-        """Return when the peer has taken enough to be sent more."""
+        """Wait until the peer has taken enough to be sent more."""
         await self._drained.wait()
 
     async def take(self, limit: int, timeout_sec: float | None = None) -> list[T] | None:

@@ -13,20 +13,21 @@ from typing import IO
 
 import grpc.aio
 
-from fleet import config, rpc
-from fleet.clock import Clock, SystemClock
+from fleet.base import config
+from fleet.base.clock import Clock, SystemClock
+from fleet.base.network import refuse_network
+from fleet.domain.tokens import TokenSigner, load_or_make_key
 from fleet.errors import ConfigError
-from fleet.tokens import TokenSigner, load_or_make_key
-from fleet.tracker import events as ev
 from fleet.tracker.agents import AgentServicer
-from fleet.tracker.discovery import Advertisement, is_loopback
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import TrackerLimits
+from fleet.tracker.core.state import TrackerState
+from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
 from fleet.tracker.journal import Journal
-from fleet.tracker.records import Limits
-from fleet.tracker.service import FleetServicer, LeaseServicer
-from fleet.tracker.state import TrackerState
+from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
 from fleet.tracker.view import FleetView
-from fleet.v1 import agent_service_pb2, fleet_service_pb2, lease_service_pb2
+from fleet.wire import rpc, stubs
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +43,11 @@ class TrackerConfig:
     """0: any free one."""
     state_dir: Path = field(default_factory=lambda: config.data_dir() / "tracker")
     is_network_allowed: bool = False
-    """Whether an address that others can reach may be listened on."""
+    """Whether it may listen on an address that other machines can reach."""
     is_discoverable: bool = True
-    limits: Limits = field(default_factory=Limits)
+    limits: TrackerLimits = field(default_factory=TrackerLimits)
+    max_unsent: int = MAX_UNSENT
+    """Events that may wait for one client before it loses its stream."""
 
 
 class Tracker:
@@ -64,7 +67,7 @@ class Tracker:
         """Read the journal and listen.
 
         Raises:
-            ConfigError: another tracker uses the state directory, the journal is none, the port is in use, or the
+            ConfigError: another tracker uses the state directory, its file is not a journal, the port is in use, or the
                 address needs `is_network_allowed`.
         """
         self._check_network()
@@ -85,7 +88,7 @@ class Tracker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._server:
-            # The engine stops first: streams that end now are no lost clients, they will come back to the next tracker.
+            # Stop the engine first: clients whose streams end now are not lost, they come back to the next tracker.
             self.engine.stop()
             for servicer in (self.lease_servicer, self.agent_servicer, self.fleet_servicer):
                 servicer.close()
@@ -104,12 +107,8 @@ class Tracker:
         await self.close()
 
     def _check_network(self) -> None:
-        host = self.settings.host
-        if not self.settings.is_network_allowed and not is_loopback(host):
-            raise ConfigError(
-                f"the tracker has no TLS yet: whoever reaches {host}:{self.settings.port} can take devices; listen on "
-                "127.0.0.1, or add --allow-network where everyone on the network is trusted"
-            )
+        if not self.settings.is_network_allowed:
+            refuse_network(self.settings.host, risk="whoever connects can take devices")
 
     def _open_state(self) -> None:
         directory, now = self.settings.state_dir, self._clock.now_sec()
@@ -119,7 +118,7 @@ class Tracker:
         self.state = TrackerState.restore(durable, now, self.settings.limits)
         self.engine = Engine(self.state, self.journal, self._clock)
         self.view = FleetView(self.state, self._clock)
-        self.lease_servicer = LeaseServicer(self.engine, self.view, signer)
+        self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
         self.agent_servicer = AgentServicer(self.engine, self.view, signer.public_key)
         self.fleet_servicer = FleetServicer(self.view)
         self.engine.changed = self.view.forget
@@ -130,15 +129,15 @@ class Tracker:
             case ev.Attached() | ev.Fence():
                 self.agent_servicer.deliver(effect)
             case ev.AttachRefused() | ev.Revoked():
-                pass  # answered to whoever asked
+                pass  # whoever asked got the error
             case _:
                 self.lease_servicer.deliver(effect)
 
     async def _listen(self) -> None:
-        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
-        rpc.add_service(server, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"], self.lease_servicer)
-        rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], self.agent_servicer)
-        rpc.add_service(server, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"], self.fleet_servicer)
+        server = rpc.make_server()
+        stubs.add_lease_service(server, self.lease_servicer)
+        stubs.add_agent_service(server, self.agent_servicer)
+        stubs.add_fleet_service(server, self.fleet_servicer)
         host = self.settings.host
         port = rpc.bind(server, host, self.settings.port, what="the tracker")
         await server.start()
@@ -167,7 +166,7 @@ def _lock_directory(directory: Path) -> IO[str]:
         raise ConfigError(
             f"another tracker (process {owner}) uses {directory}; stop it or name another --state-dir"
         ) from error
-    with contextlib.suppress(OSError):  # who owns it is for people: a full disk keeps no tracker from starting
+    with contextlib.suppress(OSError):  # the owner is only for people: a full disk must not stop us
         os.ftruncate(lock.fileno(), 0)
         os.write(lock.fileno(), str(os.getpid()).encode())
     return lock

@@ -8,32 +8,33 @@ import secrets
 from collections.abc import AsyncIterator
 from itertools import islice
 
+from fleet.domain.tokens import TokenSigner
 from fleet.errors import InvalidRequest, NotFound
-from fleet.tokens import TokenSigner
-from fleet.tracker import events as ev
-from fleet.tracker.admission import MAX_SHOWN_CHARS
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, lease_to_proto, request_to_proto
-from fleet.tracker.outbox import Outbox, StreamContext
+from fleet.tracker.outbox import Outbox
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
-from fleet.wire import duration_sec
+from fleet.wire.rpc import CallContext
+from fleet.wire.times import duration_sec
 
 logger = logging.getLogger(__name__)
 
-_MAX_UNSENT = 50_000
-"""Events that may wait for one client; it loses its stream at one more."""
+MAX_UNSENT = 50_000
+"""Most events waiting for one client; at one more it loses its stream."""
 _MESSAGE_EVENTS = 500
-"""Events in one message at most."""
+"""Most events in one message."""
 _TURN_EVENTS = 32
-"""Events of one message that are taken before others have their turn: an event costs about 0.1 ms."""
+"""Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
 _MAX_CLIENT_ID_CHARS = 128
 _MAX_JOB_BYTES = 16 * 1024
-"""Jobs are shown to everyone; what is larger is no job."""
+"""Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
-"""How often positions in the queue are told again, where they changed."""
+"""How often clients hear of changed positions in the queue."""
 _REFRESHED_REQUESTS = 64
-"""Only so many waiting requests of each client are told their position again."""
+"""At most this many requests of each client get such updates."""
 
 ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 
@@ -41,19 +42,21 @@ ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 class LeaseServicer:
     """fleet.v1.LeaseService."""
 
-    def __init__(self, engine: Engine, view: FleetView, signer: TokenSigner, *, max_unsent: int = _MAX_UNSENT) -> None:
+    def __init__(self, engine: Engine, view: FleetView, signer: TokenSigner, *, max_unsent: int = MAX_UNSENT) -> None:
         self._engine = engine
         self._view = view
         self._signer = signer
         self._max_unsent = max_unsent
-        self._outboxes: dict[str, ClientOutbox] = {}
+        self.outboxes: dict[str, ClientOutbox] = {}
+        """By client: what waits for it."""
+
         self._told_positions: dict[str, dict[str, int]] = {}
-        """By client and request: the position that the client knows."""
+        """The position last told, by client and request."""
         self._tracker_id = secrets.token_hex(8)
 
     def deliver(self, effect: ev.ClientEffect) -> None:
         """Send an effect to its client, if it is there."""
-        outbox = self._outboxes.get(effect.client_id)
+        outbox = self.outboxes.get(effect.client_id)
         if outbox is None:
             return
         if isinstance(effect, ev.Welcomed):
@@ -71,7 +74,7 @@ class LeaseServicer:
     async def open_leases(
         self,
         requests: AsyncIterator[lease_service_pb2.OpenLeasesRequest],
-        context: StreamContext,
+        context: CallContext,
     ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         messages = aiter(requests)
         first = await anext(messages, None)
@@ -81,10 +84,10 @@ class LeaseServicer:
         if len(client_id) > _MAX_CLIENT_ID_CHARS:
             raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
         outbox: ClientOutbox = Outbox(self._max_unsent)
-        older = self._outboxes.get(client_id)
+        older = self.outboxes.get(client_id)
         if older is not None:
             older.close()
-        self._outboxes[client_id] = outbox
+        self.outboxes[client_id] = outbox
         self._engine.submit(ev.ClientConnected(client_id, first.hello.holder[:MAX_SHOWN_CHARS] or "unknown"))
         context.add_done_callback(lambda _: self._drop(client_id, outbox))
         reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[:8]}")
@@ -109,17 +112,17 @@ class LeaseServicer:
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
 
     async def refresh_positions(self) -> None:
-        """Tell clients for ever how their requests move up."""
+        """Keep telling clients how their requests move up; runs until cancelled."""
         while True:
             await asyncio.sleep(_REFRESH_SEC)
-            for client_id, outbox in list(self._outboxes.items()):
+            for client_id, outbox in list(self.outboxes.items()):
                 if not len(outbox) and not outbox.is_closed:
                     self._refresh(client_id, outbox)
                 await asyncio.sleep(0)
 
     def close(self) -> None:
         """End all streams."""
-        for outbox in self._outboxes.values():
+        for outbox in self.outboxes.values():
             outbox.close()
 
     def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
@@ -152,7 +155,7 @@ class LeaseServicer:
     async def _take(self, client_id: str, message: lease_service_pb2.OpenLeasesRequest, outbox: ClientOutbox) -> None:
         for count, wish in enumerate(message.events):
             if outbox.is_closed:
-                return  # replaced by a newer stream: what this one still says is history
+                return  # a newer stream replaced this one: ignore what it still says
             if count % _TURN_EVENTS == 0:
                 await asyncio.sleep(0)
                 await outbox.wait_drained()
@@ -164,9 +167,9 @@ class LeaseServicer:
 
     def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
         outbox.close()
-        if self._outboxes.get(client_id) is not outbox:
+        if self.outboxes.get(client_id) is not outbox:
             return
-        del self._outboxes[client_id]
+        del self.outboxes[client_id]
         self._told_positions.pop(client_id, None)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))

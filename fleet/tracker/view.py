@@ -1,18 +1,18 @@
-"""The fleet as people see it: snapshots, and what only they need (readings, jobs), which is not worth a journal."""
+"""The fleet as people see it: snapshots, with readings and jobs, which are not worth a journal."""
 
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import PackageNotFoundError, version
 
-from fleet.clock import Clock
+from fleet.base.clock import Clock
+from fleet.base.version import package_version
 from fleet.errors import NotFound
+from fleet.tracker.core.entries import Changes
+from fleet.tracker.core.state import TrackerState
 from fleet.tracker.history import History
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
-from fleet.tracker.records import Changes
-from fleet.tracker.state import TrackerState
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
-from fleet.wire import timestamp
+from fleet.wire.times import timestamp
 
 _SHOWN_REQUESTS = 1_000
 _CHUNK = 250
@@ -22,7 +22,7 @@ _MAX_JOBS = 1_000
 
 
 class FleetView:
-    """Makes snapshots. Entries are cached until their device changes, the whole until anything does."""
+    """Makes snapshots. Entries are cached until their device changes, the snapshot until anything does."""
 
     def __init__(self, state: TrackerState, clock: Clock) -> None:
         self._state = state
@@ -34,15 +34,11 @@ class FleetView:
         self._leases: dict[str, lease_pb2.Lease | None] = {}
         """By device."""
         self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
-        """By name: client_id, when it was told [s], and the job."""
+        """By name: client_id, when it was reported [s], and the job."""
         self._own_version = 0
         self._snapshot = fleet_service_pb2.Snapshot()
         self._snapshot_version = -1
         self._making = asyncio.Lock()
-        try:
-            self._tracker_version = version("tvm-fleet")
-        except PackageNotFoundError:
-            self._tracker_version = ""
 
     @property
     def version(self) -> int:
@@ -50,7 +46,7 @@ class FleetView:
         return self._state.version + self._own_version
 
     def forget(self, changes: Changes) -> None:
-        """Make the entries of changed devices anew when they are needed."""
+        """Drop the cached entries of changed devices; they are made again when needed."""
         for name in (*changes.devices, *changes.leases):
             self._devices.pop(name, None)
             self._leases.pop(name, None)
@@ -107,7 +103,7 @@ class FleetView:
             return self._snapshot
 
     async def _warm_up(self) -> None:
-        """Make missing entries in small portions, so that few are left for the one moment that a snapshot shows."""
+        """Make missing entries in small portions, so that few are left for the snapshot, which must not pause."""
         for count, name in enumerate(list(self._state.devices)):
             if name in self._state.devices:
                 self._device(name)
@@ -126,7 +122,7 @@ class FleetView:
             taken_at=timestamp(self._clock.now_sec()),
             request_count=len(state.queue) + sum(len(client.parked) for client in state.clients.values()),
             jobs=self._shown_jobs(),
-            tracker_version=self._tracker_version,
+            tracker_version=package_version(),
             started_at=timestamp(self._started_at_sec),
             grant_count=state.grant_count,
         )

@@ -17,11 +17,20 @@ class DeviceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEVICE_STATE_LEASED: _ClassVar[DeviceState]
     DEVICE_STATE_OFFLINE: _ClassVar[DeviceState]
     DEVICE_STATE_FAULTED: _ClassVar[DeviceState]
+
+class RuntimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RUNTIME_KIND_UNSPECIFIED: _ClassVar[RuntimeKind]
+    RUNTIME_KIND_TVM: _ClassVar[RuntimeKind]
+    RUNTIME_KIND_PLAIN: _ClassVar[RuntimeKind]
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_LEASED: DeviceState
 DEVICE_STATE_OFFLINE: DeviceState
 DEVICE_STATE_FAULTED: DeviceState
+RUNTIME_KIND_UNSPECIFIED: RuntimeKind
+RUNTIME_KIND_TVM: RuntimeKind
+RUNTIME_KIND_PLAIN: RuntimeKind
 
 class Device(_message.Message):
     __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest")
@@ -52,7 +61,7 @@ class Device(_message.Message):
     def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ...) -> None: ...
 
 class Inventory(_message.Message):
-    __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated")
+    __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated", "runtime")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +86,7 @@ class Inventory(_message.Message):
     TVM_VERSION_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     IS_SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
     kind: str
     labels: _containers.ScalarMap[str, str]
     target_json: str
@@ -87,7 +97,8 @@ class Inventory(_message.Message):
     tvm_version: str
     facts: _containers.ScalarMap[str, str]
     is_simulated: bool
-    def __init__(self, kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ..., device_model: _Optional[str] = ..., host_fingerprint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., core_count: _Optional[int] = ..., tvm_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., is_simulated: _Optional[bool] = ...) -> None: ...
+    runtime: RuntimeKind
+    def __init__(self, kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ..., device_model: _Optional[str] = ..., host_fingerprint: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., core_count: _Optional[int] = ..., tvm_version: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., is_simulated: _Optional[bool] = ..., runtime: _Optional[_Union[RuntimeKind, str]] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("read_at", "temp_c", "freq_hz", "governor", "load_1min", "cpu_busy", "trials", "trials_per_min", "last_error", "memory_available_bytes", "power_w", "throttle_reasons", "battery_percent", "foreign_processes", "reference_sec")

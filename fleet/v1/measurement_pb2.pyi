@@ -34,6 +34,17 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_KIND_LEASE_ENDED: _ClassVar[ErrorKind]
     ERROR_KIND_DEVICE_FAULTED: _ClassVar[ErrorKind]
     ERROR_KIND_ARTIFACT_MISSING: _ClassVar[ErrorKind]
+
+class DisturbanceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DISTURBANCE_KIND_UNSPECIFIED: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_REFERENCE_DRIFT: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_CONTENTION: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_THROTTLED: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_FOREIGN_PROCESSES: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_GOVERNOR_CHANGED: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_CLOCK_FELL: _ClassVar[DisturbanceKind]
+    DISTURBANCE_KIND_STILL_WARM: _ClassVar[DisturbanceKind]
 MODULE_KIND_UNSPECIFIED: ModuleKind
 MODULE_KIND_FUNCTIONS: ModuleKind
 MODULE_KIND_RELAX_VM: ModuleKind
@@ -51,6 +62,14 @@ ERROR_KIND_BAD_ARGUMENTS: ErrorKind
 ERROR_KIND_LEASE_ENDED: ErrorKind
 ERROR_KIND_DEVICE_FAULTED: ErrorKind
 ERROR_KIND_ARTIFACT_MISSING: ErrorKind
+DISTURBANCE_KIND_UNSPECIFIED: DisturbanceKind
+DISTURBANCE_KIND_REFERENCE_DRIFT: DisturbanceKind
+DISTURBANCE_KIND_CONTENTION: DisturbanceKind
+DISTURBANCE_KIND_THROTTLED: DisturbanceKind
+DISTURBANCE_KIND_FOREIGN_PROCESSES: DisturbanceKind
+DISTURBANCE_KIND_GOVERNOR_CHANGED: DisturbanceKind
+DISTURBANCE_KIND_CLOCK_FELL: DisturbanceKind
+DISTURBANCE_KIND_STILL_WARM: DisturbanceKind
 
 class Evaluator(_message.Message):
     __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms", "f_preproc")
@@ -143,23 +162,31 @@ class Clocks(_message.Message):
     def __init__(self, wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Provenance(_message.Message):
-    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "disturbances", "flushed", "bitstream_digest")
+    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "flushed", "bitstream_digest", "disturbances")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     WORKER_PID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PINNED_CPUS_FIELD_NUMBER: _ClassVar[int]
     COOLDOWN_FIELD_NUMBER: _ClassVar[int]
-    DISTURBANCES_FIELD_NUMBER: _ClassVar[int]
     FLUSHED_FIELD_NUMBER: _ClassVar[int]
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DISTURBANCES_FIELD_NUMBER: _ClassVar[int]
     before: _device_pb2.Telemetry
     after: _device_pb2.Telemetry
     worker_pid: int
     epoch: int
     pinned_cpus: _containers.RepeatedScalarFieldContainer[int]
     cooldown: _duration_pb2.Duration
-    disturbances: _containers.RepeatedScalarFieldContainer[str]
     flushed: str
     bitstream_digest: str
-    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., disturbances: _Optional[_Iterable[str]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ...) -> None: ...
+    disturbances: _containers.RepeatedCompositeFieldContainer[Disturbance]
+    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., disturbances: _Optional[_Iterable[_Union[Disturbance, _Mapping]]] = ...) -> None: ...
+
+class Disturbance(_message.Message):
+    __slots__ = ("kind", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: DisturbanceKind
+    text: str
+    def __init__(self, kind: _Optional[_Union[DisturbanceKind, str]] = ..., text: _Optional[str] = ...) -> None: ...

@@ -1,25 +1,28 @@
 """Programs for GPUs before they are tuned: a plain loop nest does not run there, so TVM's default rules schedule it.
 
-What they make is what an untuned operator costs, and the reference that candidates are compared with.
+The result is what an untuned operator costs, and the reference that candidates are compared with.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from cross.intrinsics import load_intrinsics
-from cross.targets import make_target
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import make_target
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
 
 _GPU = "gpu"
 """Key of every target whose kernels run in blocks of threads: cuda, rocm, opencl, vulkan, metal."""
 
 
 def needs_schedule(target_json: str) -> bool:
-    """Tell whether an unscheduled program does not run on a target."""
+    """Tell whether a target cannot run unscheduled programs."""
     return _GPU in make_target(target_json).keys
 
 
-def default_schedule(mod: Any, target_json: str) -> Any:
+def default_schedule(mod: IRModule, target_json: str) -> IRModule:
     """Return a module whose functions run on the target: scheduled by TVM's default rules where it is a GPU.
 
     Functions that are scheduled already, and modules for CPUs, stay as they are.
@@ -33,4 +36,4 @@ def default_schedule(mod: Any, target_json: str) -> Any:
     with make_target(target_json):
         return dlight.ApplyDefaultSchedule(
             rules.Matmul(), rules.GEMV(), rules.Reduction(), rules.GeneralReduction(), rules.Fallback()
-        )(mod.clone())  # it writes into the module that it is given
+        )(mod.clone())  # the rules modify the module that they are given

@@ -6,18 +6,25 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from cross import gpu_code
-from cross.build import build_executable, last_lines
-from cross.intrinsics import load_intrinsics
-from cross.targets import make_target
-from fleet.artifacts import Artifact
+from cross.build import gpu_code
+from cross.build.library import build_executable, last_lines
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import make_target
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.model import Model, bundled_model, load_model
 from fleet.workloads.plain_names import use_plain_names
+from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import Workload, module_of, workload_of
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from tvm.ir import IRModule
+    from tvm.s_tir.meta_schedule.database import Database
+    from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
 
 __all__ = ["Model", "Workload", "bundled_model", "compile_model", "extract", "load_model", "module_of", "workload_of"]
 
@@ -40,8 +47,8 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
     """Build a whole model to an artifact that the Relax VM runs.
 
     Args:
-        schedules: best trace (JSON) by workload hash. What has none is built as it is, or for GPUs
-            as TVM's default rules schedule it: slow, and right.
+        schedules: best trace (JSON) by workload hash. A workload without one is built as it is, or on GPUs
+            with TVM's default rules: slow, but right.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -66,7 +73,7 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
     return build_executable(executable, target_json, Path(out_dir), args=model.inputs)
 
 
-def _fused(model: Model, target_json: str) -> Any:
+def _fused(model: Model, target_json: str) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
     import tvm
     from tvm import relax
@@ -86,7 +93,7 @@ def _fused(model: Model, target_json: str) -> Any:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
 
 
-def _imported(model: Model) -> Any:
+def _imported(model: Model) -> IRModule:
     import onnx
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -98,7 +105,7 @@ def _imported(model: Model) -> Any:
         raise ImportFailed(f"{model.title}: {_explain(proto, error)}") from error
 
 
-def _explain(proto: Any, error: Exception) -> str:
+def _explain(proto: ModelProto, error: Exception) -> str:
     """Say which operators, and which of the model's nodes, TVM cannot import."""
     said = last_lines(error)
     words = set(re.findall(r"\w+", said))
@@ -109,13 +116,13 @@ def _explain(proto: Any, error: Exception) -> str:
     return f"TVM cannot import these operators: {named}"
 
 
-def _tasks(fused: Any, target_json: str) -> list[Any]:
+def _tasks(fused: IRModule, target_json: str) -> list[ExtractedTask]:
     from tvm.s_tir import meta_schedule as ms
 
     return list(ms.relax_integration.extract_tasks(fused, make_target(target_json)))
 
 
-def _database(fused: Any, target_json: str, schedules: Mapping[str, str]) -> Any:
+def _database(fused: IRModule, target_json: str, schedules: Mapping[str, str]) -> Database:
     """Return a MetaSchedule database that holds one record for each workload with a schedule."""
     from tvm.s_tir import meta_schedule as ms
 
@@ -126,6 +133,5 @@ def _database(fused: Any, target_json: str, schedules: Mapping[str, str]) -> Any
         trace_json = schedules.get(str(ms.database.Workload(mod).as_json()[0]))
         if trace_json is not None:
             workload = database.commit_workload(mod)
-            record = [json.loads(trace_json), [1.0], target, []]
-            database.commit_tuning_record(ms.database.TuningRecord.from_json(record, workload))
+            database.commit_tuning_record(tuning_record(trace_json, [1.0], target, workload))
     return database

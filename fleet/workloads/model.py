@@ -1,4 +1,4 @@
-"""Reads ONNX models: what goes in, with every shape known, and the bytes that both TVM and ONNX Runtime get.
+"""Reads ONNX models: their inputs, with every shape known, and the bytes that both TVM and ONNX Runtime get.
 
 TVM is not imported here. Shapes and random weights are written into the ONNX graph itself, so that whoever runs the
 model, for tuning or as the reference, runs the same one.
@@ -11,16 +11,19 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fleet.config import nearest
+from fleet.base.config import did_you_mean
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest, NotFound
-from fleet.measuring import TensorSpec
 from fleet.workloads.random_weights import randomize_weights
+
+if TYPE_CHECKING:
+    import onnx
 
 _BUNDLED = "backend/test/data/light"
 _CONSTANT_WEIGHTS_IR_VERSION = 4
-"""Before it, each initializer had to be listed as an input, too."""
+"""The first version that need not list every initializer as an input, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ def bundled_model(name: str = "squeezenet") -> Path:
         for path in sorted((Path(folder) / _BUNDLED).glob("light_*.onnx"))
     }
     if name not in known:
-        hint = nearest(name, known) if known else "; the package onnx is not installed"
+        hint = did_you_mean(name, known) if known else "; the package onnx is not installed"
         raise NotFound(f"the onnx package carries no model {name!r}{hint}")
     return known[name]
 
@@ -70,8 +73,8 @@ def load_model(
         random_weights_seed: replace the weights by random ones; None keeps them.
 
     Raises:
-        ImportFailed: no such file, no ONNX model, or inputs of unknown shape.
-        InvalidRequest: a shape for an input that does not exist, or that does not fit it.
+        ImportFailed: there is no such file, it is not an ONNX model, or an input has an unknown shape.
+        InvalidRequest: a shape is for an input that does not exist, or does not fit it.
     """
     path = Path(path)
     proto = _parse(path)
@@ -91,7 +94,7 @@ def load_model(
     )
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -106,8 +109,8 @@ def _parse(path: Path) -> Any:
     return proto
 
 
-def _keep_weights_constant(proto: Any) -> None:
-    """Drop initializers from the inputs: a list of old, which tells ONNX Runtime that they may change at any time."""
+def _keep_weights_constant(proto: onnx.ModelProto) -> None:
+    """Drop initializers from the inputs, where old files list them; ONNX Runtime would not treat them as constants."""
     initialized = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in initialized]
     del proto.graph.input[:]
@@ -115,11 +118,13 @@ def _keep_weights_constant(proto: Any) -> None:
     proto.ir_version = max(proto.ir_version, _CONSTANT_WEIGHTS_IR_VERSION)
 
 
-def _set_shapes(proto: Any, inputs: list[Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _set_shapes(
+    proto: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
     by_name = {value.name: value for value in inputs}
     for name, shape in shapes.items():
         if name not in by_name:
-            raise InvalidRequest(f"the model has no input {name!r}{nearest(name, by_name)}")
+            raise InvalidRequest(f"the model has no input {name!r}{did_you_mean(name, by_name)}")
         _set_shape(by_name[name], shape)
     if shapes:
         del proto.graph.value_info[:]  # inferred for the old shapes
@@ -131,7 +136,7 @@ def _set_shapes(proto: Any, inputs: list[Any], shapes: Mapping[str, tuple[int, .
         raise ImportFailed(f"inputs of unknown shape: {'; '.join(problems)}. {advice}")
 
 
-def _set_shape(value: Any, shape: tuple[int, ...]) -> None:
+def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
     if any(size < 1 for size in shape):
         raise InvalidRequest(f"the shape {shape} of input {value.name!r} has a dimension below 1")
     dims = value.type.tensor_type.shape.dim
@@ -144,7 +149,7 @@ def _set_shape(value: Any, shape: tuple[int, ...]) -> None:
         (dims[index] if index < len(dims) else dims.add()).dim_value = size
 
 
-def _unknown_dims(value: Any) -> list[str]:
+def _unknown_dims(value: onnx.ValueInfoProto) -> list[str]:
     """Return the unknown dimensions of an input in words, [] when its shape is known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
@@ -154,12 +159,12 @@ def _unknown_dims(value: Any) -> list[str]:
     ]
 
 
-def _example(value: Any) -> str:
+def _example(value: onnx.ValueInfoProto) -> str:
     dims = value.type.tensor_type.shape.dim
     return ",".join(str(dim.dim_value or 1) for dim in dims) or "1,3,224,224"
 
 
-def _spec(value: Any) -> TensorSpec:
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     import onnx
 
     tensor = value.type.tensor_type

@@ -1,6 +1,6 @@
-"""Gives the inputs of an ONNX model names that are identifiers.
+"""Renames the inputs of an ONNX model so that all names are identifiers.
 
-TVM carries them into the kernels that it writes. In LLVM's code any name will do; in the sources of OpenCL and CUDA
+TVM carries the names into the kernels that it generates. In LLVM's code any name will do; in OpenCL and CUDA sources,
 "gpu_0/data_0" is a division.
 """
 
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 
-def use_plain_names(proto: Any) -> None:
-    """Rename the inputs of a model whose names are no identifiers, in place."""
+def use_plain_names(proto: ModelProto) -> None:
+    """Rename those inputs of a model whose names are not identifiers, in place."""
     taken = {name for node in _nodes(proto.graph) for name in (*node.input, *node.output)}
     taken.update(value.name for value in (*proto.graph.input, *proto.graph.initializer))
     renamed: dict[str, str] = {}
@@ -29,7 +32,7 @@ def use_plain_names(proto: Any) -> None:
         output.name = renamed.get(output.name, output.name)
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Return the nodes of a graph and of the graphs within it, the bodies of If and Loop."""
     for node in graph.node:
         yield node

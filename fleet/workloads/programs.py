@@ -1,4 +1,4 @@
-"""Small programs that are no model: for benchmarks, examples and tests."""
+"""Small stand-alone programs for benchmarks, examples and tests."""
 
 from __future__ import annotations
 

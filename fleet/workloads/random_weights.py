@@ -6,30 +6,33 @@ and a kernel that mixes up its elements goes unseen. Random weights make it visi
 Activations must neither vanish nor explode on their way, or the final softmax answers 1 for one class whatever the
 kernels do. So the mean square of every tensor is estimated along the graph, and the weights of a convolution or product
 are scaled to bring its result back to 1; after a rectifier that is He's sqrt(2 / fan_in). Factors and variances lie
-around 1, and what is added is small. What is no weight (shapes, axes, scalars, quantities of operators not listed)
-stays as it is.
+around 1, and addends are small. Constants that are not weights (shapes, axes, scalars, constants of operators not
+listed) stay as they are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
 _Shape = tuple[int, ...]
-_Draw = Callable[[np.random.Generator, _Shape, Any], NDArray[Any]]
+_Draw = Callable[[np.random.Generator, _Shape, "NodeProto"], NDArray[np.float64]]
 _RENORMALIZING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization"})
 _RECTIFYING = frozenset({"Relu", "LeakyRelu", "PRelu", "Clip"})
 _RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Identity"})
 _ADDED_STD = 0.1
 _MAX_OF_WINDOW = 3.0
-"""How much larger the mean square of a 3x3 window's maximum is: 5 times for rectified noise, less for smooth data."""
+"""How much larger the mean square is after a 3x3 maximum: 5 times for rectified noise, less for smooth data."""
 
 
-def randomize_weights(proto: Any, seed: int) -> int:
+def randomize_weights(proto: ModelProto, seed: int) -> int:
     """Replace the float weights of a model in place. Return how many there were."""
     from onnx import numpy_helper
 
@@ -61,8 +64,8 @@ def randomize_weights(proto: Any, seed: int) -> int:
     return len(fresh)
 
 
-def _constants(proto: Any) -> dict[str, tuple[_Shape, np.dtype[Any]]]:
-    """Return shape and element type of all that is constant in a graph: initializers, Constant, ConstantOfShape."""
+def _constants(proto: ModelProto) -> dict[str, tuple[_Shape, np.dtype[np.generic]]]:
+    """Return shape and element type of each constant in a graph: initializers, Constant, ConstantOfShape."""
     from onnx import helper, numpy_helper
 
     found = {
@@ -81,8 +84,8 @@ def _constants(proto: Any) -> dict[str, tuple[_Shape, np.dtype[Any]]]:
     return found
 
 
-def _reshaped(proto: Any) -> dict[str, str]:
-    """Return, for each result of a node that only reshapes, what it was made of in the end."""
+def _reshaped(proto: ModelProto) -> dict[str, str]:
+    """Map the result of each node that only reshapes to the tensor that it was made from."""
     found: dict[str, str] = {}
     for node in proto.graph.node:
         if node.op_type in _RESHAPING:
@@ -91,8 +94,8 @@ def _reshaped(proto: Any) -> dict[str, str]:
     return {name: source for name, source in found.items() if source in constants}
 
 
-def _drop(proto: Any, names: set[str]) -> None:
-    """Remove what defined some constants."""
+def _drop(proto: ModelProto, names: set[str]) -> None:
+    """Remove the definitions of these constants."""
     graph = proto.graph
     nodes = [node for node in graph.node if not (len(node.output) == 1 and node.output[0] in names)]
     tensors = [tensor for tensor in graph.initializer if tensor.name not in names]
@@ -102,16 +105,16 @@ def _drop(proto: Any, names: set[str]) -> None:
     graph.initializer.extend(tensors)
 
 
-def _damping(node: Any, index: int, squares: dict[str, float]) -> float:
-    """Return what undoes the size of the data that a weight is multiplied with."""
+def _damping(node: NodeProto, index: int, squares: dict[str, float]) -> float:
+    """Return the factor that cancels the size of the data that a weight is multiplied with."""
     is_weight = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and index == 1
     return 1.0 / math.sqrt(squares.get(node.input[0], 1.0)) if is_weight else 1.0
 
 
-def _mean_square(node: Any, squares: dict[str, float], constants: Set[str], sums: set[str]) -> float:
+def _mean_square(node: NodeProto, squares: dict[str, float], constants: Set[str], sums: set[str]) -> float:
     """Estimate the mean square of a node's result; a model's inputs count as 1.
 
-    A sum of branches is mostly positive, so that a rectifier leaves it as it is; it halves what is symmetric.
+    A sum of branches is mostly positive, so a rectifier leaves it as it is; symmetric data it halves.
     """
     inputs = [_ADDED_STD**2 if name in constants else squares.get(name, 1.0) for name in node.input] or [1.0]
     if node.op_type in _RENORMALIZING:
@@ -131,21 +134,21 @@ def _deviation(fan_in: int) -> float:
     return math.sqrt(1.0 / max(fan_in, 1))
 
 
-def _filter(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
+def _filter(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
     return rng.standard_normal(shape) * _deviation(math.prod(shape[1:]))
 
 
-def _matrix(rng: np.random.Generator, shape: _Shape, node: Any) -> NDArray[Any]:
+def _matrix(rng: np.random.Generator, shape: _Shape, node: NodeProto) -> NDArray[np.float64]:
     transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     fan_in = shape[-1] if transposed or len(shape) < 2 else shape[-2]
     return rng.standard_normal(shape) * _deviation(fan_in)
 
 
-def _added(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
+def _added(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
     return rng.standard_normal(shape) * _ADDED_STD
 
 
-def _factor(rng: np.random.Generator, shape: _Shape, _: Any) -> NDArray[Any]:
+def _factor(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
     return rng.uniform(0.8, 1.2, shape)
 
 

@@ -1,4 +1,4 @@
-"""Runs a model in ONNX Runtime: the answers that ours are checked against, and the time that ours has to beat."""
+"""Runs a model in ONNX Runtime for reference outputs and a time to beat."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fleet.workloads.model import Model
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +24,17 @@ _ERRORS_ONLY = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """What ONNX Runtime made of a model."""
+class OnnxRun:
+    """Outputs and time of a model in ONNX Runtime."""
 
-    outputs: tuple[NDArray[Any], ...]
+    outputs: tuple[NDArray[np.generic], ...]
     median_sec: float | None
     """Median time of a run; None when it was not timed."""
 
 
 def reference_outputs(
-    model: Model, inputs: Sequence[NDArray[Any]], *, threads: int = 1, repeat: int = 0
-) -> Reference | None:
+    model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int = 1, repeat: int = 0
+) -> OnnxRun | None:
     """Run a model, and time `repeat` further runs of it. None where ONNX Runtime is not installed or refuses the model.
 
     Args:
@@ -53,10 +57,10 @@ def reference_outputs(
         logger.warning("ONNX Runtime refuses the model", extra={"model": model.title, "reason": str(error)})
         return None
     times = [_time(session, feeds) for _ in range(repeat)]
-    return Reference(outputs=outputs, median_sec=statistics.median(times) if times else None)
+    return OnnxRun(outputs=outputs, median_sec=statistics.median(times) if times else None)
 
 
-def _time(session: Any, feeds: dict[str, NDArray[Any]]) -> float:
+def _time(session: InferenceSession, feeds: dict[str, NDArray[np.generic]]) -> float:
     started = time.perf_counter()
     session.run(None, feeds)
     return time.perf_counter() - started

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fleet.measuring import TensorSpec
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.operators import describe_workload
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.tirx import PrimFunc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One tensor program and what has to be known to tune it."""
+    """One tensor program, with all that is needed to tune it."""
 
     name: str
     """Its function in the model: "fused_conv2d7_add4_relu4". Unique within a model."""
@@ -31,13 +36,23 @@ class Workload:
     args: tuple[TensorSpec, ...]
     """Arguments in order, outputs marked."""
 
+    @property
+    def operator(self) -> str:
+        """A name for people: "conv2d 3x3 64->128 56x56"."""
+        return describe_workload(self.name, self.args, self.mod_json)
 
-def workload_of(mod: Any, *, name: str, weight: int = 1) -> Workload:
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a pattern may match: TVM's name and the one for people."""
+        return self.name, self.operator
+
+
+def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Workload:
     """Describe a PrimFunc, or an IRModule with one function."""
     import tvm
     from tvm.s_tir.analysis import estimate_tir_flops
 
-    from cross.intrinsics import keep_package_light
+    from cross.targets.intrinsics import keep_package_light
 
     keep_package_light()
     from tvm.s_tir import meta_schedule as ms
@@ -54,14 +69,14 @@ def workload_of(mod: Any, *, name: str, weight: int = 1) -> Workload:
 
 
 @functools.lru_cache(maxsize=64)
-def module_of(mod_json: str) -> Any:
+def module_of(mod_json: str) -> IRModule:
     """Return the IRModule of a workload; parsed once per process."""
     import tvm
 
     return tvm.ir.load_json(mod_json)
 
 
-def argument_specs(mod: Any) -> tuple[TensorSpec, ...]:
+def argument_specs(mod: IRModule) -> tuple[TensorSpec, ...]:
     """Return the arguments of a module's "main" in order. An output is a buffer that one of its blocks writes."""
     from tvm.s_tir import Schedule
 
@@ -71,7 +86,7 @@ def argument_specs(mod: Any) -> tuple[TensorSpec, ...]:
     stored = [region.source for block in blocks for region in schedule.get(block).writes]
     written = [any(buffer.same_as(other) for other in stored) for buffer in buffers]
     if not any(written):
-        written[-1:] = [True]  # written by an opaque call; by convention the last one
+        written[-1:] = [True]  # an opaque call writes it; by convention it is the last one
     return tuple(
         TensorSpec(tuple(int(size) for size in buffer.shape), str(buffer.dtype), is_output)
         for buffer, is_output in zip(buffers, written, strict=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_module
 
 
 @pytest.fixture(scope="session")
 def agent_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    builder = Path(__file__).parents[1] / "service" / "agent_models.py"
-    subprocess.run([sys.executable, builder, folder], check=True, timeout=100)
+    run_module("tests.service.agent_models", folder)
     return folder
 
 

@@ -73,10 +73,14 @@ class FakePhone:
 
     async def start(self) -> FakePhone:
         """Listen, on the same port as before."""
-        self._furnish()
+        self.furnish()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
+
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
 
     async def stop(self) -> None:
         """Vanish, as when the cable is pulled. What runs on the phone gets SIGHUP, as from adbd."""
@@ -146,7 +150,8 @@ class FakePhone:
         """Return a file's content."""
         return Path(self.local(name)).read_bytes()
 
-    def _furnish(self) -> None:
+    def furnish(self) -> None:
+        """Write what the phone's commands read, from its properties and what it has already."""
         (self.root / "data/local/tmp").mkdir(parents=True, exist_ok=True)
         self.write_file("system/properties", "".join(f"[{k}]: [{v}]\n" for k, v in self.properties.items()))
         if not (self.root / "system/dumpsys-battery").exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.opencl_build import ensure_plugin
+from device_agents.runtimes.opencl.build import ensure_plugin
 from tests.android.fake_phone import FakePhone
 from tests.android.rpc_servers import build_server, library_folders
 
@@ -58,7 +58,7 @@ class AdbHost:
         return phone
 
     async def plug_in(self, phone: FakePhone) -> None:
-        if phone._server is None:
+        if not phone.is_running:
             await phone.start()
         await self.adb("connect", phone.serial)
 

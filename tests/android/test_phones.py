@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from device_agents.serving.timing import Timing
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.android.fake_phone import FakePhone
@@ -133,15 +134,15 @@ async def test_phones_come_and_go_while_the_agent_runs(
 
 
 async def test_a_phone_that_cannot_be_opened_when_it_comes_is_served_later(
-    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
+    host: AdbHost, rpc_dir: Path, tmp_path: Path, matmul: bytes
 ) -> None:
     """It is listed with the reason and taken in without a restart: here adb is replaced just while it is plugged in."""
-    monkeypatch.setattr("device_agents.missing._PAUSE_SEC", 0.05)
     adb, away = tmp_path / "adb", tmp_path / "adb.away"
     adb.write_text(GOES_WITH_SECOND_PHONE.format(adb=shutil.which("adb"), away=away))
     adb.chmod(0o755)
     await host.phone("first")
-    async with serve_bench(tmp_path / "state", {"devices": [entry(host, None, rpc_dir, adb=str(adb))]}) as bench:
+    config = {"devices": [entry(host, None, rpc_dir, adb=str(adb))]}
+    async with serve_bench(tmp_path / "state", config, timing=Timing(search_pause_sec=0.05)) as bench:
         (first_name,) = [device.name for device in bench.tracker.hellos[-1].devices]
         await host.phone("second")
         await eventually(lambda: len(bench.tracker.hellos[-1].devices) == 2)
@@ -194,7 +195,7 @@ async def test_a_phone_that_reboots_comes_back(host: AdbHost, rpc_dir: Path, tmp
         await host.adb("connect", phone.serial)
         await eventually(lambda: "booting" in reason_of(bench), timeout_sec=20)
         phone.properties["sys.boot_completed"] = "1"
-        phone._furnish()
+        phone.furnish()
         await eventually(lambda: is_healthy(bench), timeout_sec=20)
         back = await measure(holder, matmul)
 

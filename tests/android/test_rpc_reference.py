@@ -19,6 +19,7 @@ from tests.android.rpc_servers import RpcServer, library_folders, serve_rpc
 from tests.service.agent_bench import Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
+    pytest.mark.measures,
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
 ]
@@ -61,7 +62,9 @@ async def measure(holder: Holder, matmul: bytes, count: int = 1) -> list[measure
 
 
 def has_drifted(result: measurement_pb2.Measurement) -> bool:
-    return any("reference kernel" in text for text in result.provenance.disturbances)
+    return any(
+        found.kind == measurement_pb2.DISTURBANCE_KIND_REFERENCE_DRIFT for found in result.provenance.disturbances
+    )
 
 
 @pytest.mark.parametrize("kind", ["cpp", "python"])

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from device_agents import cuda
 from device_agents.config import make_drivers, parse_config
-from device_agents.cuda import CudaDriver, short_uuid
-from device_agents.driver import Driver
-from device_agents.nvml import throttle_words
+from device_agents.driver import Driver, NoStrays
+from device_agents.drivers.cuda.driver import NVML, CudaConfig, CudaDriver, gpus_of_entry, short_uuid
+from device_agents.drivers.cuda.nvml import throttle_words
+from device_agents.drivers.gpu import ForeignProcesses
 from device_agents.registry import find_devices
 from fleet.errors import ConfigError, DeviceError, DeviceUnreachable
 from fleet.testing import eventually
@@ -28,10 +28,6 @@ from tests.contract import fake_nvml
 from tests.contract.fake_nvml import A100_MIG, FakeNvml
 
 H200_UUID = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
-
-
-class NoStrays:
-    async def sweep(self) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +45,13 @@ def runtime_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nvml(library: FakeNvml) -> Iterator[FakeNvml]:
     with fake_nvml.playing(library):
         yield library
+
+
+def impatient_driver(nvml: FakeNvml, runtime_stub: Path) -> CudaDriver:
+    """One that asks anew each time, and waits less for NVML than it does for users."""
+    config = CudaConfig(uuid=H200_UUID, nvml_library=nvml.library, tvm_library=runtime_stub)
+    foreign = ForeignProcesses(fresh_sec=0.0, can_tell=True)  # also where the tests run in a container
+    return CudaDriver("h200", config, "lab", source=replace(NVML, limit_sec=0.2), probe_sec=0.0, foreign=foreign)
 
 
 def make(nvml: FakeNvml, **settings: Any) -> list[Driver]:
@@ -82,7 +85,7 @@ async def test_the_inventory_of_a_gpu(h200: Driver) -> None:
 
 async def test_tvm_takes_the_target(h200: Driver) -> None:
     """What the inventory says is a target that code can be built for."""
-    from cross.targets import make_target
+    from cross.targets.target import make_target
 
     target = make_target(h200.inventory().target_json)
 
@@ -91,7 +94,7 @@ async def test_tvm_takes_the_target(h200: Driver) -> None:
 
 
 async def test_the_worker_sees_that_gpu_only(h200: Driver) -> None:
-    """By its UUID, and without the limit on address space that CUDA cannot live with."""
+    """The worker gets its UUID, and no limit on address space, which CUDA cannot live with."""
     spec = h200.worker_spec()
 
     assert spec.environment["CUDA_VISIBLE_DEVICES"] == H200_UUID
@@ -137,7 +140,7 @@ async def test_readings_follow_the_gpu(h200: Driver, nvml: FakeNvml) -> None:
 
 
 def test_idle_and_chosen_clocks_are_no_throttling() -> None:
-    """Only what slows a kernel down against the user's will."""
+    """Only what slows a kernel down against the user's will is throttling."""
     assert throttle_words(0x1 | 0x2 | 0x100) == ()
     assert throttle_words(0xFF & ~0x3) == (
         *("power-cap", "hardware-slowdown", "sync-boost", "thermal"),
@@ -145,28 +148,21 @@ def test_idle_and_chosen_clocks_are_no_throttling() -> None:
     )
 
 
-async def test_processes_of_others_are_counted_ours_are_not(
-    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_processes_of_others_are_counted_ours_are_not(impatient: Driver, nvml: FakeNvml) -> None:
     """What this agent started, through any number of processes, is ours."""
-    monkeypatch.setattr("device_agents.gpu_host._FRESH_SEC", 0.0)
-    h200._foreign._can_tell = True  # type: ignore[attr-defined] - also where the tests run in a container
     child = subprocess.Popen(["sleep", "60"])  # noqa: ASYNC220 - returns at once
     try:
         nvml.change("0.pids", f"{os.getpid()},{child.pid},{os.getppid()},1")
 
-        assert (await h200.telemetry()).foreign_processes == 2
+        assert (await impatient.telemetry()).foreign_processes == 2
     finally:
         child.kill()
         child.wait()
 
 
-async def test_a_container_does_not_guess_whose_processes_they_are(h200: Driver, nvml: FakeNvml) -> None:
+def test_a_container_does_not_guess_whose_processes_they_are() -> None:
     """The driver's process ids mean nothing in another namespace: not counted rather than wrong."""
-    h200._foreign._can_tell = False  # type: ignore[attr-defined]
-    nvml.change("0.pids", "1,2,3")
-
-    assert not (await h200.telemetry()).HasField("foreign_processes")
+    assert ForeignProcesses(can_tell=False).count(lambda: [1, 2, 3]) is None
 
 
 @pytest.mark.parametrize(
@@ -178,32 +174,26 @@ async def test_a_container_does_not_guess_whose_processes_they_are(h200: Driver,
         ("0.xid", 79, "fallen off the bus"),
     ],
 )
-async def test_a_sick_gpu_says_what_to_do(
-    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, key: str, value: int, said: str
-) -> None:
+async def test_a_sick_gpu_says_what_to_do(impatient: Driver, nvml: FakeNvml, key: str, value: int, said: str) -> None:
     """It stays listed, takes no lease, and its readings raise nothing."""
-    monkeypatch.setattr("device_agents.cuda._PROBE_SEC", 0.0)
-    assert (await h200.probe()).is_healthy
+    assert (await impatient.probe()).is_healthy
 
     nvml.change(key, value)
 
-    first, again = await h200.probe(), await h200.probe()
+    first, again = await impatient.probe(), await impatient.probe()
     assert not first.is_healthy
     assert said in first.reason
     assert not again.is_healthy
-    assert (await h200.telemetry()).HasField("read_at")
+    assert (await impatient.telemetry()).read_at_sec > 0
 
 
-async def test_errors_of_kernels_leave_the_gpu_healthy(
-    h200: Driver, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_errors_of_kernels_leave_the_gpu_healthy(impatient: Driver, nvml: FakeNvml) -> None:
     """Xid 31 is a kernel that read where nothing is: the candidate's fault."""
-    monkeypatch.setattr("device_agents.cuda._PROBE_SEC", 0.0)
-    await h200.probe()
+    await impatient.probe()
 
     nvml.change("0.xid", 31)
 
-    assert (await h200.probe()).is_healthy
+    assert (await impatient.probe()).is_healthy
 
 
 async def test_an_unknown_uuid_lists_those_found(nvml: FakeNvml) -> None:
@@ -229,7 +219,7 @@ def test_a_driver_without_gpus_is_refused(nvml: FakeNvml, script: str, said: str
 
 @pytest.mark.slow
 def test_no_driver_is_refused_with_the_remedy() -> None:
-    """On a machine without NVIDIA's library, in a process that never saw ours."""
+    """A machine without NVIDIA's library says what to install, in a process that never saw ours."""
     code = "from device_agents.config import *\nmake_drivers(parse_config({'devices': [{'driver': 'cuda'}]}))"
     if any(Path("/proc/driver/nvidia/gpus").glob("*")):
         pytest.skip("this machine has an NVIDIA driver")
@@ -277,11 +267,9 @@ async def test_a_gpu_has_one_thread_that_ends_with_it(nvml: FakeNvml, runtime_st
 
 
 @pytest.fixture
-async def impatient(nvml: FakeNvml, runtime_stub: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Driver]:
-    """One that is opened, and waits less for NVML than it does for users. At the end NVML answers again."""
-    monkeypatch.setattr(cuda, "_PROBE_SEC", 0.0)
-    monkeypatch.setattr(CudaDriver, "source", replace(cuda._NVML, limit_sec=0.2))
-    (driver,) = make(nvml, tvm_library=str(runtime_stub))
+async def impatient(nvml: FakeNvml, runtime_stub: Path) -> AsyncIterator[CudaDriver]:
+    """Opened. At the end NVML answers again."""
+    driver = impatient_driver(nvml, runtime_stub)
     await driver.open(NoStrays())
     yield driver
     nvml.answer()
@@ -301,50 +289,49 @@ async def test_nvml_that_hangs_costs_its_device_until_it_answers(impatient: Driv
     assert len({health.reason for health in healths}) == 1
     assert "NVML has not answered since 20" in healths[0].reason
     assert "nvidia-smi -r" in healths[0].reason
-    assert reading.HasField("read_at")
-    assert not reading.HasField("temp_c")
+    assert reading.read_at_sec > 0
+    assert reading.temp_c is None
     assert reading_threads() <= before
     nvml.answer()
 
     async def is_well() -> bool:
-        return (await impatient.probe()).is_healthy and (await impatient.telemetry()).HasField("temp_c")
+        return (await impatient.probe()).is_healthy and (await impatient.telemetry()).temp_c is not None
 
     await eventually(is_well)
 
 
-async def test_closing_does_not_wait_for_nvml_that_hangs(impatient: Driver, nvml: FakeNvml) -> None:
+async def test_closing_does_not_wait_for_nvml_that_hangs(nvml: FakeNvml, runtime_stub: Path) -> None:
     """The agent ends in time; the thread goes when NVML lets it."""
+    before = reading_threads()
+    driver = impatient_driver(nvml, runtime_stub)
+    await driver.open(NoStrays())
     nvml.hang()
-    await impatient.probe()
-    thread = impatient._blocking._thread  # type: ignore[union-attr]
+    await driver.probe()
+    (thread,) = reading_threads() - before
 
     async with asyncio.timeout(10):
-        await impatient.close()
+        await driver.close()
 
-    assert thread is not None
     assert thread.is_alive()
     nvml.answer()
     await eventually(lambda: not thread.is_alive())
 
 
-async def test_nvml_that_hangs_at_the_start_is_a_device_that_is_missing(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither an entry without a UUID nor one with it keeps the agent; who asks again leaves no second thread."""
-    monkeypatch.setattr(cuda, "_START_SEC", 0.2)
-    (named,) = make(nvml, uuid=H200_UUID)
+async def test_nvml_that_hangs_at_the_start_is_a_device_that_is_missing(nvml: FakeNvml) -> None:
+    """It holds up no agent, with a UUID in the entry or without; asking again leaves no second thread behind."""
+    config, source = CudaConfig(nvml_library=nvml.library), replace(NVML, start_sec=0.2)
+    named = CudaDriver("lab-cuda-5d5ba0d6", replace(config, uuid=H200_UUID), "lab", source=source)
     before = reading_threads()
     nvml.hang()
 
     for _ in range(3):
         with pytest.raises(ConfigError, match=r"devices\[0\]: NVML has not answered since"):
-            make(nvml)
+            gpus_of_entry(config, "devices[0]", source)
         with pytest.raises(DeviceUnreachable, match="NVML has not answered since"):
             await named.open(NoStrays())
 
     assert len(reading_threads() - before) == 2
     nvml.answer()
-    monkeypatch.setattr(cuda, "_START_SEC", 10.0)
     await eventually(lambda: len(reading_threads() - before) == 1)
 
     async def opens() -> bool:
@@ -359,7 +346,7 @@ async def test_nvml_that_hangs_at_the_start_is_a_device_that_is_missing(
 
 
 def test_short_names() -> None:
-    """Of GPUs and of both generations of MIG's names."""
+    """GPUs and both generations of MIG's names get short ones."""
     assert short_uuid(H200_UUID) == "5d5ba0d6"
     assert short_uuid("MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f") == "c6d4f1ef"
     assert short_uuid("MIG-GPU-b8ea3855-276c-c9cb/7/0") == "b8ea3855"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, LibraryError
-from fleet.library import Library, NewRecord, Workload, trace_digest
+from fleet.library import Library, NewRecord, StoredWorkload, trace_digest
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, export_json, import_json
-from fleet.measuring import ErrorKind, TensorSpec
 
 X86 = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
+PI4 = RecordScope(target_json="", device_model="pi4", tvm_version="0.27.0")
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 4}
 
 
@@ -26,7 +29,7 @@ def library(tmp_path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def ms() -> Any:
-    from cross.intrinsics import keep_package_light
+    from cross.targets.intrinsics import keep_package_light
 
     keep_package_light()
     return importlib.import_module("tvm.s_tir.meta_schedule")
@@ -85,25 +88,25 @@ def test_what_a_stock_run_wrote_is_read(ms: Any, library: Library, tmp_path: Pat
 
     write_stock(ms, tmp_path / "stock")
 
-    exchanged = import_json(library, tmp_path / "stock", device_model="pi4", tvm_version="0.27.0")
+    exchanged = import_json(library, tmp_path / "stock", PI4)
 
     assert (exchanged.workloads, exchanged.records, exchanged.known_records) == (2, 8, 0)
     shash = str(ms.database.Workload(matmul(16)).as_json()[0])
     assert library.workload(shash).args == (TensorSpec((16, 16), "float32"),) * 3
     first, second, third, fourth = library.records(shash)
-    assert (first.run_secs, first.device_model, first.tvm_version) == ((1e-3, 1 / 3), "pi4", "0.27.0")
+    assert (first.run_secs, first.scope.device_model, first.scope.tvm_version) == ((1e-3, 1 / 3), "pi4", "0.27.0")
     assert first.provenance == {"imported_from": str(tmp_path / "stock" / RECORD_FILE)}
     assert second.run_secs == (2e-3,)
     assert (third.error, fourth.error) == (ErrorKind.RUN_FAILED, ErrorKind.RUN_FAILED)
-    assert [r.id for r in library.best(shash, target_json=str(Target(X86)), k=9)] == [first.id]
-    assert [r.id for r in library.best(shash, target_json=json.dumps(ARM), k=9)] == [second.id]
+    assert [r.id for r in library.best(shash, ScopeFilter(target_json=str(Target(X86))), k=9)] == [first.id]
+    assert [r.id for r in library.best(shash, ScopeFilter(target_json=json.dumps(ARM)), k=9)] == [second.id]
 
 
 @pytest.mark.slow
 def test_a_trace_from_a_file_is_the_trace_from_memory(ms: Any, library: Library, tmp_path: Path) -> None:
     """TVM spells numbers differently in files and in Python; both have one digest."""
     write_stock(ms, tmp_path / "stock")
-    import_json(library, tmp_path / "stock", device_model="pi4")
+    import_json(library, tmp_path / "stock", PI4)
 
     shash = str(ms.database.Workload(matmul(16)).as_json()[0])
     in_memory = trace_json(ms, tiled(matmul(16), 4, 0.0), matmul(16))
@@ -114,20 +117,42 @@ def test_a_trace_from_a_file_is_the_trace_from_memory(ms: Any, library: Library,
 def test_importing_again_adds_nothing(ms: Any, library: Library, tmp_path: Path) -> None:
     """The same files twice leave the library as after the first time; for another device they are other records."""
     write_stock(ms, tmp_path / "stock")
-    import_json(library, tmp_path / "stock", device_model="pi4")
+    import_json(library, tmp_path / "stock", PI4)
 
-    again = import_json(library, tmp_path / "stock", device_model="pi4")
+    again = import_json(library, tmp_path / "stock", PI4)
 
     assert (again.records, again.known_records, len(library.records())) == (8, 8, 8)
-    import_json(library, tmp_path / "stock", device_model="pi5")
+    import_json(library, tmp_path / "stock", replace(PI4, device_model="pi5"))
     assert len(library.records()) == 16
+
+
+def test_an_export_has_one_time_for_each_candidate(library: Library, tmp_path: Path) -> None:
+    """MetaSchedule's JSONDatabase takes the fastest line: a time that was disturbed and replaced must not be one."""
+    library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+    given = NewRecord(workload="1", scope=PI4, trace_json="[[1],[]]")
+    disturbed = {"disturbances": [{"kind": "OTHER", "text": "throttled"}]}
+    library.add_records(
+        [
+            replace(given, run_secs=(1e-6,), provenance=disturbed),
+            replace(given, run_secs=(3e-3,)),
+            replace(given, run_secs=(2e-3,)),
+            replace(given, run_secs=(9e-3,), provenance=disturbed),
+            replace(given, trace_json="[[2],[]]", run_secs=(4e-3,)),
+        ]
+    )
+
+    exported = export_json(library, tmp_path)
+
+    lines = [json.loads(line) for line in (tmp_path / RECORD_FILE).read_text().splitlines()]
+    assert (exported.workloads, exported.records) == (1, 2)
+    assert [line[1][1] for line in lines] == [[2e-3], [4e-3]]
 
 
 @pytest.mark.slow
 def test_out_is_what_came_in(ms: Any, library: Library, tmp_path: Path) -> None:
     """Importing and exporting gives MetaSchedule's own bytes, less the records without times."""
     write_stock(ms, tmp_path / "stock")
-    import_json(library, tmp_path / "stock", device_model="pi4")
+    import_json(library, tmp_path / "stock", PI4)
 
     exchanged = export_json(library, tmp_path / "out")
 
@@ -148,14 +173,12 @@ def test_metaschedule_opens_what_is_exported(ms: Any, library: Library, tmp_path
     mod = matmul(16)
     shash = str(ms.database.Workload(mod).as_json()[0])
     args = (TensorSpec((16, 16), "float32"),) * 3
-    library.add_workload(Workload(shash=shash, name="matmul", mod_json=tvm.ir.save_json(mod), args=args))
+    library.add_workload(StoredWorkload(shash=shash, name="matmul", mod_json=tvm.ir.save_json(mod), args=args))
     for factor, sec in ((2, 2e-3), (4, 1e-3), (8, 3e-3)):
         library.add_record(
             NewRecord(
                 workload=shash,
-                target_json=json.dumps(X86),
-                device_model="pi4",
-                tvm_version="0.27.0",
+                scope=replace(PI4, target_json=json.dumps(X86)),
                 trace_json=trace_json(ms, tiled(mod, factor, 0.5), mod),
                 run_secs=(sec, sec),
             )
@@ -186,7 +209,7 @@ def test_an_export_overwrites_nothing_unasked(library: Library, tmp_path: Path) 
     [
         ("", "[0, [[[],[]],[1],null,null]]", "workload 0"),
         ('["1","AAAA"]', "", "workload.json:1"),
-        ("nonsense", "", "no JSON"),
+        ("nonsense", "", "is not JSON"),
         ('["1","AAAAAAAAAAA="]', "[0, 7]", "record.json:1"),
         ('["1","AAAAAAAAAAA="]', None, "cannot read"),
     ],
@@ -200,11 +223,11 @@ def test_files_that_are_no_database_are_refused(
         (tmp_path / RECORD_FILE).write_text(records)
 
     with pytest.raises(LibraryError, match=message):
-        import_json(library, tmp_path, device_model="pi4")
+        import_json(library, tmp_path, PI4)
     assert library.find_workloads() == []
 
 
 def test_a_device_model_must_be_named(library: Library, tmp_path: Path) -> None:
     """Times of unknown hardware are of no use."""
     with pytest.raises(InvalidRequest, match="device model"):
-        import_json(library, tmp_path, device_model="")
+        import_json(library, tmp_path, replace(PI4, device_model=""))

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from fleet.domain.scope import RecordScope
 from fleet.errors import DiskFull, LibraryError
-from fleet.library import Library, NewRecord, Workload
-from fleet.library.engine import _meaning_of, database_url
+from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library.engine import database_url, meaning_of, open_engine
 
-WORKLOAD = Workload(shash="1", name="w", mod_json="{}")
+WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 
 
 def record(number: int) -> NewRecord:
     return NewRecord(
         workload="1",
-        target_json='{"kind":"llvm"}',
-        device_model="m",
-        tvm_version="0.27",
+        scope=RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27"),
         trace_json=f"[[{number}],[]]",
         run_secs=(1.0,),
     )
@@ -36,7 +35,7 @@ def fill(library: Library) -> None:
         library.add_record(record(number))
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_root() -> Iterator[None]:
     """Run as someone for whom file modes count."""
     if os.geteuid() != 0:
@@ -57,7 +56,7 @@ def opened_up(directory: Path) -> Path:
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    """And stays as it is."""
+    """The file stays as it is."""
     path = tmp_path / "notes.txt"
     path.write_text("not a database, " * 100)
 
@@ -93,8 +92,8 @@ def test_a_read_only_library_is_read_and_refuses_records(tmp_path: Path) -> None
     with Library.open(path) as library:
         library.add_workload(WORKLOAD)
         library.start_job(title="j")
-        with library._engine.begin() as connection:
-            connection.execute(sa.text("UPDATE jobs SET process_started_sec = 1"))
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE jobs SET process_started_sec = 1")
     for file in tmp_path.iterdir():
         file.chmod(0o444)
     tmp_path.chmod(0o777)
@@ -119,11 +118,12 @@ def test_a_library_that_may_not_be_opened_says_so(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_stored(tmp_path: Path) -> None:
     """DiskFull for the record that has no room; those before stay, and once there is room it goes on."""
-    with Library.open(tmp_path / "library.sqlite") as library:
+    engine = open_engine(database_url(tmp_path / "library.sqlite"), is_default=False)
+    with Library(engine) as library:
         library.add_workload(WORKLOAD)
         limit = {"pages": 60}
         sa.event.listen(
-            library._engine,
+            engine,
             "begin",
             lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {limit['pages']}"),
         )
@@ -146,9 +146,9 @@ def test_an_io_error_where_no_byte_is_left_is_a_full_disk(monkeypatch: pytest.Mo
     usage = shutil.disk_usage(tmp_path)
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
-    full = _meaning_of(error, where)
+    full = meaning_of(error, where)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1))
-    other = _meaning_of(error, where)
+    other = meaning_of(error, where)
 
     assert isinstance(full, DiskFull)
     assert isinstance(other, LibraryError)

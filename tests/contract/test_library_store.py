@@ -10,21 +10,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from library_postgres import find_binaries, make_database, serve_postgres
 from sqlalchemy import URL
 
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, LibraryError, NotFound
-from fleet.library import JobState, Library, ModelRun, NewRecord, Record, RecordKind, Workload
-from fleet.measuring import ErrorKind, TensorSpec
+from fleet.library import JobState, Library, ModelRun, NewRecord, Record, RecordKind, StoredWorkload
+from tests.contract.library_postgres import find_binaries, make_database, serve_postgres
+from tests.programs import here
 
 TARGET = '{"kind":"llvm","mcpu":"x86-64-v3","num-cores":2}'
-MATMUL = Workload(
+SCOPE = RecordScope(target_json=TARGET, device_model="pi4", tvm_version="0.27.0")
+PI5 = replace(SCOPE, device_model="pi5")
+MATMUL = StoredWorkload(
     shash="17",
     name="matmul",
     mod_json='{"root": 1}',
@@ -60,11 +64,9 @@ def library(url: str) -> Iterator[Library]:
 
 def record(number: int, sec: float | None = 1e-3, **facts: object) -> NewRecord:
     """A record of candidate `number`; no time means that it crashed."""
-    given = {
+    given: dict[str, object] = {
         "workload": MATMUL.shash,
-        "target_json": TARGET,
-        "device_model": "pi4",
-        "tvm_version": "0.27.0",
+        "scope": SCOPE,
         "trace_json": f'[[["Split",["l1",{number}]]],[]]',
         "run_secs": () if sec is None else (sec,),
         "error": ErrorKind.CRASHED if sec is None else None,
@@ -111,15 +113,17 @@ def test_a_target_is_found_however_it_is_spelled(library: Library) -> None:
     library.add_record(record(1))
     by_tvm = '{"tag":"","num-cores":2,"mcpu":"x86-64-v3","keys":["cpu"],"kind":"llvm","feature.has_sve":false}'
 
-    assert numbers(library.best(MATMUL.shash, target_json=by_tvm)) == [1]
-    assert library.best(MATMUL.shash, target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":2}') == []
+    assert numbers(library.best(MATMUL.shash, ScopeFilter(target_json=by_tvm))) == [1]
+    assert library.best(MATMUL.shash, ScopeFilter(target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":2}')) == []
 
 
 def test_best_is_of_the_device_model_and_version_asked_for(library: Library) -> None:
     """Times of other hardware or of another TVM never count."""
-    library.add_records([record(1, 3e-3), record(2, 1e-3, device_model="pi5"), record(3, 2e-3, tvm_version="0.28")])
+    library.add_records(
+        [record(1, 3e-3), record(2, 1e-3, scope=PI5), record(3, 2e-3, scope=replace(SCOPE, tvm_version="0.28"))]
+    )
 
-    assert numbers(library.best(MATMUL.shash, device_model="pi4", tvm_version="0.27.0", k=9)) == [1]
+    assert numbers(library.best(MATMUL.shash, SCOPE, k=9)) == [1]
     assert numbers(library.best(MATMUL.shash, k=9)) == [2, 3, 1]
 
 
@@ -132,6 +136,33 @@ def test_the_newest_time_of_a_candidate_speaks(library: Library) -> None:
     assert numbers(found) == [2, 1]
     assert found[1].median_sec == 3e-3
     assert len(library.records(MATMUL.shash)) == 3
+
+
+def test_a_disturbed_time_gives_way_to_a_calm_one(library: Library) -> None:
+    """Whichever came first; only where all of a candidate's times are disturbed does the newest of them speak."""
+    old, new = {"disturbances": ["throttled"]}, {"disturbances": [{"kind": "OTHER", "text": "throttled"}]}
+    calm: dict[str, object] = {"disturbances": [], "before": {"disturbances": "none"}}
+    library.add_records([record(1, 1e-3), record(1, 9e-3, provenance=new)])
+    library.add_records([record(2, 8e-3, provenance=new), record(2, 2e-3, provenance=calm)])
+    library.add_records([record(3, 7e-3, provenance=old), record(3, 3e-3, provenance=new)])
+
+    found = library.best(MATMUL.shash, k=9)
+
+    assert [(candidate, entry.median_sec) for candidate, entry in zip(numbers(found), found, strict=True)] == [
+        (1, 1e-3),
+        (2, 2e-3),
+        (3, 3e-3),
+    ]
+    assert [entry.id for entry in library.candidates(MATMUL.shash)] == sorted(entry.id for entry in found)
+
+
+def test_a_candidate_has_a_time_with_each_tvm(library: Library) -> None:
+    """What another TVM made of the same schedule is another program: neither time replaces the other."""
+    newer = replace(SCOPE, tvm_version="0.28")
+    library.add_records([record(1, 1e-3), record(1, 2e-3, scope=newer)])
+
+    assert [entry.median_sec for entry in library.best(MATMUL.shash, k=9)] == [1e-3, 2e-3]
+    assert library.scopes([MATMUL.shash]) == [SCOPE, newer]
 
 
 def test_a_failed_repetition_does_not_take_a_time_away(library: Library) -> None:
@@ -155,10 +186,10 @@ def test_a_wrong_candidate_never_comes_back(library: Library) -> None:
     """After mark_wrong no time of that candidate counts, whatever its device and however often it is measured again."""
     fast, slow = library.add_records([record(1, 1e-3), record(2, 2e-3)])
     library.mark_wrong(fast.id, "max error 0.5")
-    library.add_records([record(1, 1e-4), record(1, 1e-4, device_model="pi5")])
+    library.add_records([record(1, 1e-4), record(1, 1e-4, scope=PI5)])
 
     assert [entry.id for entry in library.best(MATMUL.shash, k=9)] == [slow.id]
-    assert library.best(MATMUL.shash, device_model="pi5") == []
+    assert library.best(MATMUL.shash, PI5) == []
     wrong = library.records(MATMUL.shash)[0]
     assert (wrong.error, wrong.error_message, wrong.checked) == (ErrorKind.WRONG_OUTPUT, "max error 0.5", False)
     assert wrong.run_secs == (1e-3,)
@@ -177,7 +208,7 @@ def test_checked_only_returns_what_was_compared(library: Library) -> None:
 
 def test_a_wrong_workload_leaves_others_alone(library: Library) -> None:
     """The same trace text on another workload is another candidate."""
-    library.add_workload(Workload(shash="18", name="other", mod_json="{}"))
+    library.add_workload(StoredWorkload(shash="18", name="other", mod_json="{}"))
     wrong, _ = library.add_records([record(1), record(1, workload="18")])
     library.mark_wrong(wrong.id)
 
@@ -187,9 +218,23 @@ def test_a_wrong_workload_leaves_others_alone(library: Library) -> None:
 def test_trial_counts_are_verdicts_on_distinct_candidates(library: Library) -> None:
     """Repetitions count once, failures of the candidate count, failures of lease or device do not."""
     library.add_records([record(1), record(1), record(2, None), record(3, None, error=ErrorKind.DEVICE_FAULTED)])
-    library.add_record(record(4, device_model="pi5"))
+    library.add_record(record(4, scope=PI5))
 
-    assert library.trial_counts([MATMUL.shash, "18"], device_model="pi4") == {MATMUL.shash: 2, "18": 0}
+    assert library.trial_counts([MATMUL.shash, "18"], SCOPE) == {MATMUL.shash: 2, "18": 0}
+
+
+def test_a_job_counts_candidates_not_measurements(library: Library) -> None:
+    """One that was measured again, as the best few and the disturbed ones are, is one trial of its workload too."""
+    job = library.start_job(title="m")
+    library.add_job_workloads(job.name, {MATMUL.shash: 1.0})
+    new = [record(1), record(1), record(2), record(3, None), record(3, None)]
+    library.add_records(replace(entry, job_name=job.name) for entry in new)
+
+    summary = library.job(job.name)
+
+    [workload] = summary.workloads
+    assert (summary.job.trials_done, summary.job.trials_failed) == (3, 1)
+    assert (workload.trials, workload.errors) == (3, {ErrorKind.CRASHED: 1})
 
 
 def test_a_repeated_store_keeps_one_record(library: Library) -> None:
@@ -225,11 +270,11 @@ def test_the_limit_keeps_the_newest(library: Library) -> None:
 
 def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
     """Adding a known hash keeps the first name and program, and fills in what was unknown."""
-    library.add_workload(Workload(shash="18", name="first", mod_json="{}"))
-    library.add_workload(Workload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args))
-    library.add_workload(Workload(shash="18", name="third", mod_json="[]", flop=8.0))
+    library.add_workload(StoredWorkload(shash="18", name="first", mod_json="{}"))
+    library.add_workload(StoredWorkload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args))
+    library.add_workload(StoredWorkload(shash="18", name="third", mod_json="[]", flop=8.0))
 
-    expected = Workload(shash="18", name="first", mod_json="{}", flop=7.0, args=MATMUL.args)
+    expected = StoredWorkload(shash="18", name="first", mod_json="{}", flop=7.0, args=MATMUL.args)
     assert library.workload("18") == expected
     assert [w.name for w in library.find_workloads("f*")] == ["first"]
     assert [w.name for w in library.find_workloads("18")] == ["first"]
@@ -237,7 +282,7 @@ def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
 
 def test_a_job_tells_what_it_did(library: Library) -> None:
     """The summary has the job's own workloads in their order, with their trials, errors, best and baseline."""
-    library.add_workload(Workload(shash="18", name="conv", mod_json="{}"))
+    library.add_workload(StoredWorkload(shash="18", name="conv", mod_json="{}"))
     job = library.start_job(title="squeezenet", trials_total=64)
     library.add_job_workloads(job.name, {"18": 3.0, MATMUL.shash: 1.0})
     library.add_job_workloads(job.name, {"18": 4.0})
@@ -298,9 +343,8 @@ def test_the_newest_jobs_come_first(library: Library) -> None:
 def test_a_job_whose_process_was_killed_is_interrupted(url: str) -> None:
     """kill -9 leaves every committed record, and a job that reads as INTERRUPTED, ended at its last sign of life."""
     code = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_library_store import MATMUL, record
+import time
+from tests.contract.test_library_store import MATMUL, record
 from fleet.library import Library
 library = Library.open({url!r})
 library.add_workload(MATMUL)
@@ -309,7 +353,7 @@ for number in range(1_000_000):
     library.add_record(record(number, job_name=job.name))
     print(number, flush=True)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code], env=here(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     acknowledged = [int(process.stdout.readline()) for _ in range(50)]
     process.send_signal(signal.SIGKILL)
@@ -331,8 +375,7 @@ def test_two_processes_write_at_once_and_lose_nothing(url: str) -> None:
     """Two writers that even create the library together store 1,000 records each."""
     code = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_library_store import MATMUL, record
+from tests.contract.test_library_store import MATMUL, record
 from fleet.library import Library
 sys.stdin.readline()
 with Library.open({url!r}) as library:
@@ -341,7 +384,8 @@ with Library.open({url!r}) as library:
         library.add_record(record(number, device_name=sys.argv[1]))
 """
     writers = [
-        subprocess.Popen([sys.executable, "-c", code, name], stdin=subprocess.PIPE, text=True) for name in ("a", "b")
+        subprocess.Popen([sys.executable, "-c", code, name], env=here(), stdin=subprocess.PIPE, text=True)
+        for name in ("a", "b")
     ]
     for writer in writers:
         assert writer.stdin is not None
@@ -368,7 +412,8 @@ def test_threads_share_a_library(library: Library) -> None:
 def test_any_text_can_be_stored(library: Library, text: str, key: str) -> None:
     """Whatever bytes a crash or a file name holds, the record is stored; only zero bytes and surrogates are changed."""
     job = library.start_job(title=text, holder=text)
-    new = record(1, None, error_message=text, device_model=text, provenance={key: key}, job_name=job.name)
+    scope = replace(SCOPE, device_model=text)
+    new = record(1, None, error_message=text, scope=scope, provenance={key: key}, job_name=job.name)
 
     stored = library.add_record(new)
 
@@ -380,11 +425,14 @@ def test_another_schema_version_is_refused(url: str) -> None:
     """A library of another version is named with its version, and what to do."""
     import sqlalchemy as sa
 
+    from fleet.library.engine import database_url
+
     with Library.open(url) as library:
         library.add_workload(MATMUL)
-        with library._engine.connect() as connection:
-            connection.execute(sa.text("UPDATE tvm_fleet_library SET schema_version = 99"))
-            connection.commit()
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE tvm_fleet_library SET schema_version = 99"))
+    engine.dispose()
 
     with pytest.raises(LibraryError, match=r"version 99.*newer tvm-fleet"):
         Library.open(url)

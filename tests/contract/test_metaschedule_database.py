@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from fleet.domain.measuring import ErrorKind
 from fleet.library import Library
-from fleet.measuring import ErrorKind
 from fleet.metaschedule import FleetDatabase
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def library(tmp_path: Path) -> Iterator[Library]:
 
 @pytest.fixture(scope="module")
 def ms() -> Any:
-    from cross.intrinsics import keep_package_light
+    from cross.targets.intrinsics import keep_package_light
 
     keep_package_light()
     return importlib.import_module("tvm.s_tir.meta_schedule")

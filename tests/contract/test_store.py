@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from device_agents.store import ArtifactStore
+from device_agents.serving.store import ArtifactStore
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
 
 _MAX_BYTES = 1000
@@ -68,7 +68,7 @@ async def test_the_least_recently_used_goes_first(store: ArtifactStore) -> None:
 
 
 async def test_an_upload_that_stops_half_way_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
-    """Not in the store, not on the disk."""
+    """Nothing of it is left in the store or on the disk."""
     with store.receive(digest_of(b"content"), 7) as incoming:
         incoming.write(b"cont")
     with store.receive(digest_of(b"content"), 7) as incoming:
@@ -143,13 +143,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_bounded(self) -> None:
-        """On the disk, not only in the books."""
+        """The bound holds on the disk, not only in the books."""
         on_disk = sum(path.stat().st_size for path in self.path.glob("*.so"))
         assert on_disk == self.store.size_bytes <= _MAX_BYTES
 
     @invariant()
     def what_is_used_is_there(self) -> None:
-        """Whatever else came meanwhile."""
+        """Artifacts in use stay, whatever else came meanwhile."""
         for contents in self.used.values():
             for content in contents:
                 path = self.path / f"{digest_of(content).removeprefix('sha256:')}.so"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from cross.bundle import Bundle
+from cross.bundle.archive import Bundle
 from tests.emulated.board import HOME, EmulatedBoard
 
 _START_SEC = 60

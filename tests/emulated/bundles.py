@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from unittest import mock
 
-from cross.bundle import Bundle, make_bundle, wish_for
+from cross.bundle.archive import Bundle, make_bundle, spec_for
 from tests.emulated.cache import cache_dir, locked
 
 
 def bundle_for(board: str) -> Bundle:
     """Return the bundle that `fleet agent bundle --board ...` makes of the code as it is now."""
     with locked(f"bundle-{board}"), mock.patch.dict(os.environ, {"FLEET_CACHE_DIR": str(cache_dir() / "fleet")}):
-        return make_bundle(wish_for(board), lambda _: None)
+        return make_bundle(spec_for(board), lambda _: None)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import fleet.aio
-from cross.build import build
-from cross.fabric import Tile, matmul_i8, schedule_matmul
-from fleet.artifacts import Artifact
+from cross.build.library import build
+from cross.fabric.tiles import Tile, matmul_i8, schedule_matmul
+from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
-from fleet.measuring import Measurement, TensorSpec
+from fleet.domain.measuring import Measurement, TensorSpec
 from tests.emulated.fabric import EXAMPLE, bitstream
 
 EXTENT = 64

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_agents import linux
+from device_agents.machine import linux
 from fleet.testing import eventually_sync
 
 _SYNC = bytes.fromhex("665599aa")

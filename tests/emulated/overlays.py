@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_agents import linux
+from device_agents.machine import linux
 from fleet.testing import eventually_sync
 
 _FILES = {"path": 0o644, "status": 0o444}

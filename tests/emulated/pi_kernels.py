@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cross.boards import find_board
-from cross.build import build
-from fleet.measuring import TensorSpec
+from cross.build.library import build
+from cross.targets.boards import find_board
+from fleet.domain.measuring import TensorSpec
 
 SIZE = 64
 A76 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}

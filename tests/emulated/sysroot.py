@@ -1,16 +1,17 @@
-"""Debian trees for 64- and 32-bit ARM, whose programs run on this machine under qemu-user; kept in the test cache.
+"""Debian 12 trees for 64- and 32-bit ARM, whose programs run on this machine under qemu-user; kept in the test cache.
 
     python -m tests.emulated.sysroot arm64 armhf     # prepares them, 10 to 20 s each; nothing to do the next time
 
-Packages come from where this machine's own apt gets its packages, through an apt root of our own, so nothing of the
-machine changes and no root is needed. Nothing is configured: packages are unpacked, and what their scripts would have
-set up (links, mostly) is not there unless it is made below.
+Packages come through an apt root of our own, so nothing of the machine changes and no root is needed: from where this
+machine's own apt gets its packages if it is a Debian 12, else from Debian's mirrors. Nothing is configured: packages
+are unpacked, and what their scripts would have set up (links, mostly) is not there unless it is made below.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,6 +27,8 @@ EMULATION = Path("usr/lib/emulation")
 
 _BASE = ("dash", "coreutils", "tar", "xz-utils", "gzip", "grep", "sed", "procps", "libstdc++6", "libgomp1")
 _PYTHON = ("python3.11", "python3-minimal", "python3")
+_RELEASE = "bookworm"
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _PROGRAM_FOLDERS = ("usr/bin", "usr/sbin")
 _MERGED = ("bin", "sbin", "lib")
 _ENTER = Path(__file__).with_name("enter.c")
@@ -179,11 +182,16 @@ def _compile_library(tree: Path, architecture: Architecture) -> None:
 
 
 def _apt_sources() -> dict[str, str]:
-    """Return this machine's sources of Debian's main archive, file name to content.
+    """Return the sources of Debian's main archive, file name to content.
 
     Without the security archive: nothing here faces a network, and the lists of its rarer architectures are at times
     out of step with its mirrors for hours.
     """
+    if platform.freedesktop_os_release().get("VERSION_CODENAME") != _RELEASE:
+        mirror = os.environ.get("DEBIAN_MIRROR")
+        if not mirror:
+            raise RuntimeError(f"emulated boards are made from Debian's packages ({_RELEASE}): set DEBIAN_MIRROR to a mirror")
+        return {"debian.list": f"deb [signed-by={_KEYRING}] {mirror} {_RELEASE} main\n"}
     folder = Path("/etc/apt")
     sources = {}
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*"))):

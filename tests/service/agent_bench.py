@@ -14,13 +14,17 @@ from typing import Any
 import grpc.aio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
+from device_agents.driver import Driver
+from device_agents.serving.timing import USUAL, Timing
+from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceUnreachable
-from fleet.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
-from fleet.tokens import TokenSigner
-from fleet.v1 import agent_service_pb2, lease_pb2, measurement_pb2, session_service_pb2, tensor_pb2
-from fleet.wire import duration, timestamp
+from fleet.testing import eventually
+from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
+from fleet.wire.times import duration, timestamp
+from fleet.wire.tokens import TOKEN_HEADER, sign_claims
 
 SIMULATED = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
 DEVICE = "devices/sim"
@@ -79,15 +83,15 @@ class StubTracker:
         self, epoch: int, *, ttl_sec: float = 30.0, device: str = DEVICE, signer: TokenSigner | None = None
     ) -> bytes:
         now = self.now_sec()
-        claims = lease_pb2.LeaseClaims(
+        claims = Claims(
             lease_name=f"leases/{epoch}",
             device_name=device,
             epoch=epoch,
             holder="me@here",
-            issued_at=timestamp(now),
-            expires_at=timestamp(now + ttl_sec),
+            issued_at_sec=now,
+            expires_at_sec=now + ttl_sec,
         )
-        return (signer or self.signer).sign(claims).SerializeToString()
+        return sign_claims(claims, signer or self.signer).SerializeToString()
 
     async def _read(self, requests: AsyncIterator[agent_service_pb2.AttachRequest]) -> None:
         async for request in requests:
@@ -107,7 +111,7 @@ class Holder:
 
     @property
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
-        return (("fleet-token-bin", self.token),) if self.token is not None else ()
+        return ((TOKEN_HEADER, self.token),) if self.token is not None else ()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -210,19 +214,30 @@ def marked_processes(text: str) -> list[int]:
 class Bench:
     """One tracker stub, one agent, and holders."""
 
-    def __init__(self, tracker: StubTracker, state_dir: Path) -> None:
+    def __init__(
+        self,
+        tracker: StubTracker,
+        state_dir: Path,
+        timing: Timing = USUAL,
+        drivers: Sequence[Driver] | None = None,
+    ) -> None:
         self.tracker = tracker
+        self.timing = timing
+        self.drivers = drivers
         self.state_dir = state_dir
         self.agent: Agent | None = None
         self._holders: list[Holder] = []
 
     async def start_agent(self, config: dict[str, Any], *, attached: bool = True) -> Agent:
         parsed = parse_config(config)
-        place = Place(tracker=self.tracker.address, state_dir=self.state_dir)
-        self.agent = Agent(parsed, make_drivers(parsed), place)
+        home = Home(tracker=self.tracker.address, state_dir=self.state_dir)
+        drivers = make_drivers(parsed) if self.drivers is None else self.drivers
+        self.agent = Agent(parsed, drivers, home, timing=self.timing)
+        known = len(self.tracker.hellos)
         await self.agent.open()
         if attached:
             assert await self.agent.wait_attached(10.0)
+            await eventually(lambda: len(self.tracker.hellos) > known)  # the tracker's answer may come before it reads
         return self.agent
 
     async def stop_agent(self) -> None:
@@ -248,12 +263,17 @@ class Bench:
 
 @asynccontextmanager
 async def serve_bench(
-    state_dir: Path, config: dict[str, Any] | None = None, *, clock_ahead_sec: float = 0.0
+    state_dir: Path,
+    config: dict[str, Any] | None = None,
+    *,
+    clock_ahead_sec: float = 0.0,
+    timing: Timing = USUAL,
+    drivers: Sequence[Driver] | None = None,
 ) -> AsyncIterator[Bench]:
-    """Serve an agent of simulated devices, or of `config`. At its end no process may be left."""
+    """Serve an agent of simulated devices, or of `config`, or these drivers. At its end no process may be left."""
     tracker = StubTracker(clock_ahead_sec)
     await tracker.start()
-    bench = Bench(tracker, state_dir)
+    bench = Bench(tracker, state_dir, timing, drivers)
     try:
         await bench.start_agent(config or SIMULATED)
         yield bench

@@ -1,4 +1,4 @@
-"""Builds what the agent's TVM tests run, in a process of its own: `python agent_models.py DIRECTORY`."""
+"""Builds what the agent's TVM tests run, in a process of its own: `python -m tests.service.agent_models DIRECTORY`."""
 
 from __future__ import annotations
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fleet import aio, wire
+from fleet import aio
 from fleet.client import arrays
 from fleet.client.device import Device
 from fleet.errors import ArtifactRefused, LeaseExpired, NotProgrammable
-from fleet.rpc import add_service, bind, make_server
 from fleet.v1 import (
     device_pb2,
     fleet_service_pb2,
@@ -25,8 +24,10 @@ from fleet.v1 import (
     measurement_pb2,
     session_service_pb2,
 )
-
-TOKEN_KEY = "fleet-token-bin"  # noqa: S105 - the name of a header
+from fleet.wire.measurements import tensor_from_proto, tensor_to_proto
+from fleet.wire.rpc import add_service, bind, make_server
+from fleet.wire.times import timestamp
+from fleet.wire.tokens import TOKEN_HEADER
 
 
 class SmallAgent:
@@ -80,11 +81,12 @@ class SmallAgent:
             )
         tensors = [arg.tensor for arg in request.args if arg.WhichOneof("kind") == "tensor"]
         outputs = [arg.output for arg in request.args if arg.WhichOneof("kind") == "output"]
-        doubled = [arrays.tensor_to_proto(2 * arrays.tensor_from_proto(tensor)) for tensor in tensors]
+        doubled = [2 * arrays.array_of(tensor_from_proto(tensor)) for tensor in tensors]
         if outputs:
-            total = sum(np.asarray(arrays.tensor_from_proto(tensor)) for tensor in doubled)
-            doubled = [arrays.tensor_to_proto(np.asarray(total, dtype=outputs[0].dtype))]
-        return session_service_pb2.CallResponse(outputs=doubled)
+            doubled = [np.asarray(sum(doubled), dtype=outputs[0].dtype)]
+        return session_service_pb2.CallResponse(
+            outputs=[tensor_to_proto(arrays.tensor_of(np.asarray(array))) for array in doubled]
+        )
 
     async def program(self, request: Any, context: Any) -> session_service_pb2.ProgramResponse:
         raise NotProgrammable("devices/small has no fabric to program")
@@ -192,8 +194,8 @@ class SmallTracker:
             lease_name=lease.name,
             device_name=lease.device_name,
             epoch=lease.epoch,
-            issued_at=wire.timestamp(now_sec),
-            expires_at=wire.timestamp(now_sec + self.ttl_sec),
+            issued_at=timestamp(now_sec),
+            expires_at=timestamp(now_sec + self.ttl_sec),
         )
         return lease_pb2.Token(claims=claims.SerializeToString(), signature=b"s")
 
@@ -203,7 +205,7 @@ class SmallTracker:
 
 
 def token_of(context: Any) -> bytes:
-    return next(bytes(value) for key, value in context.invocation_metadata() if key == TOKEN_KEY)
+    return next(bytes(value) for key, value in context.invocation_metadata() if key == TOKEN_HEADER)
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Builds what the OpenCL tests run, in a process of its own: `python opencl_models.py DIRECTORY TARGET_JSON`.
+"""Builds what the OpenCL tests run: `python -m tests.service.opencl_models FOLDER TARGET_JSON`.
 
 Writes matmul.so (TVM's default schedule), tuned.so (one of MetaSchedule's), undefined.so (a kernel that calls a
 function that does not exist), two_layers.onnx, and model.so, which is that model with a schedule for one layer.
@@ -17,8 +17,8 @@ SIZE = 48
 
 def build_all(folder: Path, target_json: str) -> None:
     """Write the files."""
-    from fleet.optimizer.build_task import BuildTask, build_candidate
-    from fleet.optimizer.propose import ProposeTask, propose
+    from fleet.optimizer.tasks.build import BuildTask, build_candidate
+    from fleet.optimizer.tasks.propose import ProposeTask, propose
     from fleet.workloads.programs import matmul
     from fleet.workloads.workload import workload_of
 
@@ -48,7 +48,7 @@ def _build_model(folder: Path, target_json: str) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    from fleet.optimizer.propose import ProposeTask, propose
+    from fleet.optimizer.tasks.propose import ProposeTask, propose
     from fleet.workloads.extract import compile_model, extract, load_model
 
     rng = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""Builds what the tests of the plain runtime run, in its own process: `python plain_models.py DIRECTORY TARGET`."""
+"""Builds what the tests of the plain runtime run: `python -m tests.service.plain_models FOLDER TARGET_JSON`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def build(folder: Path, target_json: str) -> None:
     from tvm import te
     from tvm.s_tir import Schedule
 
-    from cross.build import build as build_artifact
+    from cross.build.library import build as build_artifact
 
     def export(name: str, function: object) -> None:
         built = build_artifact(tvm.IRModule({"main": function}), target_json, folder / "built")

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.artifacts.pieces import Deflater
 from fleet.client import upload
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
-from fleet.pieces import Deflater
 from fleet.v1.session_service_pb2 import PutArtifactRequest
+from tests.service.agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}], "cache_max_bytes": 300_000}
 pytestmark = pytest.mark.slow

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from device_agents.admission import Admission
-from device_agents.attach import TrackerLink
-from device_agents.pool import WorkerPool
-from device_agents.served import ServedDevice
-from device_agents.sessions import SessionTable
-from device_agents.simulated import SimulatedDriver
-from device_agents.store import ArtifactStore
-from device_agents.tracker_clock import TrackerClock
-from device_agents.watchdog import Limits
-from fleet.rpc import Stub
+from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.serving.admission import Admission
+from device_agents.serving.attach import Hello, TrackerLink, open_stream
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.sessions import SessionTable
+from device_agents.serving.store import ArtifactStore
+from device_agents.serving.timing import Timing
+from device_agents.serving.tracker_clock import TrackerClock
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
+from fleet.domain.devices import Inventory
 from fleet.testing import eventually, serve_tracker
-from fleet.v1 import agent_service_pb2, device_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -30,26 +31,29 @@ class Agent:
     """One device, told with a label that is as new as its hello."""
 
     def __init__(self, folder: Path) -> None:
-        limits = Limits(memory_bytes=2**30, disk_bytes=2**30)
+        limits = WorkerLimits(memory_bytes=2**30, disk_bytes=2**30)
         self.pool = WorkerPool(folder / "workers", [], limits)
         (self.driver,) = SimulatedDriver.from_config({"name": "sim"}, where="test", host_name="here")
-        self.device = ServedDevice(self.driver, asyncio.Lock())
+        self.fault = ""
+        self.device = ServedDevice(self.driver, asyncio.Lock(), lambda: self.fault)
         self.label = "old"
         self.clock = TrackerClock()
         store = ArtifactStore(folder / "artifacts", 1000)
         self.table = SessionTable([self.device], Admission([self.device.name], self.clock), self.pool, store)
 
-    def hello(self) -> agent_service_pb2.AgentHello:
-        inventory = device_pb2.Inventory(kind="simulated", labels={"age": self.label})
-        devices = [device_pb2.Device(name=self.device.name, inventory=inventory)]
-        return agent_service_pb2.AgentHello(agent_id="agent", address=":1", devices=devices)
+    def hello(self) -> Hello:
+        inventory = Inventory(kind="simulated", labels={"age": self.label})
+        return Hello(agent_id="agent", address=":1", inventories={self.device.name: inventory})
 
 
 @asynccontextmanager
-async def linked(folder: Path, address: str) -> AsyncIterator[tuple[Agent, TrackerLink, asyncio.Task[None]]]:
+async def linked(
+    folder: Path, address: str, opening: Callable[[Any], Any] = open_stream
+) -> AsyncIterator[tuple[Agent, TrackerLink, asyncio.Task[None]]]:
     agent = Agent(folder)
     await agent.driver.open(agent.pool)
-    link = TrackerLink(address, agent.hello, [agent.device], agent.clock, agent.table)
+    timing = Timing(health_sec=0.01, heartbeat_sec=0.02)
+    link = TrackerLink(address, agent.hello, [agent.device], agent.clock, agent.table, timing, open_stream=opening)
     running = asyncio.create_task(link.run())
     try:
         yield agent, link, running
@@ -61,28 +65,36 @@ async def linked(folder: Path, address: str) -> AsyncIterator[tuple[Agent, Track
 
 
 async def test_a_device_is_never_well_under_its_former_description(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """As one that was missing and is here now: the old stream does not report what only the new hello explains."""
-    monkeypatch.setattr("device_agents.attach._HEALTH_SEC", 0.01)
-    monkeypatch.setattr("device_agents.attach._HEARTBEAT_SEC", 0.02)
+    """A device that was missing and is here now is not reported on the old stream: only the new hello explains it."""
     seen: set[tuple[str, bool]] = set()
-    async with serve_tracker() as tracker, linked(tmp_path, tracker.address) as (agent, link, _):
+    opened = itertools.count()
+
+    class SlowlyRenewed:
+        """Passes everything on, but keeps the hello of every stream but the first back for a while."""
+
+        def __init__(self, channel: Any) -> None:
+            self._call = open_stream(channel)
+            self._delay_sec = 0.2 if next(opened) else 0.0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._call, name)
+
+        async def write(self, message: Any) -> None:
+            if message.HasField("hello"):
+                await asyncio.sleep(self._delay_sec)
+            await self._call.write(message)
+
+    async with serve_tracker() as tracker, linked(tmp_path, tracker.address, SlowlyRenewed) as (agent, link, _):
         devices = tracker.tracker.engine.state.devices
         tracker.tracker.engine.changed = lambda _: seen.update(
             (device.labels["age"], device.is_healthy) for device in devices.values()
         )
-        monkeypatch.setattr(agent.device, "_fault", lambda: "missing")
+        agent.fault = "missing"
         await asyncio.wait_for(link.attached.wait(), 10)
         await eventually(lambda: seen == {("old", False)})
-        greet = link._greet
-
-        async def greet_late(channel: Any) -> Any:
-            await asyncio.sleep(0.2)  # a driver that hangs keeps the first reports back
-            return await greet(channel)
-
-        monkeypatch.setattr(link, "_greet", greet_late)
-        monkeypatch.setattr(agent.device, "_fault", lambda: "")
+        agent.fault = ""
         agent.label = "new"
         link.attach_anew()
 
@@ -92,35 +104,28 @@ async def test_a_device_is_never_well_under_its_former_description(
 
 
 async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """Or the agent would stay attached, and whoever closes it would wait for ever."""
-    async with serve_tracker() as tracker, linked(tmp_path, tracker.address) as (_, _, running):
-        answers: list[Any] = []
+    """Otherwise the agent would stay attached, and whoever closes it would wait for ever."""
+    answers: list[Any] = []
 
-        class Ending:
-            """Passes everything on, and ends the link in the step in which the first answer is read."""
+    class Ending:
+        """Passes everything on, and ends the link in the step in which the first answer is read."""
 
-            def __init__(self, call: Any) -> None:
-                self._call = call
+        def __init__(self, channel: Any) -> None:
+            self._call = open_stream(channel)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self._call, name)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._call, name)
 
-            async def read(self) -> Any:
-                answer = await self._call.read()
-                if not answers:
-                    asyncio.get_running_loop().call_soon(running.cancel)
-                answers.append(answer)
-                return answer
+        async def read(self) -> Any:
+            answer = await self._call.read()
+            if not answers:
+                asyncio.get_running_loop().call_soon(running.cancel)
+            answers.append(answer)
+            return answer
 
-        def stub(*words: Any) -> Any:
-            made = Stub(*words)
-            attach = made.attach
-            made.attach = lambda: Ending(attach())
-            return made
-
-        monkeypatch.setattr("device_agents.attach.Stub", stub)
+    async with serve_tracker() as tracker, linked(tmp_path, tracker.address, Ending) as (_, _, running):
         await asyncio.wait((running,), timeout=10)
         ended = running.done()
 

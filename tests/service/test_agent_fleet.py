@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent_bench import is_alive
 
 import fleet.aio
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
-from fleet.artifacts import Artifact
+from device_agents.drivers.simulated import SimulatedDriver
+from fleet.artifacts.artifact import Artifact
 from fleet.client import upload
+from fleet.domain.devices import Inventory, RuntimeKind
+from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.errors import ArtifactRefused, LeaseRevoked
-from fleet.measuring import ErrorKind, Measurement, Trial
 from fleet.testing import ServedTracker, eventually, serve_tracker
+from tests.service.agent_bench import is_alive
 
 pytestmark = pytest.mark.slow
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
@@ -27,7 +30,7 @@ CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]
 async def served(tmp_path: Path) -> AsyncIterator[tuple[ServedTracker, Agent]]:
     async with serve_tracker() as tracker:
         config = parse_config(CONFIG)
-        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=tmp_path / "agent"))
+        agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
         async with agent:
             assert await agent.wait_attached(10.0)
             yield tracker, agent
@@ -45,6 +48,24 @@ async def collect(measurements: AsyncIterator[Measurement]) -> list[Measurement]
 
 def trial(built: Artifact) -> Trial:
     return Trial(candidate_id=built.path.name, artifact_digest=built.digest)
+
+
+class PlainDriver(SimulatedDriver):
+    """A board without TVM's runtime."""
+
+    def _inventory(self) -> Inventory:
+        return replace(super()._inventory(), runtime=RuntimeKind.PLAIN)
+
+
+async def test_a_client_learns_that_a_board_runs_plain_functions_only(tmp_path: Path) -> None:
+    """A fact of its own, all the way from the driver: nobody has to guess it from a label."""
+    drivers = PlainDriver.from_config({"name": "board"}, where="test", host_name="here")
+    async with serve_tracker() as tracker:
+        home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
+        async with Agent(parse_config({}), drivers, home, finders=[]) as agent:
+            assert await agent.wait_attached(10.0)
+            async with fleet.aio.connect(tracker.address) as client, client.acquire("simulated") as device:
+                assert device.inventory.runtime is RuntimeKind.PLAIN
 
 
 async def test_a_client_measures_through_tracker_and_agent(served: tuple[ServedTracker, Agent], tmp_path: Path) -> None:

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 import fleet.aio
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from device_agents.driver import Driver
-from device_agents.hotplug import Hotplug
-from fleet.artifacts import Artifact
-from fleet.measuring import Trial
+from device_agents.serving.hotplug import Hotplug
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Trial
 from fleet.testing import ServedTracker, eventually, serve_tracker
 
 pytestmark = pytest.mark.slow
 
 
 class Shelf:
-    """A watcher whose devices a test puts there."""
+    """A finder whose devices a test puts there."""
 
-    preload = "device_agents.simulated_runtime"
+    preload = "device_agents.runtimes.simulated"
 
     def __init__(self) -> None:
         self.devices: list[Driver] = []
@@ -55,8 +55,8 @@ def shelf() -> Shelf:
 async def served(tmp_path: Path, shelf: Shelf) -> AsyncIterator[tuple[ServedTracker, Agent]]:
     async with serve_tracker() as tracker:
         config = parse_config({"devices": [{"driver": "simulated", "name": "first", "time_scale": 0.0}]})
-        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=tmp_path / "agent"))
-        agent._hotplug = Hotplug([shelf], agent._take_in)
+        home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
+        agent = Agent(config, make_drivers(config), home, finders=[shelf])
         async with agent:
             assert await agent.wait_attached(10.0)
             yield tracker, agent
@@ -107,7 +107,7 @@ async def test_a_device_whose_name_is_taken_is_not_served_twice(
 
 
 async def test_a_tracker_that_restarts_hears_of_all_devices(served: tuple[ServedTracker, Agent], shelf: Shelf) -> None:
-    """Also of those that came later."""
+    """Devices that came after the agent's start are in its new hello."""
     tracker, agent = served
     shelf.put("second")
     await eventually(lambda: len(agent.device_names) == 2)
@@ -119,28 +119,34 @@ async def test_a_tracker_that_restarts_hears_of_all_devices(served: tuple[Served
     )
 
 
-async def test_a_watcher_that_fails_goes_on_watching(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
-    """Whatever a look or one device meets: the others of that look are served, and those of the next."""
-    monkeypatch.setattr("device_agents.hotplug._RETRY_SEC", 0.0)
+class TroubledShelf(Shelf):
+    """The first look fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble = [OSError("no file descriptors are left")]
+
+    async def look(self) -> list[Driver]:
+        if self.trouble:
+            raise self.trouble.pop()
+        return await super().look()
+
+
+async def test_a_finder_that_fails_goes_on_looking() -> None:
+    """When a look or a device fails, the other devices of that look are served, and so are those of the next."""
     served: list[str] = []
-    trouble = [OSError("no file descriptors are left")]
+    shelf = TroubledShelf()
 
     async def take_in(driver: Driver) -> None:
         if driver.device_id == "broken":
             raise ValueError("nothing that anybody expected")
         served.append(driver.device_id)
 
-    async def look() -> list[Driver]:
-        if trouble:
-            raise trouble.pop()
-        return await Shelf.look(shelf)
-
-    monkeypatch.setattr(shelf, "look", look)
-    hotplug = Hotplug([shelf], take_in)
+    hotplug = Hotplug([shelf], take_in, retry_sec=0.0)
     hotplug.start()
     try:
         shelf.news.set()
-        await eventually(lambda: not trouble)
+        await eventually(lambda: not shelf.trouble)
         for name in ("broken", "one"):
             shelf.put(name)
         await eventually(lambda: served == ["one"])

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.admission import Claims
-from device_agents.frames import HEADER, BrokenFrame, format_frame
-from device_agents.pool import WorkerPool
-from device_agents.served import ServedDevice
-from device_agents.session import Session
-from device_agents.simulated import SimulatedDriver
-from device_agents.store import ArtifactStore
-from device_agents.watchdog import Limits
-from device_agents.worker_link import WorkerLink
+from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.machine.frames import HEADER, BrokenFrame, format_frame
+from device_agents.serving.admission import Claims
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.session import Session
+from device_agents.serving.store import ArtifactStore
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.link import WorkerLink
+from device_agents.workers.pool import WorkerPool
 from fleet.errors import LeaseRevoked
 from fleet.testing import eventually
 
@@ -58,7 +58,7 @@ async def test_more_than_one_answer_is_none() -> None:
 
 
 async def test_an_answer_that_nobody_asked_for_closes_the_link() -> None:
-    """Also when it comes between two requests; the next request fails at once."""
+    """An answer between two requests closes it; the next request fails at once."""
     async with linked() as (link, worker):
         first = link.ask(b"request")
         worker.sendall(format_frame(b"mine"))
@@ -86,8 +86,8 @@ async def test_junk_and_a_closed_socket_end_the_wait(junk: bytes) -> None:
 async def session(tmp_path: Path) -> Session:
     """A session that was not used yet."""
     (driver,) = SimulatedDriver.from_config({"name": "sim"}, where="test", host_name="here")
-    claims = Claims(lease_name="leases/1", device_name="devices/sim", epoch=1, holder="me", expires_sec=1e12)
-    pool = WorkerPool(tmp_path / "workers", [], Limits(memory_bytes=2**30, disk_bytes=2**30))
+    claims = Claims(lease_name="leases/1", device_name="devices/sim", epoch=1, holder="me", expires_at_sec=1e12)
+    pool = WorkerPool(tmp_path / "workers", [], WorkerLimits(memory_bytes=2**30, disk_bytes=2**30))
     return Session(claims, ServedDevice(driver, asyncio.Lock()), pool, ArtifactStore(tmp_path / "artifacts", 1000))
 
 
@@ -131,7 +131,7 @@ async def test_nothing_begins_in_a_session_that_is_over(session: Session) -> Non
 
 
 async def test_a_result_in_the_moment_of_the_end_counts_as_cut_off(session: Session) -> None:
-    """Even when the work swallows its cancellation: its worker is dead."""
+    """Its worker is dead, even if the work swallows its cancellation."""
 
     async def work() -> str:
         with contextlib.suppress(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def test_a_result_in_the_moment_of_the_end_counts_as_cut_off(session: Sess
 
 
 async def test_a_cancelled_caller_is_cancelled(session: Session) -> None:
-    """With the session living on, and also when both end in one moment."""
+    """The caller is cancelled while the session lives on, and also when both end at the same moment."""
     for is_both in (False, True):
         waiting = asyncio.create_task(session.until_ended(asyncio.Event().wait()))
         await asyncio.wait((waiting,), timeout=0.01)

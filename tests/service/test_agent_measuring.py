@@ -14,23 +14,34 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 import fleet.aio
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain import measuring
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import Evaluator, TensorSpec
+from fleet.domain.scope import RecordScope
 from fleet.errors import LeaseRevoked
-from fleet.measuring import Evaluator, TensorSpec, Trial
-from fleet.optimizer.progress import JobProgress
-from fleet.optimizer.repeats import Repeats, find_doubtful
-from fleet.optimizer.seat import Seat
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.repeats import find_doubtful
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.loop import feed
+from fleet.optimizer.measurer import Measurer
 from fleet.testing import eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.v1.measurement_pb2 import Evaluator as Knobs
 from fleet.v1.measurement_pb2 import Measurement
+from fleet.workloads.workload import Workload
+from tests.programs import run_module
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
+    pytest.mark.measures,
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
 ]
@@ -46,7 +57,7 @@ HOG = f"import os\nos.sched_setaffinity(0, [{CPU}])\nwhile True: pass"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, Path(__file__).with_name("agent_models.py"), folder], check=True, timeout=100)
+    run_module("tests.service.agent_models", folder)
     return folder
 
 
@@ -96,8 +107,12 @@ async def timed(holder: Holder, artifact: Path, **knobs: object) -> Measurement:
     return result
 
 
+def kinds(result: Measurement) -> set[int]:
+    return {found.kind for found in result.provenance.disturbances}
+
+
 async def test_every_thread_of_a_worker_keeps_to_its_processors(holder: Holder, models: Path) -> None:
-    """Also those that TVM starts for a parallel loop and binds by itself; the record says where it ran."""
+    """Threads that TVM starts and binds for a parallel loop keep to them, too; the record says where it ran."""
     result = await timed(holder, models / "parallel.so", number=3)
 
     assert list(result.provenance.pinned_cpus) == [CPU]
@@ -125,7 +140,7 @@ async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(
         await eventually(lambda: cpus_of_threads(hog.pid) == {str(CPU)})
         beside = await timed(holder, models / "stream.so", **knobs)
 
-    assert any("busy processor" in text for text in beside.provenance.disturbances), beside.provenance
+    assert measurement_pb2.DISTURBANCE_KIND_CONTENTION in kinds(beside), beside.provenance
     assert beside.provenance.after.reference_sec > 0
 
     async def is_calm() -> bool:
@@ -134,25 +149,59 @@ async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(
     await eventually(is_calm, timeout_sec=60)
 
 
+def job_of(args: tuple[TensorSpec, ...], folder: Path) -> ev.JobStarted:
+    """Return a job with one workload and many trials."""
+    workload = Workload(name="w", weight=1, mod_json="{}", shash="w", flop=1.0, args=args)
+    conditions = Conditions(
+        job_name="jobs/1",
+        scope=RecordScope(target_json="{}", device_model="", tvm_version=""),
+        device_fingerprint="",
+        seed=0,
+        batch_size=3,
+        search_threads=1,
+        enough=10_000,
+        evaluator=Evaluator(repeat=3, min_repeat_ms=20),
+        trial_timeout_sec=10.0,
+        artifact_dir=folder,
+        started_at=0.0,
+    )
+    return ev.JobStarted(conditions, 10_000, [WorkloadProgress(workload=workload)])
+
+
+async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[measuring.Measurement]:
+    """Let the core have three new candidates measured; return all measurements that it asked for."""
+    digests = [str(core.workload("w").trials + number) for number in range(3)]
+    core.apply(ev.Proposed("w", dict(zip(digests, digests, strict=True))))
+    for digest in digests:
+        core.apply(ev.Built("w", digest, built, None))
+    results = []
+    effects = feed(core, ev.BatchWanted("w", digests))
+    while effects:
+        effect = effects.pop(0)
+        if isinstance(effect, ev.Check):
+            effects += core.apply(ev.Checked("w", effect.digest, ev.Verdict.RIGHT))
+        if not isinstance(effect, ev.Measure):
+            continue
+        async for event in measurer.measure(effect):
+            for store in feed(core, event):
+                effects += [] if isinstance(store, ev.Store) else [store]
+                if isinstance(store, ev.Store):
+                    core.apply(ev.Stored("w", store.digest, 1, 0.0))
+            results += [event.measurement] if isinstance(event, ev.Measured) else []
+    return results
+
+
 @pytest.mark.timeout(240)
 async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Path, models: Path) -> None:
     """The optimizer's way through tracker and agent: marked, told, repeated, and clean once the load has ended."""
     config = parse_config({"devices": [{"driver": "cpu", "name": "here", "cpus": [CPU]}]})
     built = Artifact.of_file(models / "stream.so")
     args = (TensorSpec((2**18,), "float32"), TensorSpec((2**18,), "float32", is_output=True))
-    trials = [
-        Trial(
-            candidate_id=str(number),
-            artifact_digest=built.digest,
-            args=args,
-            evaluator=Evaluator(repeat=3, min_repeat_ms=20),
-        )
-        for number in range(3)
-    ]
     notices: list[str] = []
     async with serve_tracker() as tracker:
-        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=tmp_path / "agent"))
-        async with agent, fleet.aio.connect(tracker.address) as client, Seat(client, "cpu", purpose="test") as seat:
+        agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
+        wish = make_wish("cpu", purpose="test")
+        async with agent, fleet.aio.connect(tracker.address) as client, SteadyDevice(client, wish) as device:
             assert await agent.wait_attached(10.0)
             with busy_processor() as hog:
 
@@ -160,15 +209,15 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
                     notices.append(text)
                     hog.kill()
 
-                progress = JobProgress(notice=on_notice)
-                repeats = Repeats(seat, progress)
-                first = [result async for result in repeats.measure([built], trials)]
+                core = JobCore(JobProgress(notice=on_notice))
+                core.apply(job_of(args, tmp_path))
+                first = await measured(core, Measurer(device), built)
 
             async def is_calm() -> bool:
-                return not find_doubtful([result async for result in repeats.measure([built], trials)][-3:])
+                return not find_doubtful((await measured(core, Measurer(device), built))[-3:])
 
             assert find_doubtful(first[:3])
-            assert progress.repeated > 0
+            assert core.progress.repeats.count > 0
             assert len(first) > 3
             assert "is disturbed" in notices[0]
             await eventually(is_calm, timeout_sec=100)
@@ -219,7 +268,7 @@ async def test_a_relax_model_is_flushed_too(holder: Holder, models: Path) -> Non
 async def test_knobs_that_cannot_work_say_why(
     holder: Holder, models: Path, knobs: dict[str, object], message: str
 ) -> None:
-    """And leave the worker as it is."""
+    """They are refused with a reason and leave the worker as it is."""
     digest = await holder.put((models / "stream.so").read_bytes())
     request = request_for(digest, args=STREAM_ARGS, evaluator=Knobs(**knobs))  # type: ignore[arg-type]
 
@@ -251,7 +300,7 @@ async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path)
 
 
 async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: Path) -> None:
-    """Until its sensor says that it is cool; the wait counts as waiting, and nothing speaks against the time."""
+    """The agent waits until the sensor says it is cool; the wait is counted, and the time is not marked disturbed."""
     entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
@@ -264,7 +313,7 @@ async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: 
     assert result.provenance.cooldown.ToTimedelta().total_seconds() >= 0.5
     assert result.clocks.wait.ToTimedelta() >= result.provenance.cooldown.ToTimedelta()
     assert result.provenance.before.temp_c == 45
-    assert not any(text.startswith("still") for text in result.provenance.disturbances)
+    assert measurement_pb2.DISTURBANCE_KIND_STILL_WARM not in kinds(result)
 
 
 async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, models: Path, board: Path) -> None:
@@ -274,12 +323,13 @@ async def test_a_device_that_stays_warm_is_measured_and_marked(tmp_path: Path, m
         holder = bench.holding(epoch=1, device=DEVICE)
         result = await timed(holder, models / "stream.so", cool_below_c=50.0, cool_timeout_ms=300)
 
-    assert "still 80 C after 0.3 s, above 50 C" in result.provenance.disturbances
+    texts = [found.text for found in result.provenance.disturbances]
+    assert "still 80 C after 0.3 s, above 50 C" in texts
     assert len(result.run_secs) == 1
 
 
 async def test_a_lease_that_ends_ends_the_wait_for_a_cool_device(tmp_path: Path, models: Path, board: Path) -> None:
-    """At once, however long its holder wanted to wait; the next holder has the device."""
+    """It ends at once, however long the holder wanted to wait; the next holder gets the device."""
     entry = {"driver": "cpu", "name": "here", "sys_root": str(tmp_path / "root")}
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)

@@ -13,21 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opencl_presence import require_opencl
 
 import fleet.aio
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config, short_host_name
-from device_agents.host import read_host
-from device_agents.opencl import target_of
-from device_agents.opencl_devices import find_opencl_devices
-from device_agents.rocm import RocmDriver
-from fleet.artifacts import Artifact
-from fleet.measuring import TensorSpec, Trial
+from device_agents.drivers.opencl.devices import find_opencl_devices
+from device_agents.drivers.opencl.driver import target_of
+from device_agents.drivers.rocm.driver import RocmDriver
+from device_agents.machine.host import read_host
+from device_agents.serving.timing import Timing
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import TensorSpec, Trial
 from fleet.testing import ServedTracker, eventually, serve_tracker
 from tests.contract.amd_cards import put_card
 from tests.emulated.pi_files import PI_4, put_files
 from tests.emulated.zynq_root import make_zynq_root
+from tests.service.opencl_presence import require_opencl
 from tests.system.fleet_processes import FLEET
 
 pytestmark = pytest.mark.slow
@@ -35,12 +36,7 @@ HERE = {"driver": "simulated", "name": "here", "time_scale": 0.0}
 SIZE = 48
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("device_agents.missing._PAUSE_SEC", 0.05)
-    monkeypatch.setattr("device_agents.missing._LARGEST_SHARE", 1.0)
-    monkeypatch.setattr("device_agents.attach._HEALTH_SEC", 0.05)
-    monkeypatch.setattr("device_agents.attach._HEARTBEAT_SEC", 0.1)
+QUICK = Timing(search_pause_sec=0.05, search_share=1.0, health_sec=0.05, heartbeat_sec=0.1)
 
 
 @asynccontextmanager
@@ -48,7 +44,8 @@ async def serving(folder: Path, *entries: dict[str, Any]) -> AsyncIterator[tuple
     """Serve a device that is here, and these entries."""
     async with serve_tracker() as tracker:
         config = parse_config({"devices": [HERE, *entries]})
-        agent = Agent(config, make_drivers(config), Place(tracker=tracker.address, state_dir=folder / "agent"))
+        home = Home(tracker=tracker.address, state_dir=folder / "agent")
+        agent = Agent(config, make_drivers(config), home, timing=QUICK)
         async with agent:
             assert await agent.wait_attached(10.0)
             yield tracker, agent
@@ -107,7 +104,7 @@ async def test_a_driver_that_is_installed_later_is_found(
 
 @pytest.mark.parametrize("kind", ["raspberry_pi", "zynq"])
 async def test_a_board_that_shows_itself_later_is_served(kind: str, tmp_path: Path) -> None:
-    """Of an entry that names its device all is kept but the fault."""
+    """An entry that names its device keeps all but the fault."""
     root, ready = tmp_path / "root", tmp_path / "ready"
     _ = put_files(ready, PI_4) if kind == "raspberry_pi" else make_zynq_root(ready)
     more = {"state_dir": str(tmp_path / "fabric")} if kind == "zynq" else {}
@@ -175,7 +172,7 @@ async def test_what_comes_takes_the_place_of_its_entry(tmp_path: Path) -> None:
 
 
 async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the machine has no process left for the look at a card's libraries: the card is not lost for that."""
+    """A card is not lost because the machine had no process left to look at its libraries."""
     root = tmp_path / "root"
     put_card(tmp_path / "card", "mi300x")
     (card,) = RocmDriver.find(tmp_path / "card")
@@ -190,7 +187,7 @@ async def test_an_opening_that_fails_half_way_is_tried_again(tmp_path: Path, mon
 
 
 async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> None:
-    """And of no missing device."""
+    """It hears of the device that came, and no longer of a missing one."""
     root = tmp_path / "root"
     async with serving(tmp_path, {"driver": "raspberry_pi", "name": "pi", "sys_root": str(root)}) as (tracker, _):
         put_files(tmp_path / "ready", PI_4).rename(root)

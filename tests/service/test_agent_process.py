@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from agent_bench import Holder, StubTracker, is_alive, marked_processes, request_for
-from opencl_presence import require_opencl
 
-from device_agents import linux
+from device_agents.machine import linux
 from fleet.testing import eventually
+from tests.service.agent_bench import Holder, StubTracker, is_alive, marked_processes, request_for
+from tests.service.opencl_presence import require_opencl
 
 pytestmark = pytest.mark.slow
 YAML = "devices: [{driver: simulated, name: sim, time_scale: 0.0}]\n"
@@ -99,7 +99,7 @@ async def test_a_signal_ends_the_agent_cleanly(tmp_path: Path, tracker: StubTrac
 
 
 async def test_a_signal_ends_an_agent_that_is_still_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even when a driver waits for what never comes: here for another process that compiles the OpenCL plug-in."""
+    """It ends even if a driver waits for ever, here for another process that compiles the OpenCL plug-in."""
     require_opencl()
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path / "cache"))
     lock = tmp_path / "cache/opencl/.lock"
@@ -142,7 +142,7 @@ async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker:
 
 
 async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTracker) -> None:
-    """Only the warm process does."""
+    """TVM is loaded by the warm process only."""
     with running(tmp_path, tracker.address, yaml="devices: [{driver: cpu, name: sim}]") as agent:
         await asyncio.to_thread(agent.port)
 
@@ -168,7 +168,7 @@ async def test_the_agent_process_loads_no_tvm(tmp_path: Path, tracker: StubTrack
         ("cache_max_bytes: -1", "above zero"),
         ("cache_max_bytes: many", "expected a whole number"),
         ("devices: [{driver: simulated, count: 0}]", "above zero"),
-        ("{", "is no YAML"),
+        ("{", "is not YAML"),
     ],
 )
 def test_a_bad_configuration_is_one_message(tmp_path: Path, yaml: str, text: str) -> None:
@@ -181,7 +181,7 @@ def test_a_bad_configuration_is_one_message(tmp_path: Path, yaml: str, text: str
 
 
 def test_other_machines_need_a_flag(tmp_path: Path) -> None:
-    """Nothing listens beyond the loopback unasked."""
+    """Nothing listens beyond the loopback without being asked to."""
     code, _, err = run_to_its_end(tmp_path, YAML, "--host", "0.0.0.0")
 
     assert code == 2

@@ -7,7 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from agent_bench import (
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.machine import linux
+from fleet.domain.tokens import TokenSigner
+from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
+from fleet.testing import eventually
+from tests.service.agent_bench import (
     DEVICE,
     SIMULATED,
     Bench,
@@ -18,12 +25,6 @@ from agent_bench import (
     request_for,
     serve_bench,
 )
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from device_agents import linux
-from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
-from fleet.testing import eventually
-from fleet.tokens import TokenSigner
 
 pytestmark = pytest.mark.slow
 
@@ -255,6 +256,32 @@ async def test_devices_of_one_agent_run_side_by_side(tmp_path: Path) -> None:
 
         assert not hanging.done()
         hanging.cancel()
+
+
+class SameCoresDriver(SimulatedDriver):
+    """All of them on the same cores."""
+
+    @property
+    def resource(self) -> str:
+        return "one set of cores"
+
+
+async def test_devices_that_share_hardware_take_turns(tmp_path: Path) -> None:
+    """Two devices on the same cores are never measured at the same time: each would spoil the other's times."""
+    values = {"name": "sim", "count": 2, "time_scale": 0.0}
+    drivers = SameCoresDriver.from_config(values, where="test", host_name="here")
+    async with serve_bench(tmp_path, drivers=drivers) as bench:
+        holders = [bench.holding(epoch=1, device=f"devices/sim-{index}") for index in range(2)]
+        for holder in holders:
+            await holder.open()
+
+        found = await asyncio.gather(*(holder.run(b"sleep:0.3") for holder in holders))
+
+    spans = sorted(
+        (measurement.provenance.before.read_at.ToNanoseconds(), measurement.provenance.after.read_at.ToNanoseconds())
+        for measurement in found
+    )
+    assert spans[0][1] <= spans[1][0]
 
 
 async def test_an_artifact_that_was_not_put_is_reported_missing(bench: Bench) -> None:

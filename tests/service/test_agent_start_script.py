@@ -19,8 +19,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SCRIPTS = Path(__file__).parents[2] / "cross/bundle_deploy_files"
-SERVICE = SCRIPTS.parent / "bundle_files/fleet-agent.service"
+SCRIPTS = Path(__file__).parents[2] / "cross/bundle/deploy_files"
+SERVICE = SCRIPTS.parent / "files/fleet-agent.service"
 SERVES = "print('agent listening on 127.0.0.1:1, serving devices/x', flush=True); print(sys.argv[1:]); time.sleep(60)"
 FAILS = "sys.exit('broken')"
 RUN = """#!/bin/sh
@@ -108,7 +108,7 @@ def test_what_goes_back_runs_as_it_ran_before(board: Board) -> None:
 
 
 def test_options_reach_the_agent_as_they_are(board: Board) -> None:
-    """Also what a shell's echo would change; and the next deployment sees that they are the same."""
+    """Even what a shell's echo would change arrives as it is, and the next deployment sees that nothing changed."""
     options = ["--state-dir", r"a\new 'place'"]
 
     said = board.start(SERVES, "nohup", shlex.join(options))

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from agent_bench import DEVICE, Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
 
-from device_agents import linux
-from device_agents.simulated import SimulatedDriver
+from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.machine import linux
+from device_agents.serving.timing import Timing
+from fleet.domain.measuring import ErrorKind
 from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
+from tests.service.agent_bench import DEVICE, Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
 
 pytestmark = pytest.mark.slow
 
@@ -40,23 +42,31 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield served
 
 
-async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was measured is told; the next candidate hears that the device is away."""
-    gone: list[bool] = []
+class OneTrialDriver(SimulatedDriver):
+    """A phone that goes away once a candidate ran."""
 
-    async def prepare(driver: SimulatedDriver) -> None:
-        if gone:
+    is_here = True
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.is_here
+
+    async def prepare(self) -> None:
+        if not self.is_here:
             raise DeviceUnreachable("the phone is away")
 
-    monkeypatch.setattr(SimulatedDriver, "learn", lambda *_: gone.append(True))
-    monkeypatch.setattr(SimulatedDriver, "is_prepared", property(lambda _: not gone))
-    monkeypatch.setattr(SimulatedDriver, "prepare", prepare)
-    holder = bench.holding(epoch=1)
-    digest = await holder.put(b"latency_us:50")
+    def learn(self, error: ErrorKind | None, message: str) -> None:
+        self.is_here = False
 
-    ran, refused = await holder.measure([request_for(digest), request_for(digest)])
+
+async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_path: Path) -> None:
+    """What was measured is told; the next candidate hears that the device is away."""
+    drivers = OneTrialDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here")
+    async with serve_bench(tmp_path, CONFIG, drivers=drivers) as bench:
+        holder = bench.holding(epoch=1)
+        digest = await holder.put(b"latency_us:50")
+
+        ran, refused = await holder.measure([request_for(digest), request_for(digest)])
 
     assert kind_of(ran) == "UNSPECIFIED", ran.error_message
     assert kind_of(refused) == "DEVICE_FAULTED"
@@ -76,7 +86,7 @@ async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(
         (b"disk", "OUT_OF_DISK", "the limit is 32 MiB"),
         (b"bigfile", "OUT_OF_DISK", "limit"),
         (b"close_fds", "CRASHED", ""),
-        (b"scribble", "CRASHED", "no answer"),
+        (b"scribble", "CRASHED", "not an answer"),
         (b"killparent", "CRASHED", "forked from"),
         (b"raise:no such luck", "RUN_FAILED", "no such luck"),
         (b"load_failed", "LOAD_FAILED", "cannot be loaded"),
@@ -108,7 +118,7 @@ async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worke
 
 
 async def test_a_worker_that_is_broken_for_good_answers_and_ends(bench: Bench) -> None:
-    """As after a CUDA error that stays with its process: the failure is told as it was, the next candidate is clean."""
+    """After an error that stays with its process, as CUDA's do, the failure is told and the next candidate is clean."""
     holder = bench.holding(epoch=1)
     breaking, harmless = await holder.put(b"break:illegal memory access"), await holder.put(b"latency_us:50")
 
@@ -225,18 +235,18 @@ async def test_the_warm_process_stays_small_and_without_threads(bench: Bench) ->
 
 
 async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tracker hears of it, holders are told, and nobody has to restart the agent."""
-    monkeypatch.setattr("device_agents.pool._RESTARTS", 1)
-    with monkeypatch.context() as broken:
-        broken.setattr("sys.executable", "/no/such/python")
-        assert bench.agent is not None
-        assert bench.agent.warm_pid is not None
-        os.kill(bench.agent.warm_pid, signal.SIGKILL)
-        await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy, timeout_sec=15)
-        assert "cannot be started" in bench.tracker.reports[DEVICE].reason
-        with pytest.raises(DeviceFaulted, match="cannot be started"):
-            await bench.holding(1).open()
-    await eventually(lambda: bench.tracker.reports[DEVICE].is_healthy, timeout_sec=60)
-    assert await bench.holding(2).open()
+    async with serve_bench(tmp_path, CONFIG, timing=Timing(restarts=1)) as bench:
+        with monkeypatch.context() as broken:
+            broken.setattr("sys.executable", "/no/such/python")
+            assert bench.agent is not None
+            assert bench.agent.warm_pid is not None
+            os.kill(bench.agent.warm_pid, signal.SIGKILL)
+            await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy, timeout_sec=15)
+            assert "cannot be started" in bench.tracker.reports[DEVICE].reason
+            with pytest.raises(DeviceFaulted, match="cannot be started"):
+                await bench.holding(1).open()
+        await eventually(lambda: bench.tracker.reports[DEVICE].is_healthy, timeout_sec=60)
+        assert await bench.holding(2).open()

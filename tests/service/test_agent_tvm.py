@@ -6,15 +6,15 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from tests.programs import run_module
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,7 @@ _MIB = 1024 * 1024
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, Path(__file__).with_name("agent_models.py"), folder], check=True, timeout=100)
+    run_module("tests.service.agent_models", folder)
     return folder
 
 
@@ -136,8 +136,8 @@ async def test_a_relax_executable_runs_and_is_timed(holder: Holder, models: Path
         ([*MATMUL_ARGS[:2], spec("output", 16, 8)], "Mismatched"),
         ([*MATMUL_ARGS[:2], spec("output", 16, 16, dtype="float64")], "Mismatched"),
         ([*MATMUL_ARGS[:2], tensor_pb2.Argument(int_value=3)], "Mismatched"),
-        ([*MATMUL_ARGS[:2], spec("fill", 16, 16, dtype="float33x")], "no tensor type"),
-        ([*MATMUL_ARGS[:2], spec("fill", -1)], "no tensor type"),
+        ([*MATMUL_ARGS[:2], spec("fill", 16, 16, dtype="float33x")], "not a tensor type"),
+        ([*MATMUL_ARGS[:2], spec("fill", -1)], "not a tensor type"),
         ([*MATMUL_ARGS[:2], tensor_pb2.Argument()], "argument 2 is empty"),
         (
             [*MATMUL_ARGS[:2], tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=MATMUL_ARGS[2].output, content=b"x"))],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.adb import Adb
-from device_agents.android_server import PhoneServer, ServerFiles
+from device_agents.drivers.android.adb import Adb
+from device_agents.drivers.android.server import PhoneServer, ServerFiles
 from fleet.errors import DeviceUnreachable
 from fleet.testing import eventually
 
@@ -42,7 +42,7 @@ async def test_lines_without_end_are_read(tmp_path: Path) -> None:
 
 
 async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_path: Path) -> None:
-    """And what was started for it is ended."""
+    """What was started for it is ended."""
     server = server_that(tmp_path, told="* daemon started successfully *")
 
     with pytest.raises(DeviceUnreachable, match="told no port"):

@@ -18,9 +18,9 @@ import pytest_asyncio
 import fleet.aio
 from fleet.aio import LocalFleet
 from fleet.client.aio import Fleet
-from fleet.client.children import Child, ChildSpec
+from fleet.domain.measuring import Trial
 from fleet.errors import FleetError, NotFound
-from fleet.measuring import Trial
+from fleet.local.children import Child, ChildSpec
 from fleet.testing import eventually
 
 pytestmark = pytest.mark.slow
@@ -234,7 +234,7 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
 
 
 async def test_a_device_shows_its_last_hour(local: LocalFleet) -> None:
-    """As a picture for people, and as samples for scripts."""
+    """People get a plot, scripts get the samples."""
     process = await start(local, "devices", "show", "sim")
     shown, _ = await process.communicate()
     process = await start(local, "devices", "show", "sim", "--json")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_fakes import leased, small_fleet
 
 import fleet.aio
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import TensorSpec, Trial
 from fleet.errors import InvalidRequest, MeasurementError
-from fleet.measuring import TensorSpec, Trial
+from tests.service.client_fakes import leased, small_fleet
 
 
 @pytest.fixture

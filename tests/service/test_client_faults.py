@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from client_fakes import small_fleet
-
 from fleet import aio
 from fleet.testing import eventually
 from fleet.v1 import lease_service_pb2
+from tests.service.client_fakes import small_fleet
 
 
 async def test_a_callback_that_fails_costs_no_device() -> None:

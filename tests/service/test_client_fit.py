@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from client_fakes import small_fleet
 
 import fleet.aio
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import ArtifactRefused
 from fleet.v1 import device_pb2
+from tests.service.client_fakes import small_fleet
 
 PI4 = device_pb2.Inventory(
     kind="raspberry_pi",

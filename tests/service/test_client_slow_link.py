@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from client_fakes import SmallAgent, SmallTracker, serving
 
 import fleet.aio
-from fleet.artifacts import Artifact
-from fleet.measuring import Trial
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Trial
+from tests.service.client_fakes import SmallAgent, SmallTracker, serving
 
 ONE_WAY_SEC = 0.01
 COUNT = 64
@@ -51,6 +51,7 @@ async def delayed(address: str) -> AsyncGenerator[str, None]:
         await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
+@pytest.mark.measures
 @pytest.mark.slow
 async def test_a_batch_does_not_pay_the_round_trip_per_trial(tmp_path: Path) -> None:
     """Uploading and measuring 64 candidates over 20 ms costs a few round trips, not one each."""

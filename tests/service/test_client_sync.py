@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_fakes import SmallAgent, SmallTracker, small_fleet
 
 import fleet
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import FleetError, TrackerUnavailable
 from fleet.testing import eventually_sync
+from tests.service.client_fakes import SmallAgent, SmallTracker, small_fleet
 
 
 @contextlib.contextmanager

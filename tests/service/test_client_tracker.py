@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 import pytest
-from client_fakes import SmallAgent, serving
 
 import fleet.aio
 from fleet.client.aio import Fleet
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.measuring import Trial
 from fleet.errors import (
     ConfigError,
     DeviceClosed,
@@ -23,16 +25,17 @@ from fleet.errors import (
     TrackerUnavailable,
     WaitTimeout,
 )
-from fleet.measuring import Trial
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
-from fleet.tracker.records import Limits
-from fleet.v1 import job_pb2, lease_pb2
+from fleet.tracker.core.entries import TrackerLimits
+from tests.service.client_fakes import SmallAgent, serving
 
 TRIALS = [Trial(candidate_id=str(i), artifact_digest="sha256:0") for i in range(3)]
 
 
 @contextlib.asynccontextmanager
-async def one_device(limits: Limits | None = None) -> AsyncGenerator[tuple[ServedTracker, SmallAgent, Fleet], None]:
+async def one_device(
+    limits: TrackerLimits | None = None,
+) -> AsyncGenerator[tuple[ServedTracker, SmallAgent, Fleet], None]:
     """Serve a tracker with one device that has a small data path, and connect."""
     agent = SmallAgent()
     async with (
@@ -46,7 +49,7 @@ async def one_device(limits: Limits | None = None) -> AsyncGenerator[tuple[Serve
 
 async def test_a_waiting_client_is_told_its_place_and_why() -> None:
     """The second client hears its position and who is before it, then gets its turn."""
-    told: list[lease_pb2.PendingRequest] = []
+    told: list[PendingRequest] = []
     async with one_device() as (tracker, _, client), fleet.aio.connect(tracker.address, holder="bob@lab") as other:
         async with client.acquire("simulated", purpose="first"):
             waiting = asyncio.create_task(other.acquire_device("simulated", on_queued=told.append))
@@ -115,7 +118,7 @@ async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
     async with one_device() as (_, agent, client), client.acquire("simulated") as device:
         agent.hold.clear()
         measuring = asyncio.create_task(_collect(device))
-        await eventually(lambda: device._calls)
+        await eventually(lambda: device.is_busy)
         await client.revoke(device.lease.name, "needed for the release")
         with pytest.raises(LeaseRevoked, match="needed for the release"):
             await measuring
@@ -130,7 +133,7 @@ async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
 async def test_a_lease_is_renewed_and_its_session_extended() -> None:
     """A lease outlives its ttl while the client lives, and the agent sees newer tokens."""
     async with (
-        one_device(Limits(min_ttl_sec=0.5)) as (_, agent, client),
+        one_device(TrackerLimits(min_ttl_sec=0.5)) as (_, agent, client),
         client.acquire("simulated", ttl_sec=0.6) as device,
     ):
         await device.open()
@@ -179,12 +182,12 @@ async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
 async def test_a_lease_ends_by_its_own_clock_while_the_tracker_is_away() -> None:
     """When the token runs out unrenewed the device is lost, said in words, though nobody could tell us."""
     async with (
-        one_device(Limits(min_ttl_sec=0.5)) as (tracker, agent, client),
+        one_device(TrackerLimits(min_ttl_sec=0.5)) as (tracker, agent, client),
         client.acquire("simulated", ttl_sec=0.6) as device,
     ):
         agent.hold.clear()
         measuring = asyncio.create_task(_collect(device))
-        await eventually(lambda: device._calls)
+        await eventually(lambda: device.is_busy)
         await tracker.stop()
         with pytest.raises(LeaseExpired, match="no renewal came through"):
             await measuring
@@ -213,7 +216,7 @@ async def test_an_agent_that_is_gone_is_unreachable() -> None:
         ):
             agent.hold.clear()
             measuring = asyncio.create_task(_collect(device))
-            await eventually(lambda: device._calls)
+            await eventually(lambda: device.is_busy)
             await serving_agent.aclose()
             with pytest.raises(DeviceUnreachable, match=f"devices/one at {agent.address} does not answer") as caught:
                 await measuring
@@ -226,7 +229,7 @@ async def test_jobs_are_shown_to_others() -> None:
     """A published job appears in snapshots with its newest state."""
     async with one_device() as (_, _, client):
         for done in (1, 2, 3):
-            client.publish(job_pb2.Job(name="jobs/1", state=job_pb2.JOB_STATE_RUNNING, trials_done=done))
+            client.publish(JobStatus(name="jobs/1", trials_done=done))
 
         async def is_shown() -> bool:
             return [job.trials_done for job in (await client.snapshot()).jobs] == [3]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fleet.aio
-from cross.targets import host_target_json
-from device_agents.agent import Agent, Place
+from cross.targets.target import host_target_json
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.testing import serve_tracker
@@ -32,8 +32,8 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
         manager.followed(fabric.take),
     ):
         async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
-            place = Place(tracker=tracker.address, state_dir=tmp_path / "agent")
-            async with Agent(config, make_drivers(config), place) as agent:
+            home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
+            async with Agent(config, make_drivers(config), home) as agent:
                 assert await agent.wait_attached(10.0)
                 async with client.acquire("kind=zynq") as device:
                     assert device.inventory.facts["fabric_windows"] == "fabric (uio0, 0x4000 bytes)"

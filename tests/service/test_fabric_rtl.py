@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_agents.fabric import parse_description
-from device_agents.fabric_program import Bus, FabricDead, FabricError, FabricProgram, FabricStuck, Memory
-from device_agents.fabric_window import MappedPlaces
-from device_agents.fabric_words import Window
+from device_agents.fabric.description import Window
+from device_agents.fabric.program import Bus, FabricDead, FabricError, FabricProgram, FabricStuck, Memory
+from device_agents.fabric.reader import parse_description
+from device_agents.fabric.window import MappedPlaces
 from examples.zynq_gemm_i8.sim.build import DESIGNS, lint
 from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
 
@@ -77,13 +77,13 @@ def random_extents(random: np.random.Generator) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("design", DESIGNS, ids=lambda design: design.name)
 def test_the_designs_are_clean(design: object) -> None:
-    """Nothing for Verilator's lint to complain about, with every warning on."""
+    """Verilator's lint finds nothing to complain about, with every warning on."""
     assert lint(design) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("design", ["gemm_i8", "gemm_i8_wide"])
 def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: EmulatedFabric, design: str) -> None:
-    """Bit for bit, overflow included, from zero and added to what was there; what lies around the tile stays."""
+    """Results are equal bit for bit, overflow included, from zero and accumulated; what lies around the tile stays."""
     random = np.random.default_rng(2026)
     fabric.load(design)
     program = make_program(root)
@@ -98,7 +98,7 @@ def test_hundreds_of_random_tiles_are_what_numpy_computes(root: Path, fabric: Em
 
 
 def test_the_same_tile_takes_the_same_cycles(root: Path, fabric: EmulatedFabric) -> None:
-    """Whatever its numbers are, and whatever ran before."""
+    """Its cycles depend neither on its numbers nor on what ran before."""
     random = np.random.default_rng(3)
     fabric.load("gemm_i8")
     program = make_program(root)
@@ -127,7 +127,7 @@ def test_cycles_follow_from_the_microarchitecture(root: Path, fabric: EmulatedFa
 def test_operands_are_fetched_from_memory_and_sums_stored_there(
     root: Path, fabric: EmulatedFabric, design: str
 ) -> None:
-    """Bit for bit, for tiles whose bursts are full and others; what lies around them stays."""
+    """Results are equal bit for bit, with full bursts and partial ones; what lies around the tiles stays."""
     random = np.random.default_rng(2027)
     fabric.load(design)
     program = make_program(root)
@@ -155,7 +155,7 @@ def test_fetching_costs_its_bursts(root: Path, fabric: EmulatedFabric) -> None:
 
 
 def test_a_window_without_uio_is_a_piece_of_physical_memory(root: Path, fabric: EmulatedFabric, tmp_path: Path) -> None:
-    """Through /dev/mem, at the address that the description says."""
+    """It is mapped through /dev/mem, at the address in the description."""
     random = np.random.default_rng(11)
     fabric.load("gemm_i8")
     (root / "dev/mem").symlink_to("uio0")
@@ -211,7 +211,7 @@ def test_a_wider_array_needs_fewer_cycles_for_large_tiles(root: Path, fabric: Em
 
 
 def test_another_bitstream_computes_something_else(root: Path, fabric: EmulatedFabric) -> None:
-    """And the description of the one is refused by the other."""
+    """Each bitstream refuses the other's description."""
     random = np.random.default_rng(6)
     fabric.load("gemm_i8_relu")
     product = Product(random, 8, 12, 16)
@@ -241,7 +241,7 @@ def test_a_stuck_core_works_again_after_its_reset(root: Path, fabric: EmulatedFa
 
 
 def test_a_window_that_nobody_answers_in_is_a_dead_fabric(root: Path, fabric: EmulatedFabric) -> None:
-    """As after a bitstream that has no such core; and it is back when something answers."""
+    """A bitstream without the core looks like this; the fabric is back when something answers."""
     random = np.random.default_rng(8)
     fabric.load("gemm_i8")
     os.kill(fabric.pid, signal.SIGSTOP)

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build import build, build_executable
-from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
-from cross.targets import host_target_json
+from cross.build.library import build, build_executable
+from cross.fabric.tiles import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
+from cross.targets.target import host_target_json
 from device_agents.driver import WorkerSpec
-from device_agents.fabric_program import FabricDead
-from device_agents.fabric_window import MappedPlaces, list_windows
-from device_agents.fabric_words import Window
-from device_agents.pool import WorkerPool
-from device_agents.watchdog import Limits
-from fleet.artifacts import Artifact
+from device_agents.fabric.description import Window
+from device_agents.fabric.program import FabricDead
+from device_agents.fabric.window import MappedPlaces, list_windows
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
@@ -73,7 +73,7 @@ class Workers:
 
     async def start(self, registers: str) -> None:
         settings = {"registers_yaml": registers, "root": str(self._root)}
-        spec = WorkerSpec(runtime="device_agents.fabric_runtime:FabricRuntime", settings=settings)
+        spec = WorkerSpec(runtime="device_agents.runtimes.fabric:FabricRuntime", settings=settings)
         await self.stop()
         self._worker = await self._pool.start_worker(spec, lambda _: None)
 
@@ -87,21 +87,22 @@ class Workers:
         fields = {"args": ARGUMENTS, "evaluator": measurement_pb2.Evaluator(**knobs), **(how or {})}
         request = measurement_pb2.MeasureRequest(artifact_digest=artifact.digest, **fields)
         order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(artifact.path))
-        response = await self._worker.exchange(order.SerializeToString(), 60.0)
-        measurement: measurement_pb2.Measurement = response.measurement
-        return measurement
+        return (await self.exchange(order)).measurement
 
     async def call(self, artifact: Artifact, **how: Any) -> session_service_pb2.CallResponse:
         request = session_service_pb2.CallRequest(artifact_digest=artifact.digest, **{"args": ARGUMENTS, **how})
         order = worker_pb2.WorkerRequest(call=request, artifact_path=str(artifact.path))
-        response: session_service_pb2.CallResponse = (await self._worker.exchange(order.SerializeToString(), 60.0)).call
+        return (await self.exchange(order)).call
+
+    async def exchange(self, order: worker_pb2.WorkerRequest) -> worker_pb2.WorkerResponse:
+        response: worker_pb2.WorkerResponse = await self._worker.exchange(order.SerializeToString(), 60.0)
         return response
 
 
 @pytest.fixture
 async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
-    limits = Limits(memory_bytes=_GIB, disk_bytes=_GIB)
-    pool = WorkerPool(tmp_path / "workers", ["device_agents.tvm_runtime"], limits)
+    limits = WorkerLimits(memory_bytes=_GIB, disk_bytes=_GIB)
+    pool = WorkerPool(tmp_path / "workers", ["device_agents.runtimes.tvm"], limits)
     await pool.open()
     made = Workers(pool, tmp_path / "root")
     try:
@@ -123,7 +124,7 @@ def kind_of(response: measurement_pb2.Measurement | session_service_pb2.CallResp
 async def test_tilings_compute_the_same_in_different_repeatable_cycles(
     workers: Workers, fabric: EmulatedFabric, artifacts: dict[Tile, Artifact]
 ) -> None:
-    """Bit for bit what numpy computes; each tiling has its number of cycles, in this worker and the next."""
+    """Results equal numpy's bit for bit; each tiling takes its own number of cycles, in this worker and the next."""
     cycles: dict[Tile, set[int]] = {tile: set() for tile in TILES}
     for _ in range(2):
         await workers.start(registers_yaml())
@@ -216,14 +217,14 @@ async def test_knobs_that_cannot_change_cycles_cost_nothing(
 async def test_what_never_calls_the_fabric_is_timed_by_the_clock(
     workers: Workers, fabric: EmulatedFabric, tmp_path: Path
 ) -> None:
-    """And says so: the two must not be mixed up."""
+    """The measurement says so: cycles and seconds must not be mixed up."""
     plain = build(matmul_i8(EXTENT, EXTENT, EXTENT), host_target_json(), tmp_path)
     await workers.start(registers_yaml())
 
     measured = await workers.measure(plain, number=3)
 
     assert measured.run_secs[0] > 0, measured.error_message
-    assert (measured.time_source, list(measured.run_cycles)) == ("", [])
+    assert (measured.time_source, list(measured.run_cycles)) == ("wall", [])
     np.testing.assert_array_equal(PRODUCT, output(await workers.call(plain)))
 
 
@@ -259,7 +260,7 @@ async def test_a_stuck_core_costs_one_candidate(
     )
     order = worker_pb2.WorkerRequest(call=request, artifact_path=str(bad.path))
 
-    stuck = (await workers._worker.exchange(order.SerializeToString(), 60.0)).call
+    stuck = (await workers.exchange(order)).call
     good = await workers.call(artifacts[TILES[0]])
 
     assert kind_of(stuck) == "RUN_FAILED"
@@ -290,7 +291,7 @@ async def test_reasons_are_told_in_the_fabrics_words(
 
 
 def test_a_window_smaller_than_described_is_refused(fabric: EmulatedFabric, tmp_path: Path) -> None:
-    """By what the kernel says of it."""
+    """The kernel says how large it is."""
     with pytest.raises(FabricDead, match="/dev/uio0 is 0x4000 bytes, but the description says 0x8000"):
         MappedPlaces(Window(uio="fabric", size_bytes=0x8000), tmp_path / "root").window()
 
@@ -319,6 +320,6 @@ def test_no_permission_names_the_remedy() -> None:
 
 @pytest.mark.parametrize("tile", [Tile(m=8, n=8, k=6), Tile(m=64, n=64, k=16), Tile(m=16, n=24, k=16)])
 def test_tiles_that_cannot_be_are_refused_before_anything_is_built(tile: Tile) -> None:
-    """Not a multiple of 4, more than the core holds, no divisor of the product."""
+    """Sizes that are no multiple of 4, exceed the core, or do not divide the product are refused."""
     with pytest.raises(BuildError, match=r"does not fit the fabric|do not divide 64 x 64 x 64"):
         schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.fpga import FpgaManager
+from device_agents.drivers.zynq.fpga import FpgaManager
 from fleet.errors import DiskFull, ProgrammingFailed
 from fleet.testing import bitstreams, eventually
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
@@ -163,14 +163,14 @@ async def test_a_mainline_kernel_without_overlays_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone who may not")
 def test_missing_rights_come_with_the_remedy(tmp_path: Path) -> None:
-    """Before anything is written, by a process that is not root."""
+    """A process that is not root is told what to do before anything is written."""
     attributes = tmp_path / "sys/class/fpga_manager/fpga0"
     attributes.mkdir(parents=True)
     for name in ("state", "flags", "firmware"):
         (attributes / name).write_text("0\n")
         (attributes / name).chmod(0o444)
     code = (
-        "import os, sys; from pathlib import Path; from device_agents.fpga import FpgaManager; "
+        "import os, sys; from pathlib import Path; from device_agents.drivers.zynq.fpga import FpgaManager; "
         "os.setgid(65534); os.setuid(65534); print(FpgaManager(Path('.')).obstacle())"
     )
 

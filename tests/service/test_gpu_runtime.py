@@ -12,23 +12,24 @@ from typing import Any
 
 import pytest
 
-from cross.build import build
-from cross.targets import host_target_json
+from cross.build.library import build
+from cross.targets.target import host_target_json
 from device_agents.driver import WorkerSpec
-from device_agents.gpu_runtime import GpuRuntime
-from device_agents.pool import WorkerPool
-from device_agents.runtime_check import explain, tvm_library_folder, why_not
-from device_agents.runtimes import CandidateFailed
-from device_agents.watchdog import Limits
-from device_agents.worker_handle import WorkerHandle
-from fleet.artifacts import digest_of
+from device_agents.runtimes.check import explain, tvm_library_folder, why_not
+from device_agents.runtimes.contract import CandidateFailed
+from device_agents.runtimes.gpu import GpuContext
+from device_agents.workers.handle import WorkerHandle
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
+from fleet.artifacts.artifact import digest_of
+from fleet.domain.measuring import ErrorKind
 from fleet.v1 import measurement_pb2, worker_pb2
-from fleet.wire import argument_to_proto
+from fleet.wire.measurements import argument_to_proto
 from fleet.workloads.programs import matmul
 
 pytestmark = pytest.mark.slow
 
-RUNTIME = "device_agents.gpu_runtime:GpuRuntime"
+RUNTIME = "device_agents.runtimes.gpu:GpuRuntime"
 FAILING = """
 extern void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
 int __tvm_ffi_main(void *self, const void *args, int count, void *result) {
@@ -42,7 +43,7 @@ int __tvm_ffi_main(void *self, const void *args, int count, void *result) {
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
     pool = WorkerPool(
-        tmp_path / "workers", ["device_agents.gpu_runtime"], Limits(memory_bytes=1 << 30, disk_bytes=1 << 30)
+        tmp_path / "workers", ["device_agents.runtimes.gpu"], WorkerLimits(memory_bytes=1 << 30, disk_bytes=1 << 30)
     )
     await pool.open()
     yield pool
@@ -107,7 +108,7 @@ async def test_a_flush_is_one_of_the_l2_cache(pool: WorkerPool, tmp_path: Path) 
 async def test_an_error_that_stays_ends_the_worker(
     pool: WorkerPool, tmp_path: Path, message: str, kind: str, is_last: bool
 ) -> None:
-    """After its answer, so that the failure is told as it was; other errors cost no worker."""
+    """The worker ends after its answer, so that the failure is told as it was; other errors cost no worker."""
     worker = await start(pool)
 
     measurement, response = await measure(worker, failing_artifact(tmp_path, message))
@@ -121,8 +122,7 @@ async def test_an_error_that_stays_ends_the_worker(
 @pytest.mark.parametrize(("message", "stays"), [("illegal memory access", True), ("out of memory", False)])
 def test_arrays_of_a_broken_context_are_not_freed(message: str, stays: bool) -> None:
     """Freeing them fails in a destructor, which would end the worker before it has answered."""
-    runtime = GpuRuntime.__new__(GpuRuntime)
-    runtime._missing, runtime._broken_by = "", None
+    context = GpuContext()
     freed = []
 
     class Array:
@@ -131,9 +131,9 @@ def test_arrays_of_a_broken_context_are_not_freed(message: str, stays: bool) -> 
 
     def run() -> None:
         array = Array()
-        raise CandidateFailed(measurement_pb2.ERROR_KIND_RUN_FAILED, f"{message} with {array}")
+        raise CandidateFailed(ErrorKind.RUN_FAILED, f"{message} with {array}")
 
-    with contextlib.suppress(CandidateFailed), runtime._explained():
+    with contextlib.suppress(CandidateFailed), context.explained():
         run()
     gc.collect()
 
@@ -152,7 +152,7 @@ async def test_a_runtime_that_does_not_load_is_the_devices_fault(pool: WorkerPoo
 
 
 async def test_the_wheels_cuda_runtime_fails_cleanly_without_a_driver() -> None:
-    """In a process of its own, with what to install."""
+    """The message says what to install; the check runs in a process of its own."""
     folder = tvm_library_folder()
     assert folder is not None
     library = folder / "libtvm_runtime_cuda.so"

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fleet.cli.main import app
-from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, Workload
-from fleet.measuring import ErrorKind
+from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.scope import RecordScope
+from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
+
+PI4 = RecordScope(target_json="llvm", device_model="pi4", tvm_version=importlib.metadata.version("apache-tvm"))
+PI5 = replace(PI4, device_model="pi5")
+
+LONG_TARGET = '{"kind":"llvm","mcpu":"sapphirerapids","num-cores":128,"mtriple":"x86_64-unknown-linux-gnu"}'
+CONVOLUTION = (
+    TensorSpec((1, 16, 55, 55), "float32"),
+    TensorSpec((64, 16, 3, 3), "float32"),
+    TensorSpec((1, 64, 55, 55), "float32", is_output=True),
+)
+OPERATOR = "conv2d 3x3 16->64 55x55"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A library with one finished job."""
     path = str(tmp_path / "library.sqlite")
-    facts = {"workload": "1", "target_json": "llvm", "device_model": "pi4", "tvm_version": "0.27.0"}
+    facts: dict[str, object] = {"workload": "1", "scope": PI4}
     with Library.open(path) as library:
-        library.add_workload(Workload(shash="1", name="fused_conv2d", mod_json="{}", flop=2e6))
+        library.add_workload(StoredWorkload(shash="1", name="fused_conv2d", mod_json="{}", flop=2e6, args=CONVOLUTION))
         job = library.start_job(title="squeezenet", trials_total=3)
         facts["job_name"] = job.name
         library.add_job_workloads(job.name, {"1": 2.0})
@@ -31,7 +45,7 @@ def path(tmp_path: Path) -> str:
                 NewRecord(**facts, trace_json="[[2],[]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
                 NewRecord(**facts, trace_json="[[3],[]]", error=ErrorKind.TIMEOUT),  # type: ignore[arg-type]
                 NewRecord(**facts, run_secs=(8e-3,), kind=RecordKind.BASELINE),  # type: ignore[arg-type]
-                NewRecord(**(facts | {"device_model": "pi5"}), trace_json="[[1],[]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
+                NewRecord(**(facts | {"scope": PI5}), trace_json="[[1],[]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
             ]
         )
         library.add_model_run(ModelRun(job_name=job.name, untuned_ms=270.0, tuned_ms=9.0))
@@ -46,27 +60,74 @@ def fleet(*args: str) -> tuple[int, str, str]:
 
 
 def test_best_shows_each_device_model_by_itself(path: str) -> None:
-    """Times of two kinds of hardware stand in two rows, each with its own speed-up."""
+    """Times of two kinds of hardware stand in two tables, each with its own speed-up."""
     code, out, _ = fleet("best", "fused_*", "--library", path)
 
+    pi4, titles, *row, blank, pi5, again, _other = out.splitlines()
     assert code == 0
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
-        ["fused_conv2d", "pi4", "1000.0"],
-        ["fused_conv2d", "pi5", "500.0"],
-    ]
-    assert "8.0x" in out
-    assert "best [us]" in out
+    assert (pi4, pi5) == tuple(f"{model}, TVM {PI4.tvm_version}, llvm" for model in ("pi4", "pi5"))
+    assert titles.split()[:3] == ["workload", "best", "speed-up"]
+    assert again.split() == titles.split()
+    assert row[0].split()[:6] == [*OPERATOR.split(), "1", "ms"]
+    assert ("8.0x" in row[0], blank) == (True, "")
+
+
+def test_a_workload_has_a_readable_name_and_that_of_tvm(path: str) -> None:
+    """The first is shown; both are in the data and with --wide, and a pattern finds it by either."""
+    narrow = CliRunner().invoke(app, ["library", "best", "conv2d 3x3*", "--library", path], env={"COLUMNS": "80"})
+    wide = CliRunner().invoke(app, ["library", "best", "--wide", "--library", path], env={"COLUMNS": "80"})
+    data = json.loads(fleet("best", "fused_conv*", "--library", path, "--json")[1])
+    [job] = json.loads(fleet("jobs", "--library", path, "--json")[1])
+    shown = CliRunner().invoke(app, ["library", "jobs", job["name"], "--library", path], env={"COLUMNS": "80"})
+    summary = json.loads(fleet("jobs", job["name"], "--library", path, "--json")[1])
+
+    assert OPERATOR in narrow.stdout
+    assert "fused_conv2d" not in narrow.stdout
+    assert OPERATOR in wide.stdout
+    assert "fused_conv2d" in wide.stdout
+    assert {(row["workload"], row["operator"]) for row in data} == {("fused_conv2d", OPERATOR)}
+    assert OPERATOR in shown.stdout
+    assert [(row["name"], row["operator"]) for row in summary["workloads"]] == [("fused_conv2d", OPERATOR)]
+
+
+def test_best_is_of_one_tvm(path: str) -> None:
+    """The installed one, unless another or all are asked for; what the records have is said where that finds none."""
+    with Library.open(path) as library:
+        old = replace(PI4, tvm_version="0.1")
+        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[1],[]]", run_secs=(1e-6,)))
+
+    def versions(*args: str) -> list[tuple[str, float]]:
+        rows = json.loads(fleet("best", "--library", path, "--json", "--device-model", "pi4", *args)[1])
+        return [(row["tvm_version"], row["best_us"]) for row in rows]
+
+    assert versions() == [(PI4.tvm_version, 1000.0)]
+    assert versions("--tvm-version", "0.1") == [("0.1", 1.0)]
+    assert versions("--tvm-version", "all") == [(PI4.tvm_version, 1000.0), ("0.1", 1.0)]
+    code, out, err = fleet("best", "--library", path, "--tvm-version", "0.2")
+    assert (code, out) == (1, "")
+    assert f"no records were made with TVM 0.2; there are some of 0.1, {PI4.tvm_version}" in err
+
+
+def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
+    """MetaSchedule would take a time of the other for one of ours."""
+    with Library.open(path) as library:
+        old = replace(PI4, tvm_version="0.1")
+        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[1],[]]", run_secs=(1e-6,)))
+
+    code, _, err = fleet("export", str(tmp_path / "out"), "--library", path, "--device-model", "pi4")
+
+    assert (code, err.strip()) == (0, f"Exported 2 records of 1 workloads to {tmp_path / 'out'}.")
 
 
 def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str) -> None:
     """Fast but never compared with the unscheduled program: it may be wrong. Where none was compared, it counts."""
     with Library.open(path) as library:
-        slower = next(r for r in library.records("1", device_model="pi4") if r.trace_json == "[[2],[]]")
+        slower = next(r for r in library.records("1", PI4) if r.trace_json == "[[2],[]]")
         library.mark_checked(slower.id)
 
-    _, out, _ = fleet("best", "--library", path)
+    rows = json.loads(fleet("best", "--library", path, "--json")[1])
 
-    assert [line.split()[1:3] for line in out.splitlines()[1:]] == [["pi4", "2000.0"], ["pi5", "500.0"]]
+    assert [(row["device_model"], row["best_us"]) for row in rows] == [("pi4", 2000.0), ("pi5", 500.0)]
 
 
 def test_records_without_a_target_stand_by_themselves(path: str) -> None:
@@ -75,15 +136,13 @@ def test_records_without_a_target_stand_by_themselves(path: str) -> None:
         library.add_record(
             NewRecord(
                 workload="1",
-                target_json="",
-                device_model="pi4",
-                tvm_version="",
+                scope=RecordScope(target_json="", device_model="pi4", tvm_version=""),
                 trace_json="[[7],[]]",
                 run_secs=(3e-3,),
             )
         )
 
-    rows = json.loads(fleet("best", "--library", path, "--json")[1])
+    rows = json.loads(fleet("best", "--library", path, "--tvm-version", "all", "--json")[1])
 
     assert [(row["target"], row["best_us"]) for row in rows] == [("llvm", 1000.0), ("llvm", 500.0), ("", 3000.0)]
 
@@ -106,12 +165,27 @@ def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
     assert job["name"] in result.stdout
 
 
-@pytest.mark.parametrize("what", ["jobs", "best"])
+@pytest.mark.parametrize("what", ["jobs", "best", "job"])
 def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
-    """At 80 columns a row with a common name stays on one line."""
-    result = CliRunner().invoke(app, ["library", what, "--library", path], env={"COLUMNS": "80"})
-    rows = len(json.loads(fleet(what, "--library", path, "--json")[1]))
-    assert len(result.stdout.splitlines()) == 1 + rows
+    """At 80 columns each row stays on one line, whatever the names."""
+    name = "conv2d_transpose1"
+    arguments = tuple(TensorSpec((1, 1024, 200, 200), "float16", index == 2) for index in range(3))
+    scope = replace(PI4, device_model="Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz x128", target_json=LONG_TARGET)
+    with Library.open(path) as library:
+        library.add_workload(StoredWorkload(shash="2", name=name, mod_json="{}", args=arguments))
+        job = library.start_job(title="a_long_file_name_v2.onnx", trials_total=99999)
+        library.add_job_workloads(job.name, {"2": 1000.0})
+        record = NewRecord(workload="2", scope=scope, job_name=job.name)
+        library.add_record(replace(record, trace_json="[[1],[]]", run_secs=(123.456,)))
+        library.add_record(replace(record, trace_json="[[2],[]]", error=ErrorKind.TIMEOUT))
+        library.add_record(replace(record, kind=RecordKind.BASELINE, run_secs=(1234.5,)))
+    args, rest = {"jobs": (["jobs"], 1), "best": (["best"], 8), "job": (["jobs", job.name], 3)}[what]
+
+    result = CliRunner().invoke(app, ["library", *args, "--library", path], env={"COLUMNS": "80"})
+
+    rows = len(json.loads(fleet(what, "--library", path, "--json")[1])) if what != "job" else 1
+    assert len(result.stdout.splitlines()) == rest + rows
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_jobs_are_listed_and_shown(path: str) -> None:
@@ -151,7 +225,7 @@ def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_job_is_named(path: str) -> None:
-    """And the message says how to find those that there are."""
+    """The message says how to list the jobs there are."""
     code, _, err = fleet("jobs", "none", "--library", path)
 
     assert code == 1
@@ -172,16 +246,16 @@ def test_looking_into_a_library_needs_no_tvm() -> None:
 
 
 def test_a_disturbed_best_is_said(path: str) -> None:
-    """In words for people, with its reasons for scripts; a calm one says nothing."""
-    facts = {"workload": "1", "target_json": "llvm", "device_model": "pi5", "tvm_version": "0.27.0"}
+    """People read it in words, scripts get the reasons; an undisturbed one says nothing."""
+    facts: dict[str, object] = {"workload": "1", "scope": PI5}
     _, calm, _ = fleet("best", "--library", path)
     with Library.open(path) as library:
-        provenance = {"disturbances": ["throttled: thermal"]}
+        provenance = {"disturbances": [{"kind": "THROTTLED", "text": "throttled: thermal"}]}
         library.add_record(NewRecord(**facts, trace_json="[[9],[]]", run_secs=(1e-4,), provenance=provenance))  # type: ignore[arg-type]
 
     _, shown, _ = fleet("best", "--library", path)
     _, told, _ = fleet("best", "--library", path, "--json")
 
     assert "disturbed" not in calm
-    assert "measured while something disturbed the device, see --json: fused_conv2d" in shown
+    assert f"measured while something disturbed the device, see --json: {OPERATOR}" in shown
     assert [row["disturbances"] for row in json.loads(told)] == [[], ["throttled: thermal"]]

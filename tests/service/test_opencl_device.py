@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
-from opencl_presence import require_opencl
 
-from device_agents.host import read_host
-from device_agents.opencl import target_of
-from device_agents.opencl_devices import find_opencl_devices
+from device_agents.drivers.opencl.devices import find_opencl_devices
+from device_agents.drivers.opencl.driver import target_of
+from device_agents.machine.host import read_host
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from tests.programs import run_module
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.opencl_presence import require_opencl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 DEVICE = "devices/cl"
@@ -30,8 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_opencl()
     target_json = json.dumps(target_of(find_opencl_devices()[0], read_host()))
     folder = tmp_path_factory.mktemp("opencl-models")
-    command = [sys.executable, Path(__file__).with_name("opencl_models.py"), folder, target_json]
-    subprocess.run(command, check=True, timeout=150)
+    run_module("tests.service.opencl_models", folder, target_json, timeout_sec=150)
     return folder
 
 

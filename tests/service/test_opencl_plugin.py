@@ -13,14 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from opencl_presence import require_opencl
 
-from device_agents import opencl
-from device_agents.opencl_build import built_for, ensure_plugin, plugin_path
-from device_agents.opencl_devices import OpenClDevice, find_opencl_devices
-from device_agents.opencl_loader import load_runtime
+from device_agents.driver import NoStrays
+from device_agents.drivers.opencl import driver as opencl
+from device_agents.drivers.opencl.devices import OpenClDevice, find_opencl_devices
+from device_agents.runtimes.opencl.build import built_for, ensure_plugin, plugin_path
+from device_agents.runtimes.opencl.loader import load_runtime
 from fleet.errors import BuildError, ConfigError, DeviceError
 from fleet.testing import eventually, eventually_sync
+from tests.service.opencl_presence import require_opencl
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -52,12 +53,6 @@ again["main"](*arrays)
 np.testing.assert_allclose(a + b, arrays[2].numpy(), rtol=1e-6)
 print(device.device_name)
 """
-
-
-class NoStrays:
-    """Nothing was left behind."""
-
-    async def sweep(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +98,10 @@ def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
 
 def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) -> None:
     """kill -9 in the middle, while another one waits: that one compiles it, and nothing half stays."""
-    code = "import pathlib, sys, device_agents.opencl_build as build; build.ensure_plugin(pathlib.Path(sys.argv[1]))"
+    code = (
+        "import pathlib, sys; from device_agents.runtimes.opencl.build import ensure_plugin; "
+        "ensure_plugin(pathlib.Path(sys.argv[1]))"
+    )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command) as first:
         eventually_sync(lambda: list(tmp_path.glob(".build-*")) != [])
@@ -116,7 +114,7 @@ def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """Where it was to be written, and that another place can be named."""
+    """The message says where it was to be written, and that another place can be named."""
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "tmpfs", folder], check=False).returncode:
@@ -173,17 +171,14 @@ def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch,
     crash = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(DeviceError, match="an OpenCL driver fails"):
         find_opencl_devices(crash)
-    other = "import device_agents.opencl_devices as d; d.LOADER = 'libNoSuchOpenCL.so'; d.main()"
+    other = "import device_agents.drivers.opencl.devices as d; d.LOADER = 'libNoSuchOpenCL.so'; d.main()"
     with pytest.raises(ConfigError, match="ocl-icd-libopencl1"):
         find_opencl_devices((sys.executable, "-c", other))
 
 
-async def test_a_driver_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_that_hangs_holds_up_nobody() -> None:
     """One look hangs, and no others are started; the agent goes on, says why, and is well once the driver answers."""
     gpu = replace(find_opencl_devices()[0], type="gpu")
-    monkeypatch.setattr(opencl, "_DRIVERS", replace(opencl._DRIVERS, limit_sec=0.05))
-    driver = opencl.OpenClDriver("gpu", gpu, "here")
-    await driver.open(NoStrays())
     answering, looks = threading.Event(), []
 
     def hang() -> list[OpenClDevice]:
@@ -194,8 +189,10 @@ async def test_a_driver_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     async def is_well() -> bool:
         return (await driver.probe()).is_healthy
 
-    monkeypatch.setattr(opencl, "find_opencl_devices", hang)
-    monkeypatch.setattr(opencl, "_CHECK_SEC", 0.0)
+    driver = opencl.OpenClDriver(
+        "gpu", gpu, "here", source=replace(opencl.DRIVERS, limit_sec=0.05), check_sec=0.0, list_devices=hang
+    )
+    await driver.open(NoStrays())
     try:
         async with asyncio.timeout(10):
             hung = [await driver.probe() for _ in range(3)]
@@ -211,14 +208,12 @@ async def test_a_driver_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPat
     assert looks_while_hung == ["begun"]
 
 
-async def test_a_device_that_is_gone_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_that_is_gone_is_shown_as_such() -> None:
     """A GPU is looked for now and then; the reason says what to try, and one that comes back is healthy again."""
     gpu = replace(find_opencl_devices()[0], type="gpu")
-    driver = opencl.OpenClDriver("gpu", gpu, "here")
-    await driver.open(NoStrays())
     listed: list[OpenClDevice] = []
-    monkeypatch.setattr(opencl, "find_opencl_devices", lambda: listed)
-    monkeypatch.setattr(opencl, "_CHECK_SEC", 0.0)
+    driver = opencl.OpenClDriver("gpu", gpu, "here", check_sec=0.0, list_devices=lambda: listed)
+    await driver.open(NoStrays())
 
     gone = await driver.probe()
     listed.append(gpu)
@@ -240,7 +235,7 @@ def test_both_sides_list_the_same_devices_in_the_same_order(plugin: Path) -> Non
         "print(json.dumps(names))"
     )
     listed = run_python(
-        "import json, device_agents.opencl_devices as listing\n"
+        "import json, device_agents.drivers.opencl.devices as listing\n"
         "print(json.dumps([device.name for device in listing.list_devices()]))",
         POCL_DEVICES="pthread basic",
     )
@@ -293,7 +288,7 @@ def test_what_the_runtime_does_not_have_it_says(plugin: Path, attempt: str, comp
 def test_artifacts_are_the_same_with_and_without_it(plugin: Path, tmp_path: Path) -> None:
     """A machine without OpenCL builds the same bytes, so digests are the same everywhere."""
     code = (
-        "from fleet.optimizer.build_task import BuildTask, build_candidate\n"
+        "from fleet.optimizer.tasks.build import BuildTask, build_candidate\n"
         "from fleet.workloads.programs import matmul\n"
         "import tvm_ffi\n"
         'target = \'{"kind": "opencl", "host": {"kind": "llvm"}}\'\n'

@@ -15,13 +15,14 @@ from fleet.errors import (
     ConfigError,
     DeviceClosed,
     DiskFull,
+    ErrorKind,
     FleetError,
     MeasurementError,
     TrackerUnavailable,
     error_classes,
 )
-from fleet.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server
 from fleet.v1 import agent_service_pb2, fleet_service_pb2
+from fleet.wire.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of
 
 SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 
@@ -78,11 +79,14 @@ async def test_every_class_survives_the_wire(
     for cls in error_classes().values():
         servicer.error = cls(f"a {cls.__name__} about devices/x")
 
-        found = await caught(rpc(stub))
+        with pytest.raises(grpc.aio.AioRpcError) as info:
+            await rpc(stub)
 
+        found = from_rpc_error(info.value, TrackerUnavailable)
+        assert status_of(cls) is info.value.code() is not grpc.StatusCode.OK
         assert cls is type(found)
         assert f"a {cls.__name__} about devices/x" == str(found)
-    assert MeasurementError("x").kind == "RUN_FAILED"
+    assert MeasurementError("x").kind is ErrorKind.RUN_FAILED
 
 
 async def write_on_and_on(call: Any) -> None:

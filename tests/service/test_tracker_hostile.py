@@ -10,12 +10,13 @@ import grpc.aio
 import pytest
 
 import fleet.aio
-from fleet import rpc
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, TrackerUnavailable
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
+from fleet.tracker.core.entries import Changes, DeviceEntry
 from fleet.tracker.journal import Journal
-from fleet.tracker.records import Changes, Device
 from fleet.v1 import agent_service_pb2, device_pb2, job_pb2, lease_pb2, lease_service_pb2
+from fleet.wire import rpc
+from fleet.wire.snapshots import snapshot_to_proto
 
 LONG = "x" * 2_000_000
 _ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
@@ -86,7 +87,7 @@ async def test_long_words_of_one_client_do_not_spoil_the_view_of_all() -> None:
             snapshot = await client.snapshot()
     assert stream.refused["too long"].error_class == "InvalidRequest"
     assert len(stream.refused["too long"].message) < 1_000
-    assert snapshot.ByteSize() < 10_000
+    assert snapshot_to_proto(snapshot).ByteSize() < 10_000
     assert not snapshot.jobs
     assert snapshot.leases[0].purpose
 
@@ -120,12 +121,11 @@ async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: py
                 await client.acquire_device("name=c")
 
 
-def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path) -> None:
     """What was committed counts, though the log cannot be folded now."""
-    monkeypatch.setattr("fleet.tracker.journal._CHECKPOINT_PAGES", 1)
-    journal = Journal(tmp_path / "journal.sqlite")
+    journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=1)
     journal.open(1e6)
     (tmp_path / "journal.sqlite-wal").unlink()
-    device = Device(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="a")
+    device = DeviceEntry(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="a")
     journal.write(Changes(devices={device.name: device}))
     journal.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
+from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
 from fleet.tracker.journal import Journal
-from fleet.tracker.records import Changes, Device, Durable, Lease, Request
+from tests.full_disk import full_disk
 
 NOW = 1_000_000.0
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -27,16 +30,16 @@ def contents(durable: Durable) -> object:
 
 
 @st.composite
-def leases(draw: st.DrawFn, device_name: str, epoch: int) -> Lease:
+def leases(draw: st.DrawFn, device_name: str, epoch: int) -> LeaseEntry:
     texts = {name: draw(TEXT) for name in ("name", "client_id", "request_id", "holder", "purpose")}
     times = {f"{name}_sec": draw(SEC) for name in ("ttl", "granted_at", "expires_at", "ends_at")}
-    return Lease(device_name=device_name, epoch=epoch, **texts, **times)
+    return LeaseEntry(device_name=device_name, epoch=epoch, **texts, **times)
 
 
 @st.composite
-def devices(draw: st.DrawFn) -> Device:
+def devices(draw: st.DrawFn) -> DeviceEntry:
     name, epoch = f"devices/{draw(st.integers(0, 3))}", draw(st.integers(0, 2**62))
-    return Device(
+    return DeviceEntry(
         name=name,
         kind=draw(TEXT),
         labels=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
@@ -51,8 +54,8 @@ def devices(draw: st.DrawFn) -> Device:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
-    return Request(
+def requests(draw: st.DrawFn) -> RequestEntry:
+    return RequestEntry(
         client_id=draw(st.sampled_from(["a", "b"])),
         request_id=draw(st.sampled_from(["1", "2"])),
         holder=draw(TEXT),
@@ -115,7 +118,7 @@ def test_every_start_counts(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    """And is left as it was."""
+    """The file is left as it was."""
     path = tmp_path / "journal.sqlite"
     path.write_text("shopping list: " + "milk " * 500)
 
@@ -154,20 +157,20 @@ def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
     """A change that does not fit raises DiskFull, leaves the file as it was, and fits later."""
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)
-    assert journal._connection
-    (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
-    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
     names = [f"devices/{i}" for i in range(200)]
     device = {
-        name: Device(name=name, kind="cpu", labels={}, description=b"x" * 500, address="", agent_id="")
+        name: DeviceEntry(name=name, kind="cpu", labels={}, description=b"x" * 500, address="", agent_id="")
         for name in names
     }
     change = Changes(devices=dict(device), leases=dict(device))
 
-    with pytest.raises(DiskFull, match=r"journal\.sqlite"):
+    with (
+        full_disk(tmp_path / "journal.sqlite-wal", free_bytes=20_000),
+        pytest.raises(DiskFull, match=r"journal\.sqlite"),
+    ):
         journal.write(change)
-    (count,) = journal._connection.execute("SELECT count(*) FROM devices").fetchone()
-    journal._connection.execute("PRAGMA max_page_count = 100000")
+    with contextlib.closing(sqlite3.connect(journal.path)) as reader:
+        (count,) = reader.execute("SELECT count(*) FROM devices").fetchone()
     journal.write(change)
     journal.close()
 
@@ -183,12 +186,13 @@ def test_log_is_folded_into_the_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)
     name = "devices/a"
-    device = Device(name=name, kind="cpu", labels={}, description=b"", address="", agent_id="")
+    device = DeviceEntry(name=name, kind="cpu", labels={}, description=b"", address="", agent_id="")
     for epoch in range(12_000):
         device.epoch = epoch
         journal.write(Changes(devices={name: device}, leases={name: device}))
-        if journal._folding and epoch % 500 == 0:
-            journal._folding.join()
+        if epoch % 500 == 0:
+            for thread in [each for each in threading.enumerate() if each.name == "journal-checkpoint"]:
+                thread.join()
 
     log_bytes = (tmp_path / "journal.sqlite-wal").stat().st_size
     journal.close()

@@ -9,11 +9,10 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from fleet import rpc
+from fleet.domain.tokens import TokenVerifier
 from fleet.errors import AlreadyExists, InvalidRequest, NotFound, TrackerUnavailable
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
-from fleet.tokens import TokenVerifier
-from fleet.tracker.records import Limits
+from fleet.tracker.core.entries import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
     device_pb2,
@@ -21,12 +20,15 @@ from fleet.v1 import (
     job_pb2,
     lease_service_pb2,
 )
-from fleet.wire import duration, timestamp_sec
+from fleet.wire import rpc
+from fleet.wire.times import duration, timestamp_sec
+from fleet.wire.tokens import verify_token
+from tests.full_disk import full_disk
 
 LEASES = lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"]
 FLEET = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 AGENTS = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
-LIMITS = Limits(grace_sec=0.3, min_ttl_sec=0.05)
+LIMITS = TrackerLimits(grace_sec=0.3, min_ttl_sec=0.05)
 
 
 @pytest.fixture
@@ -49,10 +51,10 @@ async def test_grant_carries_a_token_that_the_agent_can_check(served: ServedTrac
     ):
         granted = await stream.grant("r1", "simulated")
 
-        claims = TokenVerifier(agent.public_key).verify(granted.token)
+        claims = verify_token(granted.token.SerializeToString(), TokenVerifier(agent.public_key))
         assert (claims.lease_name, claims.device_name) == (granted.lease.name, "devices/a")
         assert claims.epoch == granted.lease.epoch > agent.fences["devices/a"]
-        assert claims.expires_at == granted.lease.expires_at
+        assert claims.expires_at_sec == timestamp_sec(granted.lease.expires_at)
         assert granted.device.address == "127.0.0.1:77"
         assert granted.device.state == device_pb2.DEVICE_STATE_LEASED
 
@@ -80,7 +82,7 @@ async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracke
 
 @pytest.mark.slow
 async def test_position_is_told_again_when_it_changes(served: ServedTracker) -> None:
-    """Whoever waits sees itself move up."""
+    """Waiting clients see themselves move up."""
     async with (
         SimulatedAgent(served.address, ["devices/a"]),
         LeaseStream(served.address, "one") as one,
@@ -105,9 +107,9 @@ async def test_renewal_gives_a_token_that_lasts_longer(served: ServedTracker) ->
         stream.renew(granted.lease.name)
 
         renewed = await eventually(lambda: stream.renewed.get(granted.lease.name))
-        claims = TokenVerifier(agent.public_key).verify(renewed.token)
+        claims = verify_token(renewed.token.SerializeToString(), TokenVerifier(agent.public_key))
         assert claims.epoch == granted.lease.epoch
-        assert timestamp_sec(claims.expires_at) > timestamp_sec(granted.lease.expires_at)
+        assert claims.expires_at_sec > timestamp_sec(granted.lease.expires_at)
 
 
 async def test_lease_that_is_not_renewed_expires(served: ServedTracker) -> None:
@@ -205,7 +207,7 @@ async def test_agent_that_detaches_leaves_its_device_offline(served: ServedTrack
 
 
 async def test_unhealthy_device_is_shown_as_faulted(served: ServedTracker) -> None:
-    """With the agent's reason and its readings."""
+    """The snapshot has the agent's reason and its readings."""
     async with SimulatedAgent(served.address, ["devices/a"]) as agent:
         agent.report("devices/a", is_healthy=False, reason="fan broken", temp_c=99.0)
 
@@ -243,7 +245,7 @@ async def test_malformed_agent_is_refused(served: ServedTracker, names: list[str
 
 
 async def test_stream_without_hello_is_refused(served: ServedTracker) -> None:
-    """Whoever does not say who it is gets no lease."""
+    """A client that does not say who it is gets no lease."""
     with pytest.raises(InvalidRequest, match="client_id"):
         await LeaseStream(served.address, "").open()
     with pytest.raises(InvalidRequest, match="agent_id"):
@@ -326,10 +328,13 @@ async def test_job_of_a_lost_client_is_shown_as_interrupted(served: ServedTracke
 
 
 @pytest.mark.slow
-async def test_client_that_never_reads_loses_its_stream(served: ServedTracker) -> None:
+async def test_client_that_never_reads_loses_its_stream() -> None:
     """What waits for it is bounded: it is cut off, forgotten, and others are served as before."""
-    served.tracker.lease_servicer._max_unsent = 2_000
-    async with SimulatedAgent(served.address, ["devices/a"]), rpc.make_channel(served.address) as channel:
+    async with (
+        serve_tracker(limits=LIMITS, max_unsent=2_000) as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        rpc.make_channel(served.address) as channel,
+    ):
         call = rpc.Stub(channel, LEASES).open_leases()
         hello = lease_service_pb2.ClientHello(client_id="deaf", holder="x" * 1000)
         await call.write(lease_service_pb2.OpenLeasesRequest(hello=hello))
@@ -342,7 +347,7 @@ async def test_client_that_never_reads_loses_its_stream(served: ServedTracker) -
         most = 0
 
         for _ in range(100):
-            outbox = served.tracker.lease_servicer._outboxes.get("deaf")
+            outbox = served.tracker.lease_servicer.outboxes.get("deaf")
             most = max(most, len(outbox) if outbox is not None else 0)
             await asyncio.sleep(0.005)
 
@@ -352,7 +357,7 @@ async def test_client_that_never_reads_loses_its_stream(served: ServedTracker) -
         async with LeaseStream(served.address, "other") as stream:
             await stream.grant("r1", "simulated")
         call.cancel()
-        await eventually(lambda: "deaf" not in served.tracker.lease_servicer._outboxes)
+        await eventually(lambda: "deaf" not in served.tracker.lease_servicer.outboxes)
 
 
 async def _write_for_ever(call: grpc.aio.StreamStreamCall, events: list[lease_service_pb2.ClientEvent]) -> None:  # type: ignore[type-arg]
@@ -367,18 +372,14 @@ async def test_full_disk_refuses_grants_and_loses_nothing(tmp_path: Path) -> Non
         names = [f"devices/d{i}" for i in range(400)]
         async with SimulatedAgent(served.address, names), LeaseStream(served.address, "c") as stream:
             held = await stream.grant("r0", "simulated")
-            connection = served.tracker.journal._connection
-            assert connection
-            (pages,) = connection.execute("PRAGMA page_count").fetchone()
-            connection.execute(f"PRAGMA max_page_count = {pages}")
 
-            for i in range(1, 400):
-                stream.acquire(f"r{i}", "simulated")
-            refused = await eventually(lambda: next(iter(stream.refused.values()), None))
-            stream.renew(held.lease.name)
-            await eventually(lambda: held.lease.name in stream.renewed)
-            told = dict(stream.granted)
-            connection.execute("PRAGMA max_page_count = 1000000")
+            with full_disk(tmp_path / "journal.sqlite-wal", free_bytes=100_000):
+                for i in range(1, 400):
+                    stream.acquire(f"r{i}", "simulated")
+                refused = await eventually(lambda: next(iter(stream.refused.values()), None))
+                stream.renew(held.lease.name)
+                await eventually(lambda: held.lease.name in stream.renewed)
+                told = dict(stream.granted)
             await eventually(lambda: not served.tracker.state.journal_trouble)
             await stream.grant("after", "simulated")
 

@@ -1,4 +1,4 @@
-"""The first words with what is no TVM RPC server, or none that means well: no memory, no time, no driver is lost."""
+"""The first words with what is not a TVM RPC server, or none that means well: no memory, no time, no driver is lost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from device_agents.tvm_rpc import TvmRpcDriver
-from device_agents.tvm_rpc_handshake import NotServed, keep_alive, knock, knock_patiently
+from device_agents.driver import NoStrays
+from device_agents.drivers.tvm_rpc import TvmRpcConfig, TvmRpcDriver, describe
+from device_agents.runtimes.tvm_rpc.handshake import NotServed, keep_alive, knock, knock_patiently
 from fleet.testing import eventually
 
 MAGIC = struct.pack("<i", 0xFF271)
-
-
-class NoStrays:
-    """Nothing to sweep."""
-
-    async def sweep(self) -> None:
-        """Do nothing."""
 
 
 @contextlib.asynccontextmanager
@@ -64,9 +58,9 @@ async def serving(answer: bytes | list[bytes], port: int = 0) -> AsyncIterator[i
 async def test_nonsense_is_named(answer: bytes) -> None:
     """A length that is none reserves nothing, and ends neither the worker nor the agent's looking."""
     async with serving(answer) as port:
-        with pytest.raises(NotServed, match="is no TVM RPC server"):
+        with pytest.raises(NotServed, match="is not a TVM RPC server"):
             await asyncio.wait_for(knock_patiently("127.0.0.1", port, "key"), 5)
-        with pytest.raises(NotServed, match="is no TVM RPC server"):
+        with pytest.raises(NotServed, match="is not a TVM RPC server"):
             await asyncio.to_thread(knock, "127.0.0.1", port, "key", 5.0)
 
 
@@ -78,12 +72,11 @@ async def test_an_answer_in_pieces_is_an_answer() -> None:
         await asyncio.wait_for(knock_patiently("127.0.0.1", port, "key"), 5)
 
 
-async def test_a_driver_goes_on_looking_after_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_driver_goes_on_looking_after_nonsense() -> None:
     """Once something else listens there, the device is healthy."""
-    monkeypatch.setattr("device_agents.tvm_rpc._RETRY_SEC", 0.01)
     async with serving(MAGIC + struct.pack("<i", -5)) as port:
-        entry = {"address": f"127.0.0.1:{port}", "target": {"kind": "llvm"}, "name": "board"}
-        (driver,) = TvmRpcDriver.from_config(entry, where="test", host_name="here")
+        config = TvmRpcConfig(address=f"127.0.0.1:{port}", target={"kind": "llvm"})
+        driver = TvmRpcDriver("board", config, "here", describe(config, where="test"), retry_sec=0.01)
         await driver.open(NoStrays())
         before = await driver.probe()
     async with serving(MAGIC + bytes(4), port):
@@ -94,7 +87,7 @@ async def test_a_driver_goes_on_looking_after_nonsense(monkeypatch: pytest.Monke
         await eventually(is_well)
         await driver.close()
 
-    assert "is no TVM RPC server" in before.reason
+    assert "is not a TVM RPC server" in before.reason
 
 
 def test_a_board_that_loses_its_power_is_noticed() -> None:

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 import fleet.aio
-from device_agents.agent import Agent, Place
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
+from device_agents.driver import NoStrays, ProgramOrder
+from device_agents.drivers.zynq.driver import ZynqDriver
+from device_agents.drivers.zynq.fabric import ZynqFabric
 from device_agents.registry import find_devices
-from device_agents.zynq import ZynqDriver
-from fleet.artifacts import digest_of
+from fleet.artifacts.artifact import digest_of
 from fleet.client.device import Device
 from fleet.errors import DeviceError, InvalidRequest, NotProgrammable, ProgrammingFailed
 from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker
-from fleet.v1 import session_service_pb2
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root, set_boot_id
 
@@ -46,8 +47,8 @@ class Board:
     @contextlib.asynccontextmanager
     async def agent(self, name: str = "zynq") -> AsyncIterator[Agent]:
         config = parse_config({"devices": [self.entry(name)]})
-        place = Place(tracker=self.tracker.address, state_dir=self.folder / f"agent-{name}")
-        async with Agent(config, make_drivers(config), place) as agent:
+        home = Home(tracker=self.tracker.address, state_dir=self.folder / f"agent-{name}")
+        async with Agent(config, make_drivers(config), home) as agent:
             assert await agent.wait_attached(10.0)
             yield agent
 
@@ -79,8 +80,8 @@ def image_of(path: Path) -> bytes:
     return bitstreams.swap_words(content[content.index(b"\xff" * 16) :])
 
 
-def request_for(path: Path, registers_yaml: str = "") -> session_service_pb2.ProgramRequest:
-    return session_service_pb2.ProgramRequest(bitstream_digest=digest_of(path), registers_yaml=registers_yaml)
+def order_for(path: Path, registers_yaml: str = "") -> ProgramOrder:
+    return ProgramOrder(path=path, digest=digest_of(path), registers_yaml=registers_yaml)
 
 
 async def label_of(client: fleet.aio.Fleet) -> str:
@@ -167,7 +168,7 @@ async def test_a_bad_file_never_reaches_the_fabric(board: Board, content: bytes,
 
 
 async def test_a_window_into_main_memory_is_refused_before_anything_is_programmed(board: Board) -> None:
-    """Where the fabric's own addresses are, the board's chip tells."""
+    """The board's chip tells where the fabric's own addresses are."""
     design = board.bitstream("gemm")
     inside, outside = board.folder / "inside.yaml", board.folder / "outside.yaml"
     inside.write_text(REGISTERS.replace("uio: gemm", "mem: 0x43c00000"))
@@ -199,7 +200,7 @@ async def test_a_board_that_cannot_even_begin_keeps_what_it_has(board: Board) ->
 
 
 async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> None:
-    """And going back loads both again, in order."""
+    """Going back loads both again, in order."""
     full, part, bad = board.bitstream("full"), board.bitstream("part"), board.bitstream("bad")
     async with board.leased() as device:
         with pytest.raises(ProgrammingFailed, match="program the full bitstream"):
@@ -217,7 +218,7 @@ async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> No
 
 
 async def test_a_restarted_agent_knows_what_the_fabric_holds(board: Board) -> None:
-    """As long as the machine was not booted, nor the fabric lost."""
+    """It knows as long as the machine was not rebooted and the fabric not lost."""
     design = board.bitstream("gemm")
     async with board.leased() as device:
         await device.program(design)
@@ -263,14 +264,15 @@ async def test_a_revoked_lease_leaves_a_known_fabric(board: Board) -> None:
 
 
 async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> None:
-    """Whoever asked for it went away in the middle: a worker waits for the end, and then knows what is there."""
+    """When the client leaves in the middle, a worker waits for the end and then knows what is there."""
     (driver,) = make_drivers(parse_config({"devices": [board.entry("zynq")]}))
     await driver.open(NoStrays())
     good, hung = board.bitstream("good"), board.bitstream("hung")
     try:
-        await driver.program(good, request_for(good, REGISTERS))
+        assert driver.fabric is not None
+        await driver.fabric.program(order_for(good, REGISTERS))
         board.fabric.fault("hang")
-        programming = asyncio.create_task(driver.program(hung, request_for(hung)))
+        programming = asyncio.create_task(driver.fabric.program(order_for(hung)))
         await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
         programming.cancel()
         preparing = asyncio.create_task(driver.prepare())
@@ -280,7 +282,7 @@ async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> No
         board.fabric.fault("")
         await preparing
 
-        assert driver.bitstream_digest == digest_of(good)
+        assert driver.fabric.digest == digest_of(good)
         assert driver.worker_spec().settings["registers_yaml"] == REGISTERS
     finally:
         board.fabric.fault("")
@@ -290,14 +292,14 @@ async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> No
 async def test_no_worker_is_started_for_the_former_design(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who opens the session while it programs waits, and gets a worker that knows the new registers."""
     begun, going_on = asyncio.Event(), asyncio.Event()
-    program = ZynqDriver.program
+    program = ZynqFabric.program
 
-    async def late(driver: ZynqDriver, bitstream: Path, request: session_service_pb2.ProgramRequest) -> bool:
+    async def late(fabric: ZynqFabric, order: ProgramOrder) -> bool:
         begun.set()
         await going_on.wait()
-        return await program(driver, bitstream, request)
+        return await program(fabric, order)
 
-    monkeypatch.setattr(ZynqDriver, "program", late)
+    monkeypatch.setattr(ZynqFabric, "program", late)
     async with (
         board.agent() as agent,
         fleet.aio.connect(board.tracker.address) as client,
@@ -336,8 +338,8 @@ async def test_a_killed_agent_leaves_no_image_to_its_successor(board: Board) -> 
 async def test_a_device_without_a_fabric_takes_no_bitstream(board: Board, tmp_path: Path) -> None:
     """It is not even uploaded."""
     config = parse_config({"devices": [{"driver": "simulated", "name": "sim"}]})
-    place = Place(tracker=board.tracker.address, state_dir=tmp_path / "sim")
-    async with Agent(config, make_drivers(config), place) as agent:
+    home = Home(tracker=board.tracker.address, state_dir=tmp_path / "sim")
+    async with Agent(config, make_drivers(config), home) as agent:
         assert await agent.wait_attached(10.0)
         async with fleet.aio.connect(board.tracker.address) as client, client.acquire("simulated") as device:
             with pytest.raises(NotProgrammable, match="has no fabric to program"):
@@ -363,13 +365,6 @@ async def test_the_converter_of_the_fabric_tells_the_temperature(tmp_path: Path)
         assert (await driver.telemetry()).temp_c == pytest.approx(45.28, abs=0.1)
     finally:
         await driver.close()
-
-
-class NoStrays:
-    """Nothing to sweep."""
-
-    async def sweep(self) -> None:
-        """Do nothing."""
 
 
 async def test_another_machine_is_refused(tmp_path: Path) -> None:

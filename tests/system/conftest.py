@@ -19,6 +19,9 @@ def stock_logging_as_found() -> Iterator[None]:
     tvm_logger = logging.getLogger("tvm.s_tir.meta_schedule")
     handlers, propagates = list(tvm_logger.handlers), tvm_logger.propagate
     yield
+    for handler in tvm_logger.handlers:
+        if isinstance(handler, logging.FileHandler) and handler.baseFilename.endswith(".log"):
+            handler.close()
     tvm_logger.handlers[:], tvm_logger.propagate = handlers, propagates
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from fleet_processes import FLEET, Server, environment
 
 import fleet
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.testing import eventually_sync
 from tests.emulated.cache import cache_dir, locked
+from tests.programs import run_module
+from tests.system.fleet_processes import FLEET, Server, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -79,7 +80,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         # Where sshd, started by root, keeps the part of itself that strangers talk to.
         Path("/run/sshd").mkdir(exist_ok=True)
     port = _free_port()
-    python = Path(sys.base_prefix, "bin/python3.11")
+    python = Path(sys.base_prefix, f"bin/python3.{sys.version_info.minor}")
     (folder / "sshd_config").write_text(_CONFIG.format(port=port, folder=folder, python=python))
     key = (folder / "host_key.pub").read_text().split()
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {key[0]} {key[1]}\n")
@@ -118,7 +119,7 @@ def test_the_board_serves_when_the_command_ends(
     name = deployed.stdout.strip()
     assert name.startswith("devices/")
     command = psutil.Process(board.agent_pid()).cmdline()
-    assert command[0] == str(Path(sys.base_prefix, "bin/python3.11"))
+    assert command[0] == str(Path(sys.base_prefix, f"bin/python3.{sys.version_info.minor}"))
     left, right = np.random.default_rng(1).random((2, 16, 16), dtype=np.float32)
 
     with fleet.connect(tracker.address) as client, client.acquire(f"name={name}") as device:
@@ -265,8 +266,7 @@ def _deploy(board: Board, *words: str, login: str | None = None) -> subprocess.C
 
 
 def _matmul(folder: Path) -> Artifact:
-    models = Path(__file__).parents[1] / "service/agent_models.py"
-    subprocess.run([sys.executable, models, folder], check=True, env=environment())
+    run_module("tests.service.agent_models", folder)
     return Artifact.of_file(folder / "matmul.so")
 
 

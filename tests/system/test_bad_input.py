@@ -11,8 +11,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from fleet_processes import Fleet, run_fleet, running_fleet
 from onnx import TensorProto, helper
+
+from tests.system.fleet_processes import Fleet, run_fleet, running_fleet
 
 pytestmark = pytest.mark.slow
 

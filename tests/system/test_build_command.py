@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cross.boards import load_boards
-from device_agents.cpu import CpuDriver
-from fleet.artifacts import Artifact, elf_machine
+from cross.targets.boards import load_boards
+from device_agents.driver import NoStrays
+from device_agents.drivers.cpu import CpuDriver
+from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
 from fleet.cli.targeting import target_of
+from fleet.domain.keys import canonical_target
+from fleet.domain.scope import RecordScope
 from fleet.errors import ConfigError
-from fleet.keys import canonical_target
-from fleet.library import Library, NewRecord
-from fleet.library import Workload as StoredWorkload
+from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.workloads.model import bundled_model
 
 slow = pytest.mark.slow
@@ -63,8 +64,8 @@ def test_a_named_workload_is_built_for_a_board(board: str, machine: str | None, 
 @slow
 def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path: Path) -> None:
     """The fastest checked record of the target wins; --untuned leaves it alone."""
-    from fleet.optimizer.traces import trace_json
     from fleet.workloads.programs import matmul
+    from fleet.workloads.traces import trace_json
     from fleet.workloads.workload import module_of
 
     workload, target = matmul(32), '{"kind": "llvm", "num-cores": 2}'
@@ -80,9 +81,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
         library.add_record(
             NewRecord(
                 workload=workload.shash,
-                target_json=canonical_target(target),
-                device_model="it",
-                tvm_version="0.27.0",
+                scope=RecordScope(target_json=canonical_target(target), device_model="it", tvm_version="0.27.0"),
                 trace_json=trace_json(schedule),
                 run_secs=(1e-6,),
                 checked=True,
@@ -105,7 +104,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
 
 @slow
 def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
-    """For another machine than this one, too."""
+    """It can be built for another machine than this one, too."""
     output = tmp_path / "conv.so"
     workload = f"{bundled_model('squeezenet')}:fused_conv2d1_*"
     done = CliRunner().invoke(app, ["build", workload, "--target", "rpi3-32", "-o", str(output)])
@@ -123,14 +122,10 @@ def test_a_pattern_has_to_fit_one_operator() -> None:
         choose_operator(names, "max_pool", "m.onnx")
 
 
-class _NoStrays:
-    async def sweep(self) -> None: ...
-
-
 async def test_host_is_the_target_that_this_machines_agent_tells() -> None:
-    """So fleet build finds what fleet tune found here."""
+    """That way `fleet build` finds what `fleet tune` found here."""
     driver = CpuDriver.from_config({}, where="here", host_name="here")[0]
-    await driver.open(_NoStrays())
+    await driver.open(NoStrays())
     inventory = driver.inventory()
     await driver.close()
     assert json.loads(target_of("host")) == json.loads(inventory.target_json)
@@ -149,7 +144,7 @@ def test_a_module_file_is_built(tmp_path: Path) -> None:
     module.write_text('{"no": "module"}')
     refused = CliRunner().invoke(app, ["build", str(module), "-o", str(tmp_path / "mine.so")])
     assert refused.exit_code == 1
-    assert "no module as tvm.ir.save_json writes it" in refused.output
+    assert "is not a module as tvm.ir.save_json writes it" in refused.output
 
 
 @pytest.mark.parametrize(

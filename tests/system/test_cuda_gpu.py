@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cross.build import build
-from device_agents.cuda import CudaDriver
-from device_agents.nvml import Nvml
+from cross.build.library import build
+from device_agents.drivers.cuda.driver import CudaDriver
+from device_agents.drivers.cuda.nvml import Nvml
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.programs import matmul
 from tests.system.fleet_processes import Fleet, run_fleet, running_fleet
@@ -109,7 +109,7 @@ def test_the_candidate_after_a_wild_read_is_clean(served: Fleet, matmul_so: Path
 
 
 def test_a_convolution_is_tuned(tmp_path: Path) -> None:
-    """From an ONNX file to checked records, on the GPU of this machine."""
+    """Tuning goes from an ONNX file to checked records, on the GPU of this machine."""
     from benchmarks.tune_conv2d import RESNET18, write_model
 
     model = write_model(tmp_path / "conv.onnx", RESNET18[10:])

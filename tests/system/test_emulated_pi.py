@@ -4,6 +4,7 @@ with the CPU that the board has, its kernels cross-compiled here. The times mean
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,18 +14,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet_processes import Server, environment, run_fleet
 
 import fleet
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.client.upload import messages
+from fleet.domain.measuring import ErrorKind, Evaluator, Trial
 from fleet.errors import ArtifactRefused
-from fleet.measuring import ErrorKind, Evaluator, Trial
 from fleet.testing import eventually_sync
+from fleet.v1 import session_service_pb2
+from fleet.wire.rpc import Stub, make_channel
+from fleet.wire.tokens import TOKEN_HEADER
 from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
+from tests.programs import run_module
+from tests.system.fleet_processes import Server, environment, run_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -51,7 +57,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kernels")
-    subprocess.run([sys.executable, "-m", "tests.emulated.pi_kernels", folder], check=True, env=environment())
+    run_module("tests.emulated.pi_kernels", folder)
     return {name: Path(path) for name, path in json.loads((folder / "index.json").read_text()).items()}
 
 
@@ -78,6 +84,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory, kernels: dict[str, Path]) ->
         tracker.stop()
 
 
+async def _put(device: fleet.Device, artifact: Artifact) -> list[str]:
+    """Upload an artifact, whatever the agent has; return what it took."""
+    async with make_channel(device.address) as channel:
+        stub = Stub(channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
+        response = await stub.put_artifact(messages([artifact]), metadata=((TOKEN_HEADER, device.token),))
+    return list(response.digests)
+
+
 def _square(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((SIZE, SIZE), dtype=np.float32)
 
@@ -88,7 +102,7 @@ def test_the_bundle_is_small() -> None:
 
 
 def test_it_is_a_raspberry_pi_in_the_fleet(bench: Bench) -> None:
-    """By kind, board, target and reading; and as what it is, emulated."""
+    """Its kind, board, target and readings are a Raspberry Pi's, and it says that it is emulated."""
     with bench.connect() as client, client.acquire("kind=raspberry_pi,emulated=true") as device:
         inventory = device.inventory
 
@@ -167,7 +181,7 @@ def test_a_killed_worker_costs_its_candidate_and_nothing_else(bench: Bench) -> N
     assert following.error is None
 
 
-def test_a_library_that_is_in_use_can_be_put_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_in_use_can_be_put_again(bench: Bench) -> None:
     """Overwriting a mapped file kills who runs it; a put makes a new file and moves it in place."""
     artifact = bench.artifact("pi4")
     left, right = _square(3), _square(4)
@@ -176,9 +190,7 @@ def test_a_library_that_is_in_use_can_be_put_again(bench: Bench, monkeypatch: py
         before = module(left, right)
         workers = bench.agent.workers()
         # As a client over a slow link does it: sent before the agent says that it has it.
-        monkeypatch.setattr("fleet.client.upload.is_far", lambda _: True)
-        device._device._put_digests.clear()
-        device.ensure([artifact])
+        assert asyncio.run(_put(device, artifact)) == [artifact.digest]
         after = module(left, right)
 
         assert bench.agent.workers() == workers

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet_processes import Server, environment
 
 import fleet
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.errors import ArtifactRefused
 from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_2
 from tests.emulated.pi_kernels import SIZE
+from tests.programs import run_module
+from tests.system.fleet_processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,8 +25,8 @@ _CONFIG = "devices: [{driver: raspberry_pi, name: pi2, emulated: true, threads: 
 
 
 def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
-    """From its bundle to numbers; soft-float code, which it would answer with garbage, never reaches it."""
-    subprocess.run([sys.executable, "-m", "tests.emulated.pi_kernels", tmp_path], check=True, env=environment())
+    """It starts from its bundle and computes; soft-float code, whose results would be garbage, never reaches it."""
+    run_module("tests.emulated.pi_kernels", tmp_path)
     paths = json.loads((tmp_path / "index.json").read_text())
     left, right = np.random.default_rng(7).random((2, SIZE, SIZE), dtype=np.float32)
     state = tmp_path / "tracker"
@@ -61,7 +60,7 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
 
 
 def test_a_board_without_the_packages_is_told_which(tmp_path: Path) -> None:
-    """Before anything starts, in one line with what to type."""
+    """One line says what to type, before anything starts."""
     with emulated_board("armhf", cpu="cortex-a7", directory=tmp_path) as board:
         (board.path("/usr/lib/python3/dist-packages/yaml")).rename(tmp_path / "yaml")
         board.path(f"{HOME}/agent.tar.xz").write_bytes(bundle_for("rpi2-32").path.read_bytes())

@@ -5,21 +5,18 @@ the plain runtime, its fabric programmed through files that answer as the kernel
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet_processes import Server, environment
 
 import fleet
-from cross.boards import find_board
-from fleet.artifacts import Artifact, digest_of
+from cross.targets.boards import find_board
+from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.domain.measuring import ErrorKind, Evaluator, TensorSpec, Trial
 from fleet.errors import InvalidRequest
-from fleet.measuring import ErrorKind, Evaluator, TensorSpec, Trial
 from fleet.testing import bitstreams, eventually_sync
 from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
@@ -28,6 +25,8 @@ from tests.emulated.fabric import bitstream, emulated_fabric
 from tests.emulated.fabric_session import EXAMPLE, LEFT, PRODUCT, RIGHT, TILES, build_tilings
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
+from tests.programs import run_module
+from tests.system.fleet_processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,7 +47,6 @@ _FILES = {
     "/sys/firmware/devicetree/base/model": "Digilent PYNQ-Z1\0",
     "/sys/firmware/devicetree/base/compatible": "digilent,pynq-z1\0xlnx,zynq-7000\0",
 }
-_MODELS = Path(__file__).parents[1] / "service" / "plain_models.py"
 _WIDE = (TensorSpec((2**16,), "float32"), TensorSpec((2**16,), "float32", is_output=True))
 _SQUARE = (*(TensorSpec((64, 64), "float32"),) * 2, TensorSpec((64, 64), "float32", is_output=True))
 
@@ -79,11 +77,10 @@ class Bench:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("zynq")
     models = folder / "models"
-    command = [sys.executable, _MODELS, models, find_board("pynq-z1").target_json]
     words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(folder / "tracker")]
     tracker = Server(words, "tracker", folder / "tracker.log").start()
     try:
-        subprocess.run(command, check=True, env=environment(), timeout=100)
+        run_module("tests.service.plain_models", models, find_board("pynq-z1").target_json)
         with emulated_board("armhf", cpu="cortex-a9", directory=folder) as board:
             for name, content in _FILES.items():
                 board.write(name, content)
@@ -104,7 +101,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def test_it_is_a_zynq_in_the_fleet(bench: Bench) -> None:
-    """By kind, board, chip and hard-float target; and as what it is, emulated."""
+    """Its kind, board, chip and hard-float target are a Zynq's, and it says that it is emulated."""
     with bench.connect() as client, client.acquire("kind=zynq,emulated=true") as device:
         inventory = device.inventory
         target = json.loads(inventory.target_json)
@@ -202,7 +199,7 @@ def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
 
 
 def test_the_board_that_has_the_bitstream_is_preferred(bench: Bench) -> None:
-    """Of two that would do; while it is held, the other one is taken, for a preference makes nobody wait."""
+    """Of two boards that match it is taken; while it is held the other one is, for a preference makes nobody wait."""
     design = bench.bitstream("wanted")
     root = make_zynq_root(bench.folder / "other")
     config = bench.folder / "other.yaml"

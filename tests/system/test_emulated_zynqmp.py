@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fleet_processes import Server
 
 import fleet.aio
-from cross.build import build
-from cross.fabric import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
-from fleet.artifacts import Artifact, digest_of
+from cross.build.library import build
+from cross.fabric.tiles import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
+from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest, MeasurementError
-from fleet.measuring import TensorSpec
 from fleet.testing import bitstreams, eventually
 from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
@@ -25,6 +24,7 @@ from tests.emulated.bundles import bundle_for
 from tests.emulated.fabric import EmulatedFabric, bitstream, emulated_fabric
 from tests.emulated.fabric_session import EXTENT, PRODUCT, SPECS, TILES, build_tilings, program, run, use_a_board
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
+from tests.system.fleet_processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -79,7 +79,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 async def test_programmed_under_a_lease_it_multiplies_and_counts_cycles(bench: Bench) -> None:
-    """Bit for bit what numpy computes, in cycles that repeat; another bitstream changes both."""
+    """Results equal numpy's bit for bit, in cycles that repeat; another bitstream changes both."""
     async with bench.connect() as client:
         await use_a_board(client, BOARD, bench.tilings, bench.folder)
 
@@ -97,7 +97,7 @@ async def test_the_cycles_are_those_of_any_other_machine(bench: Bench) -> None:
 
 
 async def test_operands_are_fetched_from_memory_that_both_share(bench: Bench) -> None:
-    """Through u-dma-buf instead of the window: the same numbers, and the bursts count."""
+    """With u-dma-buf instead of the window the numbers are the same, and the bursts are counted."""
     tile = replace(TILES[1], function=GEMM_I8_DMA)
     mod = schedule_matmul(matmul_i8(EXTENT, EXTENT, EXTENT), tile)
     fetching = build(mod, _TARGET, bench.folder, args=SPECS)

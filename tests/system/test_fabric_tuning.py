@@ -13,13 +13,13 @@ import pytest
 
 import fleet
 import fleet.aio
-from cross.fabric import Tile, matmul_i8
-from cross.intrinsics import load_intrinsics
-from cross.targets import host_target_json
-from device_agents.agent import Agent, Place
+from cross.fabric.tiles import Tile, matmul_i8
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import host_target_json
+from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from examples.zynq_gemm_i8 import tune as example
-from fleet.artifacts import digest_of
+from fleet.artifacts.artifact import digest_of
 from fleet.testing import serve_tracker
 from tests.emulated.fabric import bitstream, emulated_fabric
 from tests.emulated.fabric_session import program
@@ -51,7 +51,7 @@ def tune(address: str, selector: str, work_dir: Path) -> list[Any]:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    from cross.fabric_space import tiles_space
+    from cross.fabric.space import tiles_space
     from fleet.metaschedule import FleetBuilder, FleetRunner
 
     mod = matmul_i8(EXTENT, EXTENT, EXTENT)
@@ -89,8 +89,8 @@ async def serve_board(folder: Path) -> AsyncIterator[str]:
         manager.followed(fabric.take),
     ):
         async with serve_tracker() as tracker:
-            place = Place(tracker=tracker.address, state_dir=folder / "agent")
-            async with Agent(config, make_drivers(config), place) as agent:
+            home = Home(tracker=tracker.address, state_dir=folder / "agent")
+            async with Agent(config, make_drivers(config), home) as agent:
                 assert await agent.wait_attached(10.0)
                 yield tracker.address
 

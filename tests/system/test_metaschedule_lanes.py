@@ -17,9 +17,10 @@ import pytest
 import yaml
 
 import fleet
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceClosed
-from fleet.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.metaschedule.lanes import LanePlan, Lanes
 from fleet.testing import eventually_sync
 
@@ -68,7 +69,7 @@ def start_agent(stack: ExitStack, tmp_path: Path, tracker: str) -> StartAgent:
 @pytest.fixture
 def lanes_on(stack: ExitStack, tracker: str) -> Callable[..., Lanes]:
     def make(**settings: Any) -> Lanes:
-        lanes = Lanes(LanePlan(address=tracker, selector="simulated", **settings))
+        lanes = Lanes(LanePlan(address=tracker, wish=make_wish("simulated"), **settings))
         stack.callback(lanes.close)
         return lanes
 
@@ -125,10 +126,10 @@ def test_results_keep_their_order_around_failures(
     assert results(futures) == [None, ErrorKind.CRASHED, None, ErrorKind.CRASHED, None]
 
 
-def test_an_agent_that_dies_costs_no_candidate(
+def test_an_agent_that_dies_costs_the_candidate_that_ran(
     start_agent: StartAgent, lanes_on: Callable[..., Lanes], tmp_path: Path
 ) -> None:
-    """kill -9 of the agent in the middle: what was in flight is measured on the next device."""
+    """kill -9 of the agent in the middle: who ran is the suspect, and all behind it are measured on the next device."""
     victim = start_agent("sim-a")
     lanes = lanes_on()
     futures = submit(lanes, tmp_path, "sleep:0.2", 10)
@@ -137,7 +138,10 @@ def test_an_agent_that_dies_costs_no_candidate(
 
     start_agent("sim-b")
 
-    assert results(futures) == [None] * 10
+    found = results(futures)
+    suspect = found.index(ErrorKind.DEVICE_FAULTED)
+    assert suspect < 3
+    assert [*found[:suspect], *found[suspect + 1 :]] == [None] * 9
 
 
 def test_several_devices_share_the_work(
@@ -172,14 +176,15 @@ def test_close_gives_back_at_once_and_fails_the_rest(
     assert "fleet-runner" not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.measures
 def test_a_script_that_just_ends_leaves_no_lease(tracker: str, start_agent: StartAgent, tmp_path: Path) -> None:
     """Without a call to close, the end of the process gives the device back, long before the lease would expire."""
     start_agent("sim")
     (tmp_path / "x.so").write_text("latency_us:100")
     script = f"""
 from fleet.metaschedule import FleetRunner
-from fleet.artifacts import Artifact
-from fleet.measuring import Trial
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Trial
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 runner = FleetRunner({tracker!r}, "simulated", idle_sec=600.0)
 [future] = runner.run([RunnerInput({str(tmp_path / "x.so")!r}, "cpu", [])])

@@ -125,7 +125,7 @@ def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path:
         other_board = FleetDatabase(library, None, "another machine")
         assert other_board.query_tuning_record(mod, target, "main") is None
     eventually_sync(lambda: leases(tracker) == 0, timeout_sec=20.0)
-    directory = builder._directory
+    directory = builder.directory
     assert directory is not None
     assert list(directory.rglob("*.so")) == []
     runner.close()

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fleet_processes import run_fleet
 from onnx import TensorProto, helper, numpy_helper
 
 from fleet.library import JobState, Library
+from tests.system.fleet_processes import run_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,5 +64,5 @@ def test_a_model_is_tuned_on_an_opencl_device(model: Path, tmp_path: Path) -> No
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED]
         records = stored.records()
         assert any(record.checked for record in records)
-        assert {json.loads(record.target_json)["kind"] for record in records} == {"opencl"}
+        assert {json.loads(record.scope.target_json)["kind"] for record in records} == {"opencl"}
         assert [r.error_message for r in records if r.error is not None and "WRONG" in str(r.error)] == []

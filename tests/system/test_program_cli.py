@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fleet_processes import Fleet, run_fleet, running_fleet
 
-from fleet.artifacts import digest_of
+from fleet.artifacts.artifact import digest_of
 from fleet.testing import bitstreams
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
+from tests.system.fleet_processes import Fleet, run_fleet, running_fleet
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleet_processes import environment
 
 from fleet.testing import eventually_sync
+from tests.system.fleet_processes import environment
 
 pytestmark = pytest.mark.slow
 

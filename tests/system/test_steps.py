@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.build import build
-from cross.targets import host_target_json
+from cross.build.library import build
+from cross.targets.target import host_target_json
 from fleet.workloads.programs import matmul
 from tests.system.fleet_processes import FLEET, Fleet, run_fleet, running_fleet
 
@@ -99,7 +99,7 @@ def test_under_acquire_the_held_device_is_used(matmul_so: Path, served: Fleet) -
         (["time", "{so}", "--args", "float32(3)"], "write a tensor like"),
         (["run", "{so}"], "--random"),
         (["run", "{so}", "--input", "{small}"], "expected float32[64,64], the file has float64[2]"),
-        (["run", "{so}", "--input", "{so}"], "no .npy file"),
+        (["run", "{so}", "--input", "{so}"], "is not a .npy file"),
         (["time", "{bare}"], "--args"),
         (["time", "{broken}"], "side file"),
         (["time", "{foreign}", "--args", "float32[1]"], "aarch64"),

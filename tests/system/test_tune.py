@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fleet_processes import Fleet, alive, descendants, run_fleet, running_fleet, start_fleet
 
 from fleet.library import JobState, Library
 from fleet.testing import eventually_sync
+from tests.system.fleet_processes import Fleet, alive, descendants, run_fleet, running_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 
-from cross.pool import BuildPool
+from cross.pool.build_pool import BuildPool
 from fleet import aio
-from fleet.client.local import LocalFleet
-from fleet.library import Library, RecordKind
-from fleet.library import Workload as StoredWorkload
-from fleet.measuring import ErrorKind, Evaluator
-from fleet.optimizer.build_task import BuildTask
-from fleet.optimizer.candidates import Conditions
-from fleet.optimizer.pipeline import Pipeline
-from fleet.optimizer.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.seat import Seat
+from fleet.client.steady import SteadyDevice
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import ErrorKind, Evaluator
+from fleet.domain.scope import RecordScope
+from fleet.library import Library, RecordKind, StoredWorkload
+from fleet.local.fleet import LocalFleet
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.events import JobStarted
+from fleet.optimizer.core.invariants import validate
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.tasks.build import BuildTask
 from fleet.optimizer.turns import Turns
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import Workload, workload_of
@@ -69,38 +73,37 @@ async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) ->
         sabotaged = SabotagedPool(pool, one_product_instead_of_a_sum(96))
         item = WorkloadProgress(workload=workload)
         notices: list[str] = []
-        progress = JobProgress(workloads=[item], notice=notices.append)
+        progress = JobProgress(notice=notices.append)
         async with (
             LocalFleet() as local,
             aio.connect(local.address) as client,
-            Seat(client, "cpu", purpose="test") as seat,
+            SteadyDevice(client, make_wish("cpu", purpose="test")) as steady,
         ):
-            device = await seat.device()
+            device = await steady.device()
             job = library.start_job(title="test", trials_total=8)
-            pipeline = Pipeline(
-                progress=progress,
-                conditions=Conditions(
-                    job_name=job.name,
+            core = JobCore(progress)
+            conditions = Conditions(
+                job_name=job.name,
+                scope=RecordScope(
                     target_json=device.inventory.target_json,
                     device_model=device.inventory.device_model,
-                    device_fingerprint=device.inventory.host_fingerprint,
                     tvm_version=device.inventory.tvm_version,
-                    seed=0,
-                    batch_size=4,
-                    search_threads=1,
-                    enough=100,
-                    evaluator=Evaluator(repeat=2, min_repeat_ms=2),
-                    trial_timeout_sec=10.0,
-                    artifact_dir=tmp_path,
-                    started_at=0.0,
                 ),
-                seat=seat,
-                pool=sabotaged,
-                library=library,
-                turns=Turns(shares_cores=True),
+                device_fingerprint=device.inventory.host_fingerprint,
+                seed=0,
+                batch_size=4,
+                search_threads=1,
+                enough=100,
+                evaluator=Evaluator(repeat=2, min_repeat_ms=2),
+                trial_timeout_sec=10.0,
+                artifact_dir=tmp_path,
+                started_at=0.0,
             )
-            await pipeline.measure_untuned([item])
-            await pipeline.run(8)
+            core.apply(JobStarted(conditions, 8, [item]))
+            loop = TuningLoop(core, device=steady, pool=sabotaged, library=library, turns=Turns(shares_cores=True))
+            await loop.measure_untuned()
+            await loop.run()
+        validate(core)
 
         records = library.records(workload.shash, kind=RecordKind.CANDIDATE)
         wrong = [record for record in records if record.error is ErrorKind.WRONG_OUTPUT]

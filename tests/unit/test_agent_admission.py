@@ -9,12 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.admission import Admission
-from device_agents.tracker_clock import TrackerClock
+from device_agents.serving.admission import Admission
+from device_agents.serving.tracker_clock import TrackerClock
+from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable
-from fleet.tokens import TokenSigner
-from fleet.v1 import lease_pb2
-from fleet.wire import timestamp
+from fleet.wire.tokens import sign_claims
 
 DEVICE = "devices/a"
 SIGNER = TokenSigner(Ed25519PrivateKey.generate())
@@ -31,11 +30,9 @@ class LocalClock:
         return self.sec
 
 
-def token(epoch: int, ttl_sec: float = 10.0) -> lease_pb2.Token:
-    claims = lease_pb2.LeaseClaims(
-        lease_name=f"leases/{epoch}", device_name=DEVICE, epoch=epoch, expires_at=timestamp(NOW_SEC + ttl_sec)
-    )
-    return SIGNER.sign(claims)
+def token(epoch: int, ttl_sec: float = 10.0) -> bytes:
+    claims = Claims(lease_name=f"leases/{epoch}", device_name=DEVICE, epoch=epoch, expires_at_sec=NOW_SEC + ttl_sec)
+    return sign_claims(claims, SIGNER).SerializeToString()
 
 
 def admission(local: LocalClock | None = None, ledger: Path | None = None) -> Admission:
@@ -59,7 +56,7 @@ def test_time_goes_on_without_the_tracker() -> None:
 
 
 def test_nothing_is_admitted_before_the_tracker_was_met() -> None:
-    """Neither without its key nor without its clock."""
+    """Nothing is admitted without the tracker's key, nor without its clock."""
     gate = Admission([DEVICE], TrackerClock(LocalClock()))
     with pytest.raises(TrackerUnavailable):
         gate.check(token(1))

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from device_agents.cooldown import Rest, cool_down
-from fleet.v1.measurement_pb2 import Evaluator
+from device_agents.measuring.cooldown import Rest, cool_down
+from fleet.domain.measuring import Disturbance, DisturbanceKind, Evaluator
 
 
 class Board:
@@ -45,22 +45,23 @@ async def test_a_cool_device_is_measured_at_once() -> None:
 
 
 async def test_a_warm_device_rests_until_it_is_cool() -> None:
-    """As long as it takes and not much longer."""
+    """It rests as long as it takes and not much longer."""
     board = Board(60)
 
     rest = await board.rest(Evaluator(cool_below_c=50))
 
     assert rest.waited_sec == pytest.approx(5, abs=0.3)
-    assert rest.disturbance == ""
+    assert rest.disturbance is None
 
 
 async def test_one_that_stays_warm_is_measured_and_marked() -> None:
-    """After the time that the client gave it, or half a minute."""
+    """It is measured after the time that the client gave it, or after half a minute."""
     board = Board(80, coolest_c=71)
 
     rest = await board.rest(Evaluator(cool_below_c=50, cool_timeout_ms=8000))
 
-    assert rest == Rest(waited_sec=pytest.approx(8), disturbance="still 71 C after 8 s, above 50 C")
+    warm = Disturbance(DisturbanceKind.STILL_WARM, "still 71 C after 8 s, above 50 C")
+    assert rest == Rest(waited_sec=pytest.approx(8), disturbance=warm)
     assert (await board.rest(Evaluator(cool_below_c=50))).waited_sec == pytest.approx(30)
 
 

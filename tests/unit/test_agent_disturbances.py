@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from device_agents.contention import describe_waiting, waited_sec_by_thread
-from device_agents.disturbances import find_disturbances
-from fleet.v1.device_pb2 import Telemetry
+from device_agents.measuring.contention import find_contention, waited_sec_by_thread
+from device_agents.measuring.disturbances import find_disturbances
+from fleet.domain.devices import Telemetry
+from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 
 def test_nothing_known_is_nothing_said() -> None:
@@ -18,35 +19,41 @@ def test_nothing_known_is_nothing_said() -> None:
 
 def test_throttling_is_said_with_its_reasons() -> None:
     """Whether it began before or meanwhile."""
-    before, after = Telemetry(throttle_reasons=["thermal"]), Telemetry(throttle_reasons=["thermal", "power-brake"])
+    before, after = Telemetry(throttle_reasons=("thermal",)), Telemetry(throttle_reasons=("thermal", "power-brake"))
 
-    assert find_disturbances(before, after) == ["throttled: thermal, power-brake"]
+    assert find_disturbances(before, after) == [
+        Disturbance(DisturbanceKind.THROTTLED, "throttled: thermal, power-brake")
+    ]
 
 
 @pytest.mark.parametrize("reason", ["power-cap", "current-cap", "sync-boost"])
 def test_a_gpu_at_its_power_limit_is_not_disturbed(reason: str) -> None:
     """Under load it always is; otherwise nothing that was measured on one would ever count."""
-    busy = Telemetry(throttle_reasons=[reason], freq_hz=1.9e9)
-    hot = Telemetry(throttle_reasons=[reason, "thermal"], freq_hz=1.9e9)
-    slower = Telemetry(throttle_reasons=[reason], freq_hz=1.2e9)
+    busy = Telemetry(throttle_reasons=(reason,), freq_hz=1.9e9)
+    hot = Telemetry(throttle_reasons=(reason, "thermal"), freq_hz=1.9e9)
+    slower = Telemetry(throttle_reasons=(reason,), freq_hz=1.2e9)
 
     assert find_disturbances(busy, busy) == []
-    assert find_disturbances(busy, hot) == ["throttled: thermal"]
+    assert find_disturbances(busy, hot) == [Disturbance(DisturbanceKind.THROTTLED, "throttled: thermal")]
     assert find_disturbances(busy, slower) == []
-    assert find_disturbances(slower, Telemetry(freq_hz=0.9e9)) == ["clock fell from 1200 to 900 MHz"]
+    assert find_disturbances(slower, Telemetry(freq_hz=0.9e9)) == [
+        Disturbance(DisturbanceKind.CLOCK_FELL, "clock fell from 1200 to 900 MHz")
+    ]
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 foreign process"), (2, "2 foreign processes")])
 def test_processes_of_others_are_said(count: int, text: str) -> None:
     """They may have come meanwhile."""
-    assert find_disturbances(Telemetry(foreign_processes=0), Telemetry(foreign_processes=count)) == [text]
+    found = find_disturbances(Telemetry(foreign_processes=0), Telemetry(foreign_processes=count))
+
+    assert found == [Disturbance(DisturbanceKind.FOREIGN_PROCESSES, text)]
 
 
 def test_another_governor_is_said() -> None:
     """Somebody changed how the machine works."""
     found = find_disturbances(Telemetry(governor="performance"), Telemetry(governor="powersave"))
 
-    assert found == ["governor changed from performance to powersave"]
+    assert found == [Disturbance(DisturbanceKind.GOVERNOR_CHANGED, "governor changed from performance to powersave")]
 
 
 @pytest.mark.parametrize("governor", ["performance", "userspace", ""])
@@ -54,7 +61,9 @@ def test_a_fixed_clock_that_falls_is_said(governor: str) -> None:
     """It does so only when it has to."""
     before, after = Telemetry(governor=governor, freq_hz=3e9), Telemetry(governor=governor, freq_hz=2.6e9)
 
-    assert find_disturbances(before, after) == ["clock fell from 3000 to 2600 MHz"]
+    assert find_disturbances(before, after) == [
+        Disturbance(DisturbanceKind.CLOCK_FELL, "clock fell from 3000 to 2600 MHz")
+    ]
 
 
 def test_a_clock_that_moves_by_design_is_not() -> None:
@@ -71,16 +80,16 @@ def test_a_clock_that_moves_by_design_is_not() -> None:
 
 def test_waiting_for_a_processor_is_said_by_share() -> None:
     """The most hindered thread counts: a parallel loop is as slow as its slowest part."""
-    text = describe_waiting({1: 5.0, 2: 0.0}, {1: 5.0, 2: 0.031, 3: 0.002}, 0.1)
+    found = find_contention({1: 5.0, 2: 0.0}, {1: 5.0, 2: 0.031, 3: 0.002}, 0.1)
 
-    assert text == "waited 31% of its time for a busy processor"
+    assert found == Disturbance(DisturbanceKind.CONTENTION, "waited 31% of its time for a busy processor")
 
 
 def test_waking_up_is_no_waiting() -> None:
     """Microseconds are a large share of a short run, and some milliseconds a small one of a long run."""
-    assert describe_waiting({1: 0.0}, {1: 0.001}, 0.002) == ""
-    assert describe_waiting({1: 0.0}, {1: 0.01}, 1.0) == ""
-    assert describe_waiting({}, {}, 1.0) == ""
+    assert find_contention({1: 0.0}, {1: 0.001}, 0.002) is None
+    assert find_contention({1: 0.0}, {1: 0.01}, 1.0) is None
+    assert find_contention({}, {}, 1.0) is None
 
 
 def test_every_thread_of_a_process_is_read() -> None:

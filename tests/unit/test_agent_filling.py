@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.filling import MAX_BYTES, random_content
+from device_agents.runtimes.filling import MAX_BYTES, random_content
 
 DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name, None) or name)
@@ -22,7 +22,7 @@ dtypes = st.sampled_from(sorted(DTYPES))
 
 @given(dtypes, st.integers(0, 50_000), st.integers(0, 40))
 def test_numbers_fill_the_whole_tensor(name: str, count: int, index: int) -> None:
-    """Of any size and type: each number is in the promised range, and they vary."""
+    """For any size and type, each number is in the promised range, and they vary."""
     dtype = DTYPES[name]
 
     content = random_content(name, count * dtype.itemsize, index)

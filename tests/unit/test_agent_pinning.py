@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.pinning import OwnCpus, check_setting, choose_cpus
+from device_agents.machine.pinning import OwnCpus, check_setting, choose_cpus
 from fleet.errors import ConfigError
 
 
@@ -30,13 +30,13 @@ def test_all_keeps_nothing_anywhere(setting: str | None) -> None:
 
 @pytest.mark.parametrize("setting", [[3, 2], "2,3", "2-3", [2, 3, 3]])
 def test_numbers_and_ranges(setting: str | list[int]) -> None:
-    """As taskset writes them, or as a list."""
+    """Processors are given as taskset writes them, or as a list."""
     assert choose_cpus(setting, range(4), where="here") == (2, 3)
 
 
 @pytest.mark.parametrize("file", ["cpu_capacity", "cpufreq/cpuinfo_max_freq"])
 def test_big_and_little_follow_what_the_kernel_says(tmp_path: Path, file: str) -> None:
-    """By capacity, else by the highest clock."""
+    """Cores are told apart by capacity, else by their highest clock."""
     root = phone(tmp_path, file)
 
     assert choose_cpus("big", range(8), root, where="here") == (6, 7)
@@ -50,14 +50,14 @@ def test_big_on_a_machine_of_equals_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_processor_that_is_not_there_is_named() -> None:
-    """With those that are."""
+    """The message names those that are there."""
     with pytest.raises(ConfigError, match=r"here: cpus: this agent may not use processor 7; it may use 0, 1"):
         choose_cpus([1, 7], range(2), where="here")
 
 
 @pytest.mark.parametrize("setting", ["fast", "2-", [], ["2"], [-1], [True], "1,,2"])
 def test_nonsense_is_refused(setting: object) -> None:
-    """Before any machine is looked at."""
+    """Nonsense is refused before any machine is looked at."""
     with pytest.raises(ConfigError, match="expected all, big, little, or numbers"):
         check_setting(setting, where="here")  # type: ignore[arg-type]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from device_agents.reference import Reference
+from device_agents.measuring.reference import ReferenceTimes
+from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 CALM = (1.0, 1.01, 1.02)
 PID = 7
 
 
-def taken(*runs: tuple[float, ...], limit: float = 1.15) -> Reference:
+def taken(*runs: tuple[float, ...], limit: float = 1.15) -> ReferenceTimes:
     """A reference after some runs, a second apart."""
-    reference = Reference(limit)
+    reference = ReferenceTimes(limit)
     for second, run in enumerate(runs):
         reference.take(run, PID, float(second))
     return reference
@@ -23,7 +24,7 @@ def test_calm_runs_are_usual() -> None:
     reference = taken(CALM, CALM, (1.0, 1.1, 1.2))
 
     assert not reference.has_drifted
-    assert reference.describe() == ""
+    assert reference.drift is None
     assert reference.usual_sec == pytest.approx(1.0)
     assert reference.latest_sec == pytest.approx(1.1)
 
@@ -33,7 +34,7 @@ def test_a_slow_clock_is_a_drift() -> None:
     reference = taken(CALM, CALM, (1.3, 1.31, 1.32))
 
     assert reference.has_drifted
-    assert reference.describe() == "reference kernel 1.31 times its usual time"
+    assert reference.drift == Disturbance(DisturbanceKind.REFERENCE_DRIFT, "reference kernel 1.31 times its usual time")
 
 
 def test_a_busy_core_shows_in_the_very_first_run() -> None:
@@ -71,7 +72,7 @@ def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
 
 
 def test_when_it_is_due() -> None:
-    """In a new worker, after half a second of measuring, at the end of a batch, and sooner while it has drifted."""
+    """It is due in a new worker, after 0.5 s of measuring, at the end of a batch, and sooner after a drift."""
     reference = taken(CALM)
 
     assert not reference.is_due(PID, 0.1)
@@ -103,7 +104,7 @@ def test_a_device_without_one_is_never_asked_again() -> None:
 
 def test_a_kernel_that_kills_its_worker_again_and_again_is_none() -> None:
     """Once may be the fault of the candidate before it."""
-    reference = Reference()
+    reference = ReferenceTimes()
 
     for _ in range(3):
         assert reference.is_due(PID, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from device_agents.telemetry import HostTelemetry
+from device_agents.machine.telemetry import HostTelemetry
 
 
 def write(root: Path, path: str, content: str) -> None:
@@ -35,7 +35,7 @@ def test_where_no_sensor_says_what_it_is_all_count(tmp_path: Path) -> None:
     write(tmp_path, "sys/class/thermal/thermal_zone2/temp", "254000\n")
 
     assert HostTelemetry(tmp_path).read().temp_c == 47.5
-    assert not HostTelemetry(tmp_path / "nothing").read().HasField("temp_c")
+    assert HostTelemetry(tmp_path / "nothing").read().temp_c is None
 
 
 def test_clock_and_governor_are_those_of_the_devices_own_processors(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.adb import parse_states
-from device_agents.android import AndroidDriver, has_adb_interface
-from device_agents.android_facts import MARK, default_target, parse_facts, parse_readings
-from device_agents.android_server import FilesMissing, read_files
+from device_agents.drivers.android.adb import parse_states
+from device_agents.drivers.android.driver import AndroidDriver, has_adb_interface
+from device_agents.drivers.android.facts import MARK, default_target, parse_facts, parse_readings
+from device_agents.drivers.android.server import FilesMissing, read_files
 from fleet.errors import ConfigError
 
 _CORE = "processor\t: {index}\nFeatures\t: fp asimd asimddp\nCPU implementer\t: 0x41\nCPU part\t: {part}\n\n"
@@ -44,7 +44,7 @@ def test_a_phone_is_told_by_its_properties_and_cores() -> None:
 
 @pytest.mark.parametrize(("freqs", "text"), [("", "does not tell"), ("0 1000\n1 1000\n", "are alike")])
 def test_cores_that_cannot_be_chosen_are_refused(freqs: str, text: str) -> None:
-    """With what to set instead; all cores are there in any case."""
+    """The message says what to set instead; all cores are there in any case."""
     facts = parse_facts(facts_text(freqs=freqs))
 
     assert facts.cores("all")
@@ -80,7 +80,8 @@ def test_readings_prefer_the_hottest_processor_of_now() -> None:
     )
     disk = "Filesystem 1K-blocks Used Available Use% Mounted on\n/dev/block/dm-5 100000 90000 10000 90% /data\n"
     parts = ["  level: 43\n  scale: 100\n  temperature: 371\n", thermal, "36000\n", "1000000\n3000000\n", "schedutil\n"]
-    readings = parse_readings(MARK.join([*parts, "2.50 1.00 1.00 2/900 1\n", "MemAvailable: 10 kB\n", disk]))
+    found = parse_readings(MARK.join([*parts, "2.50 1.00 1.00 2/900 1\n", "MemAvailable: 10 kB\n", disk]))
+    readings = found.telemetry
 
     assert (64.5, 43.0, ("thermal: moderate",)) == (
         readings.temp_c,
@@ -88,25 +89,25 @@ def test_readings_prefer_the_hottest_processor_of_now() -> None:
         readings.throttle_reasons,
     )
     assert (2e9, "schedutil", 2.5) == (readings.freq_hz, readings.governor, readings.load_1min)
-    assert (10 * 1024, 10000 * 1024) == (readings.memory_available_bytes, readings.free_bytes)
+    assert (10 * 1024, 10000 * 1024) == (readings.memory_available_bytes, found.free_bytes)
 
 
 def test_a_phone_that_tells_little_leaves_readings_unset() -> None:
     """Unknown is not zero; the battery's temperature is better than none."""
     assert parse_readings("") == parse_readings(MARK * 7)
-    assert parse_readings("").temp_c is None
-    assert 37.1 == parse_readings("temperature: 371").temp_c
+    assert parse_readings("").telemetry.temp_c is None
+    assert 37.1 == parse_readings("temperature: 371").telemetry.temp_c
 
 
 def test_the_states_of_phones_are_adbs_words() -> None:
-    """Also where adb adds an explanation with spaces."""
+    """They are read even where adb adds an explanation with spaces."""
     text = "List of devices attached\nR58\tdevice\nX1\tno permissions (user in plugdev group); see [http://x]\n\n"
 
     assert {"R58": "device", "X1": "no permissions (user in plugdev group); see [http://x]"} == parse_states(text)
 
 
 def test_phones_on_usb_are_seen_without_starting_adb(tmp_path: Path) -> None:
-    """By the interface that USB debugging adds."""
+    """They are recognised by the interface that USB debugging adds."""
     interface = tmp_path / "sys/bus/usb/devices/1-2:1.1"
     interface.mkdir(parents=True)
     for name, value in (("bInterfaceClass", "ff"), ("bInterfaceSubClass", "42"), ("bInterfaceProtocol", "01")):
@@ -118,7 +119,7 @@ def test_phones_on_usb_are_seen_without_starting_adb(tmp_path: Path) -> None:
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
-    """Also one that only the others ask for."""
+    """A library that only the others ask for is named, too."""
     (tmp_path / "tvm_rpc").write_bytes(b"\x7fELF" + bytes(60) + b"libc++_shared.so\0")
 
     with pytest.raises(FilesMissing, match=r"libtvm_runtime\.so, libtvm_ffi\.so, libc\+\+_shared\.so missing"):
@@ -135,6 +136,6 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_settings_are_refused(values: dict[str, str], text: str) -> None:
-    """Before any phone is asked."""
+    """Settings are checked before any phone is asked."""
     with pytest.raises(ConfigError, match=text):
         AndroidDriver.from_config(values, where="agent.yaml", host_name="h")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.artifacts import Artifact, check_architecture, elf_machine
+from fleet.artifacts.artifact import Artifact, check_architecture, elf_machine
+from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ArtifactRefused
-from fleet.measuring import ModuleKind, TensorSpec
 
 
 def test_facts_survive_beside_the_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.bitstream import check_chip, chip_of, parse_bitstream, read_bitstream
+from device_agents.drivers.zynq.bitstream import check_chip, chip_of, parse_bitstream, read_bitstream
 from fleet.errors import InvalidRequest
 from fleet.testing import bitstreams
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from device_agents.blocking_reads import BlockingReads, Source
+from device_agents.machine.blocking_reads import BlockingReads, Source
 from fleet.errors import DeviceClosed, DeviceUnreachable
 from fleet.testing import eventually
 
@@ -46,7 +46,7 @@ async def test_a_read_that_hangs_is_waited_for_once_and_never_asked_again(
 ) -> None:
     """Later ones are refused at once while it hangs, each with the same words; one warning is logged."""
     reads, asked = BlockingReads(SOURCE), []
-    with caplog.at_level(logging.WARNING, logger="device_agents.blocking_reads"):
+    with caplog.at_level(logging.WARNING, logger="device_agents.machine.blocking_reads"):
         with pytest.raises(DeviceUnreachable, match=r"the gauge has not answered since .* UTC; tap it") as first:
             await reads.ask(gate.wait)
         for _ in range(20):
@@ -79,7 +79,7 @@ async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
 
 
 async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> None:
-    """Also when something hangs: then once it comes back, and nobody waits for it."""
+    """If something hangs, the last read is done once that comes back, and nobody waits for it."""
     done: list[str] = []
     healthy, hung = BlockingReads(SOURCE), BlockingReads(SOURCE)
     await healthy.ask(lambda: None)

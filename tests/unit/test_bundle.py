@@ -6,32 +6,38 @@ import errno
 import json
 import lzma
 import os
+import re
 import tarfile
+import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from cross import bundle, bundle_wheels
-from cross.bundle_code import code_files
-from cross.bundle_wheels import Platform, kept_files, needed_libc, requirements
+from cross.bundle import archive as bundle
+from cross.bundle import wheels as bundle_wheels
+from cross.bundle.code import code_files
+from cross.bundle.wheels import Userland, kept_files, needed_libc, requirements
+from fleet.domain.tvm_versions import KNOWN_PAIRS
 from fleet.errors import ConfigError
-from fleet.tvm_versions import KNOWN_PAIRS
+
+_ROOT = Path(__file__).parents[2]
 
 
 def test_two_bundles_of_the_same_input_are_the_same_bytes(tmp_path: Path) -> None:
-    """In whatever order the files come, whoever packs them, and whenever."""
+    """Neither the order of the files nor who packs them, nor when, makes a difference."""
     files = {"run": b"#!/bin/sh\n", "lib/b.py": b"b = 1\n", "lib/a/__init__.py": b"", "lib/a/x.so": b"\x7fELF"}
 
-    bundle._pack(files, tmp_path / "one.tar.xz")
-    bundle._pack(dict(reversed(files.items())), tmp_path / "two.tar.xz")
+    bundle.pack(files, tmp_path / "one.tar.xz")
+    bundle.pack(dict(reversed(files.items())), tmp_path / "two.tar.xz")
 
     assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
 
 
 def test_what_is_unpacked_can_be_started(tmp_path: Path) -> None:
     """Folders come before what is in them; the script is executable; nothing belongs to anybody."""
-    bundle._pack({"run": b"#!/bin/sh\n", "lib/a/b.py": b""}, tmp_path / "made.tar.xz")
+    bundle.pack({"run": b"#!/bin/sh\n", "lib/a/b.py": b""}, tmp_path / "made.tar.xz")
 
     with tarfile.open(tmp_path / "made.tar.xz") as archive:
         members = {member.name: member for member in archive.getmembers()}
@@ -43,50 +49,68 @@ def test_what_is_unpacked_can_be_started(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_our_code_is_all_that_an_agent_imports_and_no_more() -> None:
-    """Also what it imports inside functions, and the board descriptions; neither compiler nor command line."""
+    """Imports inside functions and board descriptions are included; compiler and command line are not."""
     files = code_files()
 
     for wanted in (
         "device_agents/__main__.py",
-        "device_agents/warm.py",
+        "device_agents/workers/warm.py",
         "fleet/__init__.py",
-        "fleet/rpc.py",
+        "fleet/wire/rpc.py",
         "fleet/v1/__init__.py",
         "fleet/v1/session_service_pb2.py",
         "fleet/tracker/discovery.py",
-        "cross/boards.py",
-        "cross/board_files/raspberry_pi.yaml",
+        "cross/targets/boards.py",
+        "cross/targets/board_files/raspberry_pi.yaml",
     ):
         assert wanted in files
     assert not [
         name for name in files if name.startswith(("fleet/cli/", "fleet/client/", "fleet/optimizer/", "fleet/library/"))
     ]
-    assert "cross/build.py" not in files
+    assert "cross/build/library.py" not in files
+    assert "fleet/testing/__init__.py" not in files
     assert sum(map(len, files.values())) < 3_000_000
+
+
+@pytest.mark.slow
+def test_what_is_loaded_by_name_or_is_no_code_comes_along() -> None:
+    """Runtimes and drivers are named in texts, which no search for imports finds; and a package is more than Python."""
+    files = code_files()
+
+    texts = "\n".join(content.decode() for name, content in files.items() if name.startswith("device_agents/drivers/"))
+    named = {name.replace(".", "/") for name in re.findall(r'"(device_agents\.runtimes\.[\w.]+)[:"]', texts)}
+    assert len(named) >= 7
+    assert {f"{name}.py" for name in named} <= set(files)
+    patterns = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = [("device_agents", each) for each in patterns["device_agents"]] + [("cross", "targets/board_files/*.yaml")]
+    for package, pattern in packed:
+        shipped = {path.relative_to(_ROOT).as_posix() for path in (_ROOT / package).glob(pattern)}
+        assert shipped, pattern
+        assert shipped <= set(files), pattern
 
 
 def test_a_board_without_wheels_takes_packages_from_its_system() -> None:
     """On 32-bit ARM only what is pure Python comes along."""
-    names = {wish.partition("==")[0] for wish in requirements(Platform(machine="armv7l"))}
+    names = {each.partition("==")[0] for each in requirements(Userland(machine="armv7l"))}
 
     assert names == {"protobuf", "typing_extensions"}
 
 
 def test_the_versions_are_the_tested_ones() -> None:
     """The exact pair of TVM and tvm-ffi; numpy only when asked for."""
-    wishes = requirements(Platform(machine="aarch64"))
+    wanted = requirements(Userland(machine="aarch64"))
     tvm, ffi = list(KNOWN_PAIRS.items())[-1]
 
-    assert {f"apache-tvm=={tvm}", f"apache-tvm-ffi=={ffi}"} <= set(wishes)
-    assert not [wish for wish in wishes if wish.startswith("numpy")]
-    assert [wish for wish in requirements(Platform(machine="aarch64"), ["numpy"]) if wish.startswith("numpy==")]
+    assert {f"apache-tvm=={tvm}", f"apache-tvm-ffi=={ffi}"} <= set(wanted)
+    assert not [each for each in wanted if each.startswith("numpy")]
+    assert [each for each in requirements(Userland(machine="aarch64"), ["numpy"]) if each.startswith("numpy==")]
     with pytest.raises(ConfigError, match="nosuch is not installed here"):
-        requirements(Platform(machine="aarch64"), ["nosuch"])
+        requirements(Userland(machine="aarch64"), ["nosuch"])
 
 
 def test_a_platform_takes_every_older_libc() -> None:
     """pip has to be told each of them."""
-    tags = Platform(machine="aarch64", libc="2.19").tags
+    tags = Userland(machine="aarch64", libc="2.19").tags
 
     assert tags == [
         "manylinux_2_19_aarch64",
@@ -130,23 +154,23 @@ def test_of_tvm_only_the_runtime_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_bundle_that_cannot_be_is_refused(board: str, options: dict[str, str], said: str) -> None:
-    """Before anything is downloaded."""
+    """It is refused before anything is downloaded."""
     with pytest.raises(ConfigError, match=said):
-        bundle.wish_for(board, **options)
+        bundle.spec_for(board, **options)
 
 
-def test_every_board_that_is_listed_has_a_platform() -> None:
-    """With the C library and the machine of its description."""
+def test_every_board_that_is_listed_has_a_userland() -> None:
+    """Its C library and machine are those of the board's description."""
     for name in bundle.known_boards():
-        wish = bundle.wish_for(name)
+        spec = bundle.spec_for(name)
 
-        assert wish.platform.machine in bundle.MACHINES
-        assert int(wish.platform.libc.split(".")[1]) >= 17
+        assert spec.userland.machine in bundle.MACHINES
+        assert int(spec.userland.libc.split(".")[1]) >= 17
 
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the cache nor where the archive was wanted."""
+    """Nothing is left in the cache, nor where the archive was wanted."""
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(bundle, "fetch", lambda *_: [])
 
@@ -156,17 +180,17 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
     monkeypatch.setattr(lzma.LZMAFile, "write", full)
 
     with pytest.raises(ConfigError, match=r"no space for the bundle in .*: No space left on device; free 300 MB there"):
-        bundle.make_bundle(bundle.wish_for("x86_64"), lambda _: None)
+        bundle.make_bundle(bundle.spec_for("x86_64"), lambda _: None)
 
     assert list((tmp_path / "cache/bundles").iterdir()) == []
 
 
 def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    """With what it takes and what is free."""
+    """The message says how much it takes and how much is free."""
     path = tmp_path / "made.tar.xz"
     path.write_bytes(b"x")
     made = bundle.Bundle(
-        path=path, digest="sha256:0", platform=Platform(machine="aarch64"), size_bytes=10**18, unpacked_bytes=10**18
+        path=path, digest="sha256:0", userland=Userland(machine="aarch64"), size_bytes=10**18, unpacked_bytes=10**18
     )
 
     with pytest.raises(ConfigError, match="takes 1000000000000 MB and"):
@@ -177,7 +201,7 @@ def test_an_archive_that_does_not_fit_is_refused_before_it_is_written(tmp_path: 
 
 def test_a_bundle_says_what_it_is_for() -> None:
     """What the start script checks, and what a second deployment compares."""
-    content = json.loads(bundle._described(bundle.wish_for("rpi2-32"), [], "abc"))
+    content = json.loads(bundle.describe(bundle.spec_for("rpi2-32"), [], "abc"))
 
     assert (content["machine"], content["python"], content["digest"]) == ("armv7l", "3.11", "sha256:abc")
     assert content["from_system"]["grpc"] == "python3-grpcio"
@@ -193,16 +217,20 @@ def test_a_wheel_that_reaches_out_of_its_folder_is_refused(tmp_path: Path) -> No
         list(kept_files(wheel))
 
 
+def made_here(_: Userland, wanted: Sequence[str], folder: Path) -> None:
+    for name in wanted:
+        (folder / f"{name}-1.0.whl").touch()
+
+
 def test_what_killed_downloads_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what may still be under way."""
+    """What may still be under way stays."""
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(bundle_wheels, "_download", lambda _, __, folder: (folder / "some-1.0.whl").touch())
     for name in ("download-old", "download-old-ready", "download-now", "aarch64-kept"):
         (tmp_path / "wheels" / name).mkdir(parents=True)
         if "old" in name:
             os.utime(tmp_path / "wheels" / name, (0, 0))
 
-    (wheel,) = bundle_wheels.fetch(Platform(machine="aarch64"), ["some"], lambda _: None)
+    (wheel,) = bundle_wheels.fetch(Userland(machine="aarch64"), ["some"], lambda _: None, download=made_here)
 
     assert wheel.name == "some-1.0.whl"
     assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == sorted(

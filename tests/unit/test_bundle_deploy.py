@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cross.bundle_deploy import Place, Seen, Start, options_text, settled, wish_of
+from cross.bundle.deploy import Destination, Seen, Start, fitting_spec, options_text, settled
 from fleet.errors import ConfigError
 
-_PLACE = Place(host="pi@pi4")
+_THERE = Destination(host="pi@pi4")
 _PI = Seen(
     machine="aarch64",
     libc="2.36",
@@ -28,48 +28,48 @@ _PI = Seen(
 
 
 def test_the_board_is_told_by_its_model() -> None:
-    """With the C library that its description asks for, so that one bundle serves all of its kind."""
-    wish = wish_of(_PLACE, _PI, None)
+    """The bundle is for its description's C library, so that one serves all boards of the kind."""
+    spec = fitting_spec(_THERE, _PI, None)
 
-    assert wish.board == "rpi4-64"
-    assert wish.platform.libc == "2.31"
+    assert spec.board == "rpi4-64"
+    assert spec.userland.libc == "2.31"
 
 
 def test_a_32_bit_system_gets_a_32_bit_bundle() -> None:
-    """On the same board."""
-    assert wish_of(_PLACE, replace(_PI, machine="armv7l"), None).board == "rpi4-32"
+    """A board gets the bundle of the system that runs on it."""
+    assert fitting_spec(_THERE, replace(_PI, machine="armv7l"), None).board == "rpi4-32"
 
 
 def test_an_older_system_gets_what_runs_there() -> None:
     """Its glibc is what counts, and its Python."""
-    wish = wish_of(_PLACE, replace(_PI, libc="2.28", python="3.12"), None)
+    spec = fitting_spec(_THERE, replace(_PI, libc="2.28", python="3.12"), None)
 
-    assert (wish.platform.libc, wish.platform.python) == ("2.28", "3.12")
+    assert (spec.userland.libc, spec.userland.python) == ("2.28", "3.12")
 
 
 def test_an_unknown_board_gets_what_its_machine_runs() -> None:
     """Nobody has to describe a board before an agent can run there."""
-    assert wish_of(_PLACE, replace(_PI, model="Some Board"), None).board == "aarch64"
+    assert fitting_spec(_THERE, replace(_PI, model="Some Board"), None).board == "aarch64"
 
 
 def test_without_a_python_it_says_what_to_install() -> None:
     """Ours needs 3.11."""
     with pytest.raises(ConfigError, match=r"pi@pi4 has no Python 3.11 or newer; install it there"):
-        wish_of(_PLACE, replace(_PI, python=""), None)
+        fitting_spec(_THERE, replace(_PI, python=""), None)
 
 
 @pytest.mark.parametrize("directory", [".", "/", "/home", "/home/pi", "../else", "a/../../b"])
 def test_a_folder_that_is_not_the_agents_alone_is_refused(directory: str) -> None:
     """It is moved away and deleted when a new bundle comes."""
     with pytest.raises(ConfigError, match="name a folder that is the agent's alone"):
-        settled(replace(_PLACE, directory=directory), _PI, Start())
+        settled(replace(_THERE, directory=directory), _PI, Start())
 
 
 def test_what_lies_there_is_not_overwritten() -> None:
     """Unless it is an agent."""
-    assert settled(_PLACE, _PI, Start()).directory == "/home/pi/fleet-agent"
+    assert settled(_THERE, _PI, Start()).directory == "/home/pi/fleet-agent"
     with pytest.raises(ConfigError, match="there is something else"):
-        settled(_PLACE, replace(_PI, is_foreign=True), Start())
+        settled(_THERE, replace(_PI, is_foreign=True), Start())
 
 
 def test_options_survive_the_shell() -> None:

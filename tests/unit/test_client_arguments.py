@@ -8,12 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fleet.artifacts import Artifact
+from fleet.artifacts.artifact import Artifact
 from fleet.client import arrays
 from fleet.client.remote import call_arguments, time_arguments
+from fleet.domain.measuring import ModuleKind, Tensor, TensorSpec
 from fleet.errors import InvalidRequest
-from fleet.measuring import ModuleKind, TensorSpec
-from fleet.v1 import tensor_pb2
 
 IN = TensorSpec((2, 3), "float32")
 OUT = TensorSpec((2,), "float32", is_output=True)
@@ -30,7 +29,7 @@ def artifact(*args: TensorSpec, kind: ModuleKind = ModuleKind.FUNCTIONS) -> Arti
 def test_arrays_survive_the_wire(dtype: str, shape: tuple[int, ...]) -> None:
     """Every dtype and shape comes back as it went, scalars and empty arrays too."""
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(arrays.numpy_dtype(dtype))
-    back = arrays.tensor_from_proto(arrays.tensor_to_proto(array))
+    back = arrays.array_of(arrays.tensor_of(array))
     assert (array.dtype, array.shape) == (back.dtype, back.shape)
     np.testing.assert_array_equal(array, back)
     assert back.flags.writeable
@@ -39,14 +38,14 @@ def test_arrays_survive_the_wire(dtype: str, shape: tuple[int, ...]) -> None:
 def test_layout_and_byte_order_do_not_matter() -> None:
     """Transposed and big-endian arrays are sent row-major and little endian."""
     array = np.arange(6, dtype=">f4").reshape(2, 3).T
-    message = arrays.tensor_to_proto(array)
-    assert message.spec.dtype == "float32"
-    np.testing.assert_array_equal(array, arrays.tensor_from_proto(message))
+    tensor = arrays.tensor_of(array)
+    assert tensor.spec == TensorSpec((3, 2), "float32")
+    np.testing.assert_array_equal(array, arrays.array_of(tensor))
 
 
 def test_ml_dtypes_have_their_dlpack_names() -> None:
     """A bfloat16 array is called bfloat16."""
-    assert arrays.tensor_to_proto(np.ones(1, ml_dtypes.bfloat16)).spec.dtype == "bfloat16"
+    assert arrays.tensor_of(np.ones(1, ml_dtypes.bfloat16)).spec.dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("value", ["text", [1, 2], None, ((2,), 3), object()])
@@ -59,21 +58,21 @@ def test_other_things_are_refused(value: object) -> None:
 def test_arrays_of_objects_are_refused() -> None:
     """Nothing but numbers travels."""
     with pytest.raises(InvalidRequest, match="only numbers"):
-        arrays.tensor_to_proto(np.array([object()]))
+        arrays.tensor_of(np.array([object()]))
 
 
 def test_too_much_for_one_call_is_refused() -> None:
     """Arguments above the bound on a message say how to avoid sending them."""
     large = np.broadcast_to(np.zeros(1, "float32"), (70 * 2**20,))
     with pytest.raises(InvalidRequest, match="filled on the device"):
-        arrays.arguments_to_proto([large])
+        arrays.sendable([large])
 
 
 def test_short_content_is_refused() -> None:
     """A tensor whose bytes do not fit its shape is an error, not a wrong array."""
-    message = tensor_pb2.Tensor(spec=tensor_pb2.TensorSpec(shape=[2], dtype="float32"), content=b"1234")
+    tensor = Tensor(TensorSpec((2,), "float32"), b"1234")
     with pytest.raises(InvalidRequest, match="has 8 bytes, 4 came"):
-        arrays.tensor_from_proto(message)
+        arrays.array_of(tensor)
 
 
 def test_room_for_outputs_is_put_in_its_place() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
-from fleet.config import cache_dir, data_dir, parse, read_yaml
+from fleet.base.config import Key, cache_dir, data_dir, keys_of, parse, read_yaml
 from fleet.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    name: str
+    name: Annotated[str, "What it is called."]
     timeout_sec: float = 1.0
     count: int | None = None
     state_dir: Path = Path("/nowhere")
@@ -46,8 +47,17 @@ def test_wrong_values_are_refused(values: dict[str, object], message: str) -> No
     assert str(caught.value).startswith(message)
 
 
+def test_keys_are_listed_for_the_documentation() -> None:
+    """Name, type in words, default, and the sentence that stands in the type."""
+    name, timeout, count, *_ = keys_of(Settings)
+
+    assert name == Key(name="name", expects="text", is_required=True, doc="What it is called.")
+    assert timeout == Key(name="timeout_sec", expects="a number", default=1.0)
+    assert count.expects == "a whole number"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "is no YAML"), ("- 1", "expected 'key: value'"), (None, "No such")]
+    ("text", "message"), [("a: [", "is not YAML"), ("- 1", "expected 'key: value'"), (None, "No such")]
 )
 def test_files_that_cannot_be_read_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
     """Missing, broken and misshapen files are told apart."""

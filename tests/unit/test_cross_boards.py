@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cross.boards import Board, Found, boards_of, find_board, load_boards, match, refine
-from cross.cuda_code import architecture as cuda_architecture
-from cross.rocm_code import architecture as rocm_architecture
-from cross.targets import architecture, host_target_json, make_target, parse_target, resolve_target
+from cross.build.cuda_code import architecture as cuda_architecture
+from cross.build.rocm_code import architecture as rocm_architecture
+from cross.targets.boards import Board, Found, boards_of, find_board, load_boards, match, refine
+from cross.targets.target import architecture, host_target_json, make_target, parse_target, resolve_target
 from fleet.errors import ConfigError
 
 BOARDS = load_boards()
@@ -45,7 +45,7 @@ def test_llvm_knows_every_core(name: str) -> None:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_board_says_where_its_numbers_come_from(name: str) -> None:
-    """And how it is recognised, and for whom it is."""
+    """It says so, and how the board is recognised, and whom it is for."""
     board = BOARDS[name]
     assert board.sources
     assert all(source.startswith("https://") for source in board.sources)

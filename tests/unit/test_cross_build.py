@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.build import build
-from cross.targets import architecture, host_target_json
-from fleet.artifacts import Artifact, elf_machine
+from cross.build.library import build
+from cross.targets.target import architecture, host_target_json
+from fleet.artifacts.artifact import Artifact, elf_machine
+from fleet.domain.measuring import ModuleKind
 from fleet.errors import BuildError, ConfigError, DiskFull
-from fleet.measuring import ModuleKind
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from cross import cuda_code, gpu_code, rocm_code
-from cross.boards import Board, find_board, load_boards
-from cross.build import build
-from cross.toolchains import find_linker
-from fleet.artifacts import Artifact, elf_machine
+from cross.build import cuda_code, gpu_code, rocm_code
+from cross.build.library import build
+from cross.build.toolchains import find_linker
+from cross.targets.boards import Board, find_board, load_boards
+from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.errors import BuildError, ConfigError
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.extract import compile_model, load_model
 
 slow = pytest.mark.slow
+pytestmark = pytest.mark.timeout(400)  # the first to build for CUDA imports TVM's intrinsics: 20 s, more beside others
 
 
 def program(dtype: str = "float32") -> Any:
@@ -89,7 +90,7 @@ def test_cuda_artifacts_hold_a_cubin_for_their_gpu(compiler: str, arch: str, onl
 @slow
 @pytest.mark.parametrize("compiler", ["nvcc", "NVRTC"])
 def test_half_floats_compile(compiler: str, only: Any, tmp_path: Path) -> None:
-    """Where the CUDA headers are; else the message says which packages bring them."""
+    """They compile where the CUDA headers are; elsewhere the message names the packages that bring them."""
     only(compiler)
     (chosen, *_) = cuda_code.compilers()
     if not isinstance(chosen, cuda_code.Nvrtc) or any(Path(place, "cuda_fp16.h").exists() for place in chosen.includes):
@@ -146,7 +147,9 @@ def test_the_isa_version_is_spelled_as_rocm_does() -> None:
 def test_ziglang_links_rocm_code_where_there_is_no_lld(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One Python package instead of a Debian one."""
     which = rocm_code.shutil.which
-    monkeypatch.setattr("cross.rocm_code.shutil.which", lambda name, **more: None if name == "ld.lld" else which(name))
+    monkeypatch.setattr(
+        "cross.build.rocm_code.shutil.which", lambda name, **more: None if name == "ld.lld" else which(name)
+    )
     assert "ziglang" in rocm_code.find_linker()
 
     artifact = built(find_board("gfx90a").target_json, tmp_path)
@@ -217,7 +220,7 @@ def test_an_unknown_architecture_is_a_config_error(target: dict[str, Any], said:
 
 
 def test_missing_pieces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the packages that bring them."""
+    """The message names the packages that bring them."""
     monkeypatch.setattr(cuda_code, "compilers", lambda: ())
     with pytest.raises(ConfigError, match=r"neither nvcc nor NVRTC .* nvidia-cuda-nvrtc"):
         cuda_code.find_compiler("sm_90")
@@ -226,7 +229,7 @@ def test_missing_pieces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         rocm_code.find_device_library()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("cross.rocm_code.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("cross.build.tools.importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"no ld.lld .*apt install lld"):
         rocm_code.find_linker()
 

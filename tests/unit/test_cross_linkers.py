@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from cross.boards import find_board
-from cross.build import build
-from cross.link_check import BOARDS
-from cross.toolchains import Linker, check_linked, find_linker, find_linkers, link
-from fleet.elf import arm_float_abi, read_header, undefined_symbols
+from cross.build.library import build
+from cross.build.link_check import BOARDS
+from cross.build.toolchains import Linker, check_linked, find_linker, find_linkers, link
+from cross.targets.boards import find_board
+from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.errors import BuildError, ConfigError
 
 TARGETS = {name: find_board(board).target_json for name, board in BOARDS.items()}
@@ -142,9 +143,12 @@ def test_android_never_takes_a_compiler_for_another_c_library() -> None:
 
 
 def test_the_named_linker_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By argument, by the platform's variable, by the file, in this order; Android has its own name."""
+    """The argument comes first, then the platform's variable, then the file; Android has its own name."""
     config = tmp_path / "cross.yaml"
     config.write_text("linkers:\n  aarch64: ld.lld --build-id\n  android: ld.lld --icf=all\n")
+    (tmp_path / "ld.lld").write_text("#!/bin/sh\n")
+    (tmp_path / "ld.lld").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("FLEET_CROSS_CONFIG", str(config))
     monkeypatch.setenv("FLEET_LINKER_AARCH64", f"{sys.executable} from-variable")
 

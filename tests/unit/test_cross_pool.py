@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cross_pool_tasks as tasks
 import pytest
 
-from cross.pool import BuildPool
+from cross.pool.build_pool import BuildPool
 from fleet.errors import BuildError, InvalidRequest
+from tests.programs import here
+from tests.unit import cross_pool_tasks as tasks
 
 pytestmark = pytest.mark.slow
 TARGET = '{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}'
@@ -147,10 +148,9 @@ async def test_it_serves_asyncio(pool: BuildPool) -> None:
 
 SCRIPT = """
 import sys
-sys.path.insert(0, sys.argv[1])
 print("main runs", flush=True)
-import cross_pool_tasks as tasks
-from cross.pool import BuildPool
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
 pool = BuildPool(2)
 pids = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(30)]}
 print(*pids, flush=True)
@@ -164,9 +164,7 @@ def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
     """
     script = tmp_path / "unguarded.py"
     script.write_text(SCRIPT)
-    parent = subprocess.Popen(
-        [sys.executable, str(script), str(Path(tasks.__file__).parent)], stdout=subprocess.PIPE, text=True
-    )
+    parent = subprocess.Popen([sys.executable, script], env=here(), stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     assert parent.stdout.readline().strip() == "main runs"
     workers = [int(pid) for pid in parent.stdout.readline().split()]
@@ -180,12 +178,12 @@ def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
 
 
 INTERRUPTED_SCRIPT = """
+import os
 import signal
 import sys
-sys.path.insert(0, sys.argv[1])
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
-import cross_pool_tasks as tasks
-from cross.pool import BuildPool
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))  # print may be under way already
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
 with BuildPool(1) as pool:
     pool.start()
     print("started", flush=True)
@@ -199,7 +197,8 @@ def test_an_interrupt_of_the_terminal_is_the_parents_alone(tmp_path: Path) -> No
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED_SCRIPT)
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(Path(tasks.__file__).parent)],
+        [sys.executable, script],
+        env=here(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

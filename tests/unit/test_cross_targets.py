@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cross.targets import architecture, family, host_target_json, parse_target, triple
-from cross.toolchains import Linker, find_linker, link
+from cross.build.toolchains import Linker, find_linker, link
+from cross.targets.target import architecture, family, host_target_json, parse_target, triple
 from fleet.errors import BuildError, ConfigError
 
 ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mfloat-abi": "hard"}
@@ -73,7 +73,7 @@ def test_own_target_is_one_that_parses() -> None:
 def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With nothing on PATH, the error says which packages would help."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("cross.toolchains.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("cross.build.tools.importlib.util.find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"install riscv64-linux-gnu-gcc, lld \(ld.lld\), or .* ziglang"):
         find_linker('{"kind": "llvm", "mtriple": "riscv64-linux-gnu"}')

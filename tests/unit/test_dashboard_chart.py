@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from fleet.dashboard.chart import SPAN_SEC, draw, render_history
-from fleet.v1.device_pb2 import Telemetry
-from fleet.wire import timestamp
+from fleet.domain.devices import Telemetry
 
 NOW = 1_000_000.0
 
@@ -24,7 +23,7 @@ def picture(samples: Sequence[Telemetry], width: int = 80) -> str:
 
 def samples(count: int = 360, **readings: float) -> list[Telemetry]:
     """A sample every ten seconds until now."""
-    return [Telemetry(read_at=timestamp(NOW - 10 * (count - 1 - index)), **readings) for index in range(count)]  # type: ignore[arg-type]
+    return [Telemetry(read_at_sec=NOW - 10 * (count - 1 - index), **readings) for index in range(count)]  # type: ignore[arg-type]
 
 
 def test_nothing_known_is_said() -> None:
@@ -54,7 +53,7 @@ def test_units_and_range_are_those_that_people_read() -> None:
 
 @pytest.mark.parametrize("width", [20, 80, 140])
 def test_every_line_fits_the_terminal(width: int) -> None:
-    """And the axis ends where the lines end."""
+    """The axis ends where the lines end."""
     lines = picture(samples(temp_c=41.0, freq_hz=2.4e9), width).splitlines()
 
     assert max(map(len, lines)) <= width
@@ -83,7 +82,7 @@ def test_a_device_that_was_away_has_a_gap() -> None:
 
 def test_noise_does_not_look_like_a_mountain() -> None:
     """A degree up and down on forty is a flat line."""
-    noisy = [Telemetry(read_at=timestamp(NOW - 10 * index), temp_c=40 + index % 2) for index in reversed(range(360))]
+    noisy = [Telemetry(read_at_sec=NOW - 10 * index, temp_c=40 + index % 2) for index in reversed(range(360))]
 
     labels = [line[:9].strip() for line in picture(noisy).splitlines()]
 

@@ -8,60 +8,58 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fleet import wire
 from fleet.dashboard import words
 from fleet.dashboard.view import render
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
+from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.snapshot import Snapshot
 
 NOW_SEC = 1_700_000_000.0
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-def busy_fleet() -> fleet_service_pb2.Snapshot:
+def busy_fleet() -> Snapshot:
     """A fleet with one of everything."""
-    ago = lambda sec: wire.timestamp(NOW_SEC - sec)  # noqa: E731
-    return fleet_service_pb2.Snapshot(
+    return Snapshot(
         version=7,
         tracker_version="0.1.0",
-        started_at=ago(11_520),
-        taken_at=ago(0),
+        started_at_sec=NOW_SEC - 11_520,
+        taken_at_sec=NOW_SEC - 0,
         grant_count=42,
         request_count=20,
-        devices=[
-            device_pb2.Device(
+        devices=(
+            DeviceStatus(
                 name="devices/lab1-cpu",
-                state=device_pb2.DEVICE_STATE_LEASED,
+                state=DeviceState.LEASED,
                 holder="ann@desk",
-                granted_at=ago(75),
-                telemetry=device_pb2.Telemetry(
+                granted_at_sec=NOW_SEC - 75,
+                telemetry=Telemetry(
                     trials=900, trials_per_min=412.4, temp_c=61.2, load_1min=0.93, last_error="TIMEOUT after 10 s"
                 ),
             ),
-            device_pb2.Device(name="devices/pi4-01", state=device_pb2.DEVICE_STATE_AVAILABLE),
-            device_pb2.Device(
-                name="devices/pi4-02", state=device_pb2.DEVICE_STATE_OFFLINE, reason="its agent is not attached"
-            ),
-            device_pb2.Device(
-                name="devices/pi4-03", state=device_pb2.DEVICE_STATE_FAULTED, reason="the sensor reads 105 °C"
-            ),
-        ],
-        requests=[
-            lease_pb2.PendingRequest(
+            DeviceStatus(name="devices/pi4-01", state=DeviceState.AVAILABLE),
+            DeviceStatus(name="devices/pi4-02", state=DeviceState.OFFLINE, reason="its agent is not attached"),
+            DeviceStatus(name="devices/pi4-03", state=DeviceState.FAULTED, reason="the sensor reads 105 °C"),
+        ),
+        requests=(
+            PendingRequest(
+                request_id="r",
                 holder="bob@lab",
                 selector="kind=cpu,arch=x86_64",
                 priority=5,
                 position=0,
-                asked_at=ago(12),
+                asked_at_sec=NOW_SEC - 12,
                 reason="devices/lab1-cpu is held by ann@desk for 75 s",
             ),
-            lease_pb2.PendingRequest(holder="cy@lab", selector="cpu", position=1, asked_at=ago(3)),
-        ],
-        jobs=[
-            job_pb2.Job(
+            PendingRequest(request_id="r", holder="cy@lab", selector="cpu", position=1, asked_at_sec=NOW_SEC - 3),
+        ),
+        jobs=(
+            JobStatus(
                 name="jobs/1",
                 title="squeezenet.onnx",
-                state=job_pb2.JOB_STATE_RUNNING,
-                started_at=ago(190),
+                state=JobState.RUNNING,
+                started_at_sec=NOW_SEC - 190,
                 trials_done=48,
                 trials_total=64,
                 trials_failed=2,
@@ -69,12 +67,12 @@ def busy_fleet() -> fleet_service_pb2.Snapshot:
                 untuned_us=270_000.0,
                 activity="measuring fused_conv2d_relu",
             ),
-            job_pb2.Job(name="jobs/0", title="tiny.onnx", state=job_pb2.JOB_STATE_FAILED, trials_total=8),
-        ],
+            JobStatus(name="jobs/0", title="tiny.onnx", state=JobState.FAILED, trials_total=8),
+        ),
     )
 
 
-def text_of(snapshot: fleet_service_pb2.Snapshot, width: int, away_sec: float | None = None) -> str:
+def text_of(snapshot: Snapshot, width: int, away_sec: float | None = None) -> str:
     """Draw it as text without trailing spaces."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(render(snapshot, NOW_SEC, address="127.0.0.1:9290", width=width, away_sec=away_sec))
@@ -99,7 +97,7 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 
 def test_an_empty_fleet_says_how_to_fill_it() -> None:
     """Without devices the way to attach one is shown."""
-    text = text_of(fleet_service_pb2.Snapshot(), 100)
+    text = text_of(Snapshot(), 100)
     assert "no devices yet; attach one with: fleet agent serve --tracker 127.0.0.1:9290" in text
 
 
@@ -110,27 +108,35 @@ def test_an_absent_tracker_is_said_so() -> None:
     assert "lab1-cpu" in text
 
 
-def test_every_state_has_a_word() -> None:
-    """Each state of the protos is shown by its own word."""
-    for state in device_pb2.DeviceState.values():
-        device = device_pb2.Device(name="devices/x", state=state)  # type: ignore[arg-type]
-        text = text_of(fleet_service_pb2.Snapshot(devices=[device]), 100)
-        assert ("unknown" in text) is (state == device_pb2.DEVICE_STATE_UNSPECIFIED)
-    for job_state in job_pb2.JobState.values():
-        job = job_pb2.Job(name="jobs/x", state=job_state)  # type: ignore[arg-type]
-        text = text_of(fleet_service_pb2.Snapshot(jobs=[job]), 100)
-        assert ("unknown" in text) is (job_state == job_pb2.JOB_STATE_UNSPECIFIED)
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        (DeviceState.AVAILABLE, "free"),
+        (DeviceState.LEASED, "leased"),
+        (DeviceState.OFFLINE, "offline"),
+        (DeviceState.FAULTED, "faulted"),
+    ],
+)
+def test_every_state_of_a_device_has_a_word(state: DeviceState, word: str) -> None:
+    """Each state is shown by its own word."""
+    assert word in text_of(Snapshot(devices=(DeviceStatus(name="devices/x", state=state),)), 100)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_every_state_of_a_job_has_a_word(state: JobState) -> None:
+    """Each state is shown by its own word."""
+    assert f" {state.value.lower()} " in text_of(Snapshot(jobs=(JobStatus(name="jobs/x", state=state),)), 100)
 
 
 def test_what_disturbs_measurements_is_said() -> None:
-    """By the device, while it lasts, and by the job, which measured again."""
-    throttled = device_pb2.Device(
-        name="devices/hot", telemetry=device_pb2.Telemetry(throttle_reasons=["thermal"], last_error="older news")
+    """The device shows it while it lasts, and so does the job that measured again."""
+    throttled = DeviceStatus(
+        name="devices/hot", telemetry=Telemetry(throttle_reasons=("thermal",), last_error="older news")
     )
-    shared = device_pb2.Device(name="devices/shared", telemetry=device_pb2.Telemetry(foreign_processes=2))
-    job = job_pb2.Job(name="jobs/x", trials_done=8, trials_total=9, trials_failed=1, trials_repeated=3)
+    shared = DeviceStatus(name="devices/shared", telemetry=Telemetry(foreign_processes=2))
+    job = JobStatus(name="jobs/x", trials_done=8, trials_total=9, trials_failed=1, trials_repeated=3)
 
-    text = text_of(fleet_service_pb2.Snapshot(devices=[throttled, shared], jobs=[job]), 120)
+    text = text_of(Snapshot(devices=(throttled, shared), jobs=(job,)), 120)
 
     assert "throttled: thermal" in text
     assert "used by 2 foreign processes" in text

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cross.intrinsics import intrinsics_module, target_hint
-from cross.targets import host_target_json
-from fleet.optimizer.build_task import BuildTask, build_candidate
-from fleet.optimizer.propose import ProposeTask, propose
+from cross.targets.intrinsics import intrinsics_module, target_hint
+from cross.targets.target import host_target_json
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.default_schedule import default_schedule, needs_schedule
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import Workload, module_of

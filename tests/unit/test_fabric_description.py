@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.bitstream import fabric_addresses
-from device_agents.fabric import check_registers, parse_description
+from device_agents.drivers.zynq.bitstream import fabric_addresses
+from device_agents.fabric.reader import check_registers, parse_description
 from fleet.errors import ConfigError, InvalidRequest
 
 EXAMPLE = (Path(__file__).parents[2] / "examples/zynq_gemm_i8/registers.yaml").read_text()
@@ -74,7 +74,7 @@ def test_the_example_is_read() -> None:
         ("{write: count, value: n}", "{write: cuont, value: n}", "no register 'cuont'; did you mean 'count'"),
         ("{write: count, value: n}", "{write: sum, value: n}", "sum is read only"),
         ("{write: count, value: n}", "{write: count, value: m}", "no parameter 'm'"),
-        ("{write: count, value: n}", "{write: count, value: x}", "x is no int"),
+        ("{write: count, value: n}", "{write: count, value: x}", "x is not an int"),
         ("{write: ctrl, value: 1}", "{write: ctrl, value: 4}", "4 does not fit the 2 bits of ctrl"),
         ("{write: ctrl, value: 1}", "{wirte: ctrl, value: 1}", "found 'wirte'; did you mean 'write'"),
         ("{write: ctrl, value: 1}", "[ctrl, 1]", "expected 'key: value' entries"),
@@ -89,18 +89,18 @@ def test_the_example_is_read() -> None:
         ("{point: source, to: big}", "{point: sum, to: big}", "sum is read only"),
         ("{point: source, to: big}", "{point: source, to: in}", "in lies in the window"),
         ("{point: source, to: big}", "{point: source, to: bog}", "no buffer 'bog'; did you mean 'big'"),
-        ("{copy_in: x,", "{copy_in: n,", "n is no tile"),
+        ("{copy_in: x,", "{copy_in: n,", "n is not a tile"),
         ("dtype: int8", "dtype: int7", "unknown type 'int7'; did you mean 'int"),
         ("columns: n", "columns: m", "no parameter 'm'"),
         ("type: int, max: 256", "type: integer", "type: expected tile or int"),
         ("type: int, max: 256", "type: int, min: 9, max: 8", "no number can be at least 9, at most 8"),
         ("cycles: sum", "cycles: clocks", "cycles: there is no register 'clocks'"),
         ("functions:\n  add:", "functions:\n  Add-8:", "made of a-z, 0-9 and _"),
-        ("name: adder", "name: [", "is no YAML"),
+        ("name: adder", "name: [", "is not YAML"),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
-    """Where it stands, what was found, and what was meant."""
+    """The message says where it stands, what was found and what was meant."""
     assert old in SMALL
     parse_description(SMALL)
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
     [("xc7z020", 0x43C00000), ("xc7z", 0xBFFFF000), ("xczu3eg", 0xA0000000), ("xck26", 0x500000000)],
 )
 def test_a_window_of_physical_memory_may_be_where_only_the_fabric_is(chip: str, address: int) -> None:
-    """Where Vivado puts designs, on both families."""
+    """It may be where Vivado puts designs, on both families."""
     check_registers(SMALL.replace("uio: 0", f"mem: {address:#x}"), fabric_addresses(chip))
 
 
@@ -204,9 +204,9 @@ _NINE = ", ".join(["*{0}"] * 9)
     [
         ("[" * 20_000, "nested deeper than 20 levels"),
         ("{a: " * 8_000, "nested deeper than 20 levels"),
-        ("clock_hz: " + "1" * 5_000, "is no YAML"),
+        ("clock_hz: " + "1" * 5_000, "is not YAML"),
         ("clock_hz: 0x" + "f" * 5_000, "more than 64 bits"),
-        ("clock_hz: 2001-99-99", "is no YAML: month must be"),
+        ("clock_hz: 2001-99-99", "is not YAML: month must be"),
         ("clock_hz: !!python/object/apply:os.getpid []", "neither tags"),
         ("a: &a [*a]", "more than 10000 values"),
         ('name: &a "' + "x" * 20_000 + '"\nregisters: [' + ", ".join(["*a"] * 5_000) + "]", "49152 letters, aliases"),

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from device_agents.fabric import parse_description
-from device_agents.fabric_program import FabricDead, FabricError, FabricProgram, FabricStuck
+from device_agents.fabric.program import FabricDead, FabricError, FabricProgram, FabricStuck
+from device_agents.fabric.reader import parse_description
 
 DESCRIPTION = """
 name: scaler
@@ -129,7 +129,7 @@ def test_a_tile_inside_a_matrix_is_copied_in_and_out(program: FabricProgram) -> 
 
 
 def test_cycles_add_up_over_calls(program: FabricProgram) -> None:
-    """Of the register only the bits that count."""
+    """Only those bits of the register count that the description names."""
     values = matrix(1, 2, 3)
     for _ in range(3):
         program.call("scale", [ctypes.addressof(values), 1, 3, 0])
@@ -181,7 +181,7 @@ def test_another_design_is_told_by_its_identity(program: FabricProgram, scaler: 
     ("values", "message"),
     [
         ([1, 2, 3], "takes 4 arguments \\(x, rows, stride, factor\\), found 3"),
-        ([0, 1, 3, 2], "x is no address"),
+        ([0, 1, 3, 2], "x is not an address"),
         ([8, 0, 3, 2], "rows = 0, but it goes from 1 to 20"),
         ([8, 1, 3, 3], "factor = 3, but it goes from 0 to 100 in steps of 2"),
         ([8, 11, 3, 2], "tile x of 11 x 3 int16 does not fit the buffer data of 64 bytes"),

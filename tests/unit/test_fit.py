@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cross.boards import find_board, load_boards
-from fleet.artifacts import Artifact, check_architecture
-from fleet.elf import arm_float_abi, read_header
+from cross.targets.boards import find_board, load_boards
+from fleet.artifacts.artifact import Artifact, check_architecture
+from fleet.artifacts.elf import arm_float_abi, read_header
+from fleet.artifacts.fit import check_fit, check_target, needed_features
+from fleet.domain.devices import Inventory
 from fleet.errors import ArtifactRefused
-from fleet.fit import check_fit, check_target, needed_features
-from fleet.v1 import device_pb2
 
 
-def inventory(board_name: str, *features: str, **labels: str) -> device_pb2.Inventory:
+def inventory(board_name: str, *features: str, **labels: str) -> Inventory:
     board = find_board(board_name)
     told = dict.fromkeys(" ".join((board.features, *features)).split(), "true")
-    return device_pb2.Inventory(
-        kind=board.kind, labels={"arch": board.arch, **told, **labels}, target_json=board.target_json
-    )
+    return Inventory(kind=board.kind, labels={"arch": board.arch, **told, **labels}, target_json=board.target_json)
 
 
 def llvm(**more: object) -> str:
     return json.dumps({"kind": "llvm", **more})
 
 
-def check(target_json: str, device: device_pb2.Inventory) -> None:
+def check(target_json: str, device: Inventory) -> None:
     check_target(target_json, device, device_name="devices/it")
 
 
@@ -50,9 +49,7 @@ PI4, PI5 = inventory("rpi4-64"), inventory("rpi5-64", "asimdhp asimddp")
         (llvm(mcpu="haswell"), inventory("x86-64-v2"), "avx2 .*fma"),
     ],
 )
-def test_missing_features_are_named_with_what_asks_for_them(
-    target_json: str, device: device_pb2.Inventory, said: str
-) -> None:
+def test_missing_features_are_named_with_what_asks_for_them(target_json: str, device: Inventory, said: str) -> None:
     """The message says which feature, by which part of the target, and what to build for instead."""
     with pytest.raises(ArtifactRefused, match=said) as caught:
         check(target_json, device)
@@ -73,10 +70,10 @@ def test_missing_features_are_named_with_what_asks_for_them(
         (llvm(), PI4),
         ("", PI4),
         ("no json", PI4),
-        (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76"), device_pb2.Inventory(labels={"arch": "aarch64"})),
+        (llvm(mtriple="aarch64-linux-gnu", mcpu="cortex-a76"), Inventory(labels={"arch": "aarch64"})),
     ],
 )
-def test_what_fits_or_is_not_known_passes(target_json: str, device: device_pb2.Inventory) -> None:
+def test_what_fits_or_is_not_known_passes(target_json: str, device: Inventory) -> None:
     """An agent that tells no features, and a core that nobody knows, refuse nothing."""
     check(target_json, device)
 
@@ -93,7 +90,7 @@ def test_features_of_cores_are_those_of_llvm(board_name: str) -> None:
     """What the table says of a core is what LLVM lets code for it use."""
     import tvm_ffi
 
-    from cross.targets import make_target
+    from cross.targets.target import make_target
 
     board = find_board(board_name)
     llvm_words = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16", "abm": "lzcnt", "bmi1": "bmi"}
@@ -105,8 +102,8 @@ def test_features_of_cores_are_those_of_llvm(board_name: str) -> None:
         assert {word, word.replace("_", ".")} & known, f"{board.mcpu} has no {feature} in LLVM"
 
 
-CUDA_86 = device_pb2.Inventory(kind="cuda", labels={"arch": "x86_64"}, target_json='{"kind": "cuda", "arch": "sm_86"}')
-ROCM = device_pb2.Inventory(kind="rocm", target_json='{"kind": "rocm", "mcpu": "gfx90a:sramecc+:xnack-"}')
+CUDA_86 = Inventory(kind="cuda", labels={"arch": "x86_64"}, target_json='{"kind": "cuda", "arch": "sm_86"}')
+ROCM = Inventory(kind="rocm", target_json='{"kind": "rocm", "mcpu": "gfx90a:sramecc+:xnack-"}')
 
 
 def test_gpu_code_is_for_its_gpu() -> None:
@@ -125,8 +122,7 @@ def test_gpu_code_is_for_its_gpu() -> None:
 
 def test_the_host_of_gpu_code_is_checked_too() -> None:
     """The part that launches kernels runs on the device's CPU."""
-    device = inventory("x86-64-v2")
-    device.target_json = '{"kind": "cuda", "arch": "sm_86"}'
+    device = replace(inventory("x86-64-v2"), target_json='{"kind": "cuda", "arch": "sm_86"}')
 
     with pytest.raises(ArtifactRefused, match="avx2"):
         check(json.dumps({"kind": "cuda", "arch": "sm_86", "host": {"kind": "llvm", "mcpu": "x86-64-v3"}}), device)

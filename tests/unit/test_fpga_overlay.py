@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.fpga_overlay import make_overlay
+from device_agents.drivers.zynq.overlay import make_overlay
 
 _BY_DTC = bytes.fromhex(
     "d00dfeed000000de00000038000000b0000000280000001100000010000000000000002e0000007800000000000000000000000000000000"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.domain.keys import canonical_target, trace_digest
 from fleet.errors import InvalidRequest
-from fleet.keys import canonical_target, trace_digest
 
 
 def test_what_tvm_derives_does_not_count() -> None:
@@ -64,12 +64,12 @@ traces = st.recursive(
 @given(traces)
 def test_a_digest_ignores_spelling(trace: list[object]) -> None:
     """White space does not count, and neither does writing numbers with 20 digits as TVM does."""
-    from fleet.library.exchange import _to_text
+    from fleet.library.exchange import to_text
 
     digest = trace_digest(json.dumps(trace))
 
     assert digest == trace_digest(json.dumps(trace, indent=2))
-    assert digest == trace_digest(_to_text(trace))
+    assert digest == trace_digest(to_text(trace))
 
 
 def test_a_decision_counts() -> None:

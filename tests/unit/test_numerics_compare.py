@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.measuring import TensorSpec
+from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.numerics import compare, make_inputs, max_abs_error
 
 

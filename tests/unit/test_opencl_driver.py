@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from device_agents import opencl
-from device_agents.host import read_host
-from device_agents.opencl import OpenClDriver, target_of
-from device_agents.opencl_devices import OpenClDevice
-from device_agents.opencl_sensors import GpuSensors
+from device_agents.driver import NoStrays
+from device_agents.drivers.opencl import driver as opencl
+from device_agents.drivers.opencl.devices import OpenClDevice
+from device_agents.drivers.opencl.driver import OpenClDriver, target_of
+from device_agents.drivers.opencl.sensors import GpuSensors
+from device_agents.machine.host import read_host
+from fleet.domain.devices import Telemetry
 from fleet.errors import ConfigError
-from fleet.v1 import device_pb2
 
 CPU = OpenClDevice(
     index=1,
@@ -48,12 +49,6 @@ GPU = dataclasses.replace(
     pci_address="0000:03:00.0",
 )
 NVIDIA = dataclasses.replace(GPU, name="Some GeForce", platform="NVIDIA CUDA")
-
-
-class NoStrays:
-    """Nothing was left behind."""
-
-    async def sweep(self) -> None: ...
 
 
 @pytest.fixture
@@ -146,21 +141,17 @@ def test_a_gpus_readings_take_the_place_of_its_hosts(tmp_path: Path) -> None:
     sensors.mkdir(parents=True)
     for name, value in {"temp1_input": 51000, "temp2_input": 63000, "power1_average": 87_500_000}.items():
         (sensors / name).write_text(f"{value}\n")
-    telemetry = device_pb2.Telemetry(temp_c=40.0, freq_hz=3e9, governor="performance", load_1min=0.5)
+    host = Telemetry(temp_c=40.0, freq_hz=3e9, governor="performance", load_1min=0.5)
 
-    GpuSensors(GPU.pci_address, tmp_path).replace(telemetry)
+    telemetry = GpuSensors(GPU.pci_address, tmp_path).read(host)
 
     assert (telemetry.temp_c, telemetry.power_w, telemetry.load_1min) == (63.0, 87.5, 0.5)
-    assert not telemetry.HasField("freq_hz")
-    assert not telemetry.HasField("governor")
+    assert (telemetry.freq_hz, telemetry.governor) == (None, None)
 
 
 def test_a_device_without_an_address_has_no_readings(tmp_path: Path) -> None:
     """The sensors of other devices are not taken for its own."""
     (tmp_path / "sys/bus/pci/devices/hwmon/hwmon0").mkdir(parents=True)
     (tmp_path / "sys/bus/pci/devices/hwmon/hwmon0/temp1_input").write_text("50000")
-    telemetry = device_pb2.Telemetry()
 
-    GpuSensors("", tmp_path).replace(telemetry)
-
-    assert not telemetry.HasField("temp_c")
+    assert GpuSensors("", tmp_path).read(Telemetry()) == Telemetry()

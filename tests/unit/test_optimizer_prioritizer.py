@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.optimizer.prioritizer import GradientPrioritizer, Standing
+from fleet.optimizer.core.prioritizer import GradientPrioritizer, Standing
 
 
 def standing(*best: float, weight: float = 1.0, device_sec: float = 1.0, is_open: bool = True) -> Standing:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+import json
 
 import pytest
 
+from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
-from fleet.measuring import ErrorKind, Evaluator
-from fleet.optimizer.candidates import Conditions
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.history import choose_workloads
 from fleet.optimizer.job import TRIAL_EVALUATOR, ModelReport, TuneReport, report_workload, trial_evaluator
-from fleet.optimizer.progress import JobProgress, WorkloadProgress
-from fleet.optimizer.propose import SearchRecord
+from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
+from tests.unit.optimizer_core import conditions
+
+CONVOLUTION = (
+    TensorSpec((1, 512, 13, 13), "float32"),
+    TensorSpec((1000, 512, 1, 1), "float32"),
+    TensorSpec((1, 1000, 13, 13), "float32", is_output=True),
+)
 
 
-def progress(name: str = "w", **facts: object) -> WorkloadProgress:
-    workload = Workload(name=name, weight=2, mod_json="", shash=name, flop=2e6, args=())
+def progress(name: str = "w", args: tuple[TensorSpec, ...] = (), **facts: object) -> WorkloadProgress:
+    workload = Workload(name=name, weight=2, mod_json="", shash=name, flop=2e6, args=args)
     return WorkloadProgress(workload=workload, **facts)  # type: ignore[arg-type]
 
 
@@ -27,28 +33,6 @@ def test_the_current_time_is_the_best_that_is_known() -> None:
     assert 4.0 == progress(untuned_sec=4.0, best_sec=5.0).current_sec
     assert 2.0 == progress(untuned_sec=4.0, best_sec=2.0).speedup
     assert 1.0 == progress().speedup
-
-
-def test_a_run_off_decides_for_its_runners() -> None:
-    """The old best is judged by its new time when it ran again, and stays when it did not and is faster."""
-    ran, rested = (progress(best_sec=1.0, best_trace="a") for _ in range(2))
-
-    ran.settle({"a": 1.5, "b": 1.2})
-    rested.settle({"b": 1.2})
-    rested.settle({})
-
-    assert ("b", 1.2) == (ran.best_trace, ran.best_sec)
-    assert ("a", 1.0) == (rested.best_trace, rested.best_sec)
-
-
-def test_a_rejected_candidate_is_no_parent() -> None:
-    """The search sees a wrong candidate as failed; others keep their times."""
-    item = progress(records=[SearchRecord(trace_json="a", run_sec=1.0), SearchRecord(trace_json="b", run_sec=2.0)])
-
-    item.reject("a")
-
-    assert [math.inf, 2.0] == [record.run_sec for record in item.records]
-    assert 1 == item.errors[ErrorKind.WRONG_OUTPUT]
 
 
 def test_few_trials_do_not_make_a_workload_dear() -> None:
@@ -107,7 +91,16 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
         job="jobs/1", title="model.onnx", device="devices/pc", device_model="A PC", library="library.sqlite",
         trials=48, wall_sec=61.2, first_trial_sec=4.5, last_record_sec=60.0,
         workloads=(
-            report_workload(progress("fused_conv2d17_add9_relu9", untuned_sec=85e-3, best_sec=1.5e-3, trials=32)),
+            report_workload(
+                progress(
+                    "fused_conv2d17_add9_relu9",
+                    CONVOLUTION,
+                    untuned_sec=85e-3,
+                    best_sec=1.5e-3,
+                    best_trace="[]",
+                    trials=32,
+                )
+            ),
             report_workload(progress("softmax", untuned_sec=2e-6, closed_because="nothing new", trials_before=9)),
         ),
         model=ModelReport(
@@ -148,19 +141,38 @@ def test_wishes_about_heat_and_caches_reach_every_comparison() -> None:
         trial_evaluator(cool_below_c=1000)
 
 
-def conditions(evaluator: Evaluator) -> Conditions:
-    return Conditions(
-        job_name="jobs/1",
-        target_json="{}",
-        device_model="board",
-        device_fingerprint="",
-        tvm_version="",
-        seed=0,
-        batch_size=1,
-        search_threads=1,
-        enough=1,
-        evaluator=evaluator,
-        trial_timeout_sec=1.0,
-        artifact_dir=Path(),
-        started_at=0.0,
-    )
+def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text in red and JSON say it and what to do: a schedule or model slower than none is of no use."""
+    from rich.console import Console
+
+    from fleet.cli.tune_view import render_report
+
+    report = TuneReport(
+        job="jobs/1", title="model.onnx", device="devices/pc", device_model="A PC", library="library.sqlite",
+        trials=8, wall_sec=6.2, first_trial_sec=4.5, last_record_sec=6.0,
+        workloads=(report_workload(progress("conv", untuned_sec=1e-3, best_sec=2e-3, best_trace="[]")),),
+        model=ModelReport(untuned_ms=1.0, tuned_ms=2.0, is_slower=True, weakness=Weakness.UNCHANGED),
+    )  # fmt: skip
+
+    Console(width=100, force_terminal=True, color_system="standard").print(render_report(report))
+    shown = capsys.readouterr().out
+
+    assert "\x1b[1;31mSLOWER: the tuned model takes longer than the untuned one; use that" in shown
+    assert "conv: no schedule is faster than the unscheduled program, which is kept" in shown
+    assert "not checked: the output does not depend on the input" in shown
+    written = json.loads(json.dumps(report.to_json()))
+    assert written["model"]["is_slower"] is True
+    assert written["model"]["weakness"] == "unchanged"
+    assert written["workloads"][0]["uses_schedule"] is False
+    assert written["workloads"][0]["speedup"] == 1.0
+    assert written["repeats"]["count"] == written["repeated"] == 0
+
+
+@pytest.mark.parametrize("pattern", ["fused_conv2d*", "conv2d 1x1 512->*"])
+def test_a_pattern_chooses_by_either_name(pattern: str) -> None:
+    """TVM's name and the one that is shown both name a workload."""
+    items = [progress("fused_conv2d_add", CONVOLUTION), progress("softmax")]
+
+    chosen = choose_workloads([item.workload for item in items], [pattern], "model.onnx")
+
+    assert [workload.name for workload in chosen] == ["fused_conv2d_add"]

@@ -1,112 +1,127 @@
-"""Disturbed measurements are made again, a few times and not for ever."""
+"""Disturbed measurements are made again, a few times, within a budget, and not for ever."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from pathlib import Path
-from typing import Any
+from fleet.domain.measuring import Clocks, Disturbance, DisturbanceKind, ErrorKind, Measurement, Trial
+from fleet.optimizer.core.events import DeviceFound, Measure
+from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.repeats import find_doubtful
+from tests.unit.optimizer_core import Script
 
-import pytest
-
-from fleet.artifacts import Artifact
-from fleet.measuring import ErrorKind, Measurement, Trial
-from fleet.optimizer import repeats
-from fleet.optimizer.progress import JobProgress
-from fleet.optimizer.repeats import Repeats, find_doubtful
-
-BUSY = "waited 40% of its time for a busy processor"
-DRIFT = "reference kernel 1.31 times its usual time"
+BUSY = Disturbance(DisturbanceKind.CONTENTION, "waited 40% of its time for a busy processor")
+DRIFT = Disturbance(DisturbanceKind.REFERENCE_DRIFT, "reference kernel 1.31 times its usual time")
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_PAUSES_SEC", (0.0, 0.0))
+def script(*disturbances: dict[str, Disturbance], total: int = 100, run_sec: float = 0.0) -> Script:
+    """A job whose device is disturbed so in each round, and calm afterwards."""
+
+    def answer(number: int, trial: Trial) -> Measurement:
+        disturbed = disturbances[number - 1] if number <= len(disturbances) else {}
+        found = disturbed.get(trial.candidate_id, disturbed.get("*"))
+        return made(trial.candidate_id, number, *([found] if found else []), run_sec=run_sec)
+
+    job = Script(progress=JobProgress(), total=total)
+    job.answer = answer
+    return job
 
 
-class ScriptedSeat:
-    """Answers each call of `measure` with the next disturbances of each candidate; calm at the end of its script."""
-
-    def __init__(self, *script: dict[str, str]) -> None:
-        self._script = list(script)
-        self.asked: list[list[str]] = []
-        self.artifacts: list[list[str]] = []
-
-    async def measure(
-        self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
-    ) -> AsyncGenerator[Measurement, None]:
-        disturbed = self._script.pop(0) if self._script else {}
-        self.asked.append([trial.candidate_id for trial in trials])
-        self.artifacts.append([artifact.digest for artifact in artifacts])
-        for trial in trials:
-            text = disturbed.get(trial.candidate_id, disturbed.get("*", ""))
-            yield made(trial.candidate_id, len(self.asked), *([text] if text else []))
+def made(
+    candidate_id: str, sec: float = 1.0, *disturbances: Disturbance, run_sec: float = 0.0, **readings: object
+) -> Measurement:
+    provenance = {"disturbances": [written(found) for found in disturbances], **readings}
+    clocks = Clocks(run_sec=run_sec)
+    return Measurement(candidate_id=candidate_id, run_secs=(sec,), provenance=provenance, clocks=clocks)
 
 
-def made(candidate_id: str, sec: float = 1.0, *disturbances: str, **readings: Any) -> Measurement:
-    provenance: dict[str, object] = {"disturbances": list(disturbances), **readings}
-    return Measurement(candidate_id=candidate_id, run_secs=(sec,), provenance=provenance)
+def written(disturbance: Disturbance) -> dict[str, str]:
+    return {"kind": disturbance.kind.value, "text": disturbance.text}
 
 
-async def run(seat: ScriptedSeat, progress: JobProgress, names: str = "abc", times: int = 1) -> list[Measurement]:
-    repeating = Repeats(seat, progress)  # type: ignore[arg-type]
-    artifacts = [Artifact(path=Path(name), digest=f"sha256:{name}") for name in names]
-    trials = [Trial(candidate_id=name, artifact_digest=f"sha256:{name}") for name in names]
-    return [result for _ in range(times) async for result in repeating.measure(artifacts, trials)]
-
-
-async def test_a_calm_batch_is_measured_once() -> None:
+def test_a_calm_batch_is_measured_once() -> None:
     """Nothing is said."""
-    seat, progress = ScriptedSeat(), JobProgress()
+    job = script()
 
-    results = await run(seat, progress)
+    job.propose(*"abc")
 
-    assert [result.candidate_id for result in results] == ["a", "b", "c"]
-    assert seat.asked == [["a", "b", "c"]]
-    assert progress.repeated == 0
-
-
-async def test_what_was_disturbed_and_only_that_is_measured_again() -> None:
-    """The disturbed time is handed out too, to be stored; the later one counts."""
-    notices: list[str] = []
-    seat, progress = ScriptedSeat({"b": BUSY}), JobProgress(device_name="devices/pi", notice=notices.append)
-
-    results = await run(seat, progress)
-
-    assert seat.asked == [["a", "b", "c"], ["b"]]
-    assert seat.artifacts[1] == ["sha256:b"]
-    assert [(result.candidate_id, result.run_secs) for result in results][-1] == ("b", (2,))
-    assert progress.repeated == 1
-    assert notices == [f"devices/pi is disturbed ({BUSY}): measuring 1 again, and from now on whatever is disturbed"]
+    assert job.rounds == [["a", "b", "c"]]
+    assert job.notices == []
+    assert job.core.progress.repeats.count == 0
 
 
-async def test_it_gives_a_batch_up_after_two_repeats() -> None:
-    """The last times are taken as they are, marked."""
-    seat, progress = ScriptedSeat({"*": BUSY}, {"*": BUSY}, {"*": BUSY}, {"*": BUSY}), JobProgress()
+def test_only_what_was_disturbed_is_measured_again() -> None:
+    """Its new time is the one that counts; its user is told, once."""
+    job = script({"b": BUSY})
+    job.run(DeviceFound("devices/pi", "a Pi"))
 
-    results = await run(seat, progress)
+    job.propose(*"abc")
 
-    assert len(seat.asked) == 3
-    assert results[-1].disturbances == (BUSY,)
-    assert progress.repeated == 6
-
-
-async def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None:
-    """Two batches in vain, then once each, until one is calm; its user hears of it once."""
-    notices: list[str] = []
-    busy = [{"*": BUSY}] * 8
-    seat, progress = ScriptedSeat(*busy, {}, {"*": BUSY}, {}), JobProgress(notice=notices.append)
-
-    await run(seat, progress, "a", times=7)
-
-    assert len(seat.asked) == 6 + 2 + 1 + 2 + 1
-    assert [text for text in notices if "stays disturbed" in text] == [
-        f"the device stays disturbed ({BUSY}): its times are kept and marked, and not taken again until it is calm"
+    assert job.rounds == [["a", "b", "c"], ["b"]]
+    again = job.happened(Measure)[1]
+    assert isinstance(again, Measure)
+    assert [built.digest for built in again.artifacts] == ["sha256:b"]
+    assert [record.run_sec for record in job.core.workload("w").records] == [1, 2, 1]
+    assert job.core.progress.repeats.count == 1
+    assert job.notices == [
+        f"devices/pi is disturbed ({BUSY.text}): measuring 1 again, and from now on whatever is disturbed"
     ]
+
+
+def test_it_gives_a_batch_up_after_two_repeats() -> None:
+    """The last times are taken as they are, marked."""
+    job = script({"*": BUSY}, {"*": BUSY}, {"*": BUSY}, {"*": BUSY})
+
+    job.propose(*"abc")
+
+    assert len(job.rounds) == 3
+    assert job.core.progress.repeats.count == 6
+
+
+def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None:
+    """Two batches in vain, then once each, until one is calm; its user hears of it once."""
+    job = script(*[{"*": BUSY}] * 8, {}, {"*": BUSY}, {})
+
+    for name in "abcdefg":
+        job.propose(name)
+
+    assert len(job.rounds) == 6 + 2 + 1 + 2 + 1
+    assert [text for text in job.notices if "stays disturbed" in text] == [
+        f"the device stays disturbed ({BUSY.text}): its times are kept and marked, and not taken again until it is calm"
+    ]
+
+
+def test_repeats_have_a_budget() -> None:
+    """On a machine that is busy now and then eight trials were measured a hundred times: a quarter more is enough."""
+    job = script(*[{"*": BUSY}, {}] * 20, total=8, run_sec=1.0)
+
+    for first in (0, 4):
+        job.propose(*map(str, range(first, first + 4)))
+
+    repeats = job.core.progress.repeats
+    assert [len(names) for names in job.rounds] == [4, 2, 4]
+    assert (repeats.count, repeats.device_sec, repeats.budget_sec) == (2, 2.0, 2.0)
+    assert repeats.is_spent
+    assert [text for text in job.notices if "their share" in text] == [
+        f"repeats have had their share, 25% of the job's device time: disturbed times of the device ({BUSY.text}) are "
+        "kept and marked"
+    ]
+
+
+def test_the_fastest_are_repeated_first() -> None:
+    """The budget goes to what a job is after: the best candidates."""
+    job = script({"*": BUSY}, total=4, run_sec=1.0)
+    plain = job.answer
+    job.answer = lambda number, trial: made(
+        trial.candidate_id, 9 - int(trial.candidate_id), *plain(number, trial).disturbances, run_sec=1.0
+    )
+
+    job.propose(*"0123")
+
+    assert job.rounds == [["0", "1", "2", "3"], ["3"]]
 
 
 def test_a_failure_is_a_verdict_also_when_it_was_disturbed() -> None:
     """A crash is not measured again."""
-    crash = Measurement(candidate_id="a", error=ErrorKind.CRASHED, provenance={"disturbances": [BUSY]})
+    crash = Measurement(candidate_id="a", error=ErrorKind.CRASHED, provenance={"disturbances": [written(BUSY)]})
 
     assert find_doubtful([crash]) == set()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.pieces import PIECE_BYTES, DamagedPiece, Deflater, Inflater
+from fleet.artifacts.pieces import PIECE_BYTES, DamagedPiece, Deflater, Inflater
 
 NOISE = random.Random(0).randbytes(40_000)
 pieces = st.binary(max_size=300) | st.integers(0, 40_000).map(lambda size: (b"main\x00\x01" * 10_000)[:size])
@@ -29,7 +29,7 @@ def sent(uploads: list[list[bytes]]) -> list[tuple[bytes, bool]]:
 
 @given(st.lists(st.lists(pieces | st.just(NOISE), max_size=4), max_size=4))
 def test_pieces_arrive(uploads: list[list[bytes]]) -> None:
-    """Whatever is compressed and whatever is not, in one upload."""
+    """Compressed and plain pieces arrive in one upload."""
     inflater = Inflater()
 
     arrived = [inflater.inflate(content, is_deflated=is_deflated) for content, is_deflated in sent(uploads)]

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from cross.targets import host_target_json
-from fleet.optimizer.build_task import BuildTask, build_candidate
+from cross.targets.target import host_target_json
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.workloads.extract import extract, load_model
 from fleet.workloads.plain_names import use_plain_names
 

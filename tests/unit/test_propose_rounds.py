@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.pool import BuildPool
-from cross.targets import host_target_json
-from fleet.artifacts import Artifact
-from fleet.measuring import TensorSpec
-from fleet.optimizer.build_task import BuildTask, BuiltCandidate, build_candidate
-from fleet.optimizer.learn import LearnRecord, learn
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import host_target_json
+from fleet.artifacts.artifact import Artifact
+from fleet.cost_model.learn import LearnRecord, learn
+from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.numerics import make_inputs
-from fleet.optimizer.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candidate
+from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.workloads.extract import bundled_model, extract, load_model
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import Workload

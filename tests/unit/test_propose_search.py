@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cross.targets import host_target_json
+from cross.targets.target import host_target_json
+from fleet.cost_model.boosting import Trees
+from fleet.cost_model.learn import LearnRecord, features_of, learn
+from fleet.domain.keys import trace_digest
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
-from fleet.keys import trace_digest
-from fleet.measuring import TensorSpec
-from fleet.optimizer.boosting import Trees
-from fleet.optimizer.build_task import BuildTask, build_candidate
-from fleet.optimizer.learn import LearnRecord, features_of, learn
-from fleet.optimizer.propose import Proposal, ProposeTask, SearchRecord, propose
-from fleet.optimizer.traces import replay
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.workloads.programs import matmul
+from fleet.workloads.traces import replay
 from fleet.workloads.workload import Workload, module_of, workload_of
 
 TARGET = host_target_json()
@@ -68,11 +68,11 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
     """The text of a trace carries all of a schedule, post-processing included: its replay is the same program."""
     import tvm
 
-    from fleet.optimizer.propose import _search
-    from fleet.optimizer.traces import trace_json
+    from fleet.optimizer.tasks.propose import search
+    from fleet.workloads.traces import trace_json
 
     task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=5)
-    schedules = _search(task)
+    schedules = search(task)
 
     assert len(schedules) >= COUNT
     for schedule in schedules:

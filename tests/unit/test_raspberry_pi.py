@@ -7,21 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.raspberry_pi import RaspberryPiDriver
-from device_agents.raspberry_pi_throttling import Throttling, reasons_in
+from device_agents.driver import NoStrays
+from device_agents.drivers.raspberry_pi.driver import RaspberryPiDriver
+from device_agents.drivers.raspberry_pi.throttling import Throttling, reasons_in
 from device_agents.registry import find_devices
+from fleet.base.machine import architecture
 from fleet.errors import DeviceError
-from fleet.machine import architecture
 from tests.emulated.pi_files import PI_4, pi_files, put_files
 
 _WORD = "sys/devices/platform/soc/soc:firmware/get_throttled"
-
-
-class NoStrays:
-    """Nothing to sweep."""
-
-    async def sweep(self) -> None:
-        return
 
 
 async def _opened(root: Path, **settings: object) -> RaspberryPiDriver:
@@ -126,14 +120,13 @@ async def test_vcgencmd_is_asked_between_measurements(tmp_path: Path) -> None:
     assert throttling.read() == ["under-voltage", "throttled"]
 
 
-async def test_a_firmware_that_does_not_answer_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_firmware_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
     """It holds nobody up for long, and is not asked again and again."""
-    monkeypatch.setattr("device_agents.raspberry_pi_throttling._VCGENCMD_SEC", 0.1)
     tool = tmp_path / "usr/bin/vcgencmd"
     tool.parent.mkdir(parents=True)
     tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/log\nexec sleep 60\n")
     tool.chmod(0o755)
-    throttling = Throttling(tmp_path)
+    throttling = Throttling(tmp_path, vcgencmd_sec=0.1)
     throttling.open()
 
     for _ in range(3):

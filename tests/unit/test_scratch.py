@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.scratch import scratch_dir
+from fleet.base.scratch import scratch_dir
 
 _HOLD = """
 import sys, time
-from fleet.scratch import scratch_dir
+from fleet.base.scratch import scratch_dir
 with scratch_dir("held") as folder:
     (folder / "large").write_text("x")
     print(folder, flush=True)
@@ -29,7 +29,7 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_removed_with_all_that_is_in_it() -> None:
-    """As any temporary folder."""
+    """It goes as any temporary folder does."""
     with scratch_dir("mine") as folder:
         (folder / "deep").mkdir()
         assert folder.name.startswith("fleet-mine-")

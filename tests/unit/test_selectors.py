@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import InvalidRequest
-from fleet.selectors import device_labels, parse_selector
 
 PI = device_labels("devices/pi4-03", "cpu", {"arch": "aarch64", "model": "Raspberry Pi 4"})
 

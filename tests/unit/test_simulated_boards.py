@@ -6,16 +6,11 @@ import json
 
 import pytest
 
-from cross.boards import find_board, load_boards
+from cross.targets.boards import find_board, load_boards
 from device_agents.config import make_drivers, parse_config
-from device_agents.driver import Driver
+from device_agents.driver import Driver, NoStrays
+from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import ConfigError
-from fleet.selectors import device_labels, parse_selector
-
-
-class NoStrays:
-    async def sweep(self) -> None:
-        return
 
 
 def drivers(**settings: object) -> list[Driver]:

@@ -8,37 +8,44 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.domain.tokens import Claims, TokenSigner, TokenVerifier, load_or_make_key
 from fleet.errors import ConfigError, Unauthenticated
-from fleet.tokens import TokenSigner, TokenVerifier, load_or_make_key
-from fleet.v1 import lease_pb2
+from fleet.wire.tokens import read_claims, sign_claims, verify_token
 
 SIGNER = TokenSigner(Ed25519PrivateKey.generate())
 VERIFIER = TokenVerifier(SIGNER.public_key)
-CLAIMS = lease_pb2.LeaseClaims(lease_name="leases/1", device_name="devices/a", epoch=7)
+CLAIMS = Claims(
+    lease_name="leases/1", device_name="devices/a", epoch=7, holder="me@here", issued_at_sec=50.0, expires_at_sec=80.5
+)
+TOKEN = sign_claims(CLAIMS, SIGNER).SerializeToString()
 
 
 def test_a_signed_token_says_what_was_signed() -> None:
     """Claims survive the trip."""
-    assert VERIFIER.verify(SIGNER.sign(CLAIMS)) == CLAIMS
+    assert verify_token(TOKEN, VERIFIER) == CLAIMS == read_claims(TOKEN)
 
 
 @given(st.data())
 def test_no_changed_token_is_accepted(data: st.DataObject) -> None:
     """A flipped bit anywhere, in claims or signature, is found."""
-    token = bytearray(SIGNER.sign(CLAIMS).SerializeToString())
-    token[data.draw(st.integers(0, len(token) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    forged = bytearray(TOKEN)
+    forged[data.draw(st.integers(0, len(forged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
     try:
-        forged = lease_pb2.Token.FromString(bytes(token))
-    except DecodeError:
+        found = verify_token(bytes(forged), VERIFIER)
+    except Unauthenticated:
         return
-    if forged == SIGNER.sign(CLAIMS):
-        return
-    with pytest.raises(Unauthenticated):
-        VERIFIER.verify(forged)
+    assert found == CLAIMS  # the bit was one of the message's around them
+
+
+def test_what_is_no_token_is_refused() -> None:
+    """Bytes of anything else are the caller's mistake, not a crash."""
+    for read in (read_claims, lambda content: verify_token(content, VERIFIER)):
+        with pytest.raises(Unauthenticated, match="holds no token"):
+            read(b"\xff\xff")
 
 
 def test_another_trackers_token_is_refused() -> None:
@@ -46,18 +53,16 @@ def test_another_trackers_token_is_refused() -> None:
     other = TokenSigner(Ed25519PrivateKey.generate())
 
     with pytest.raises(Unauthenticated, match="not signed by this fleet's tracker"):
-        VERIFIER.verify(other.sign(CLAIMS))
+        verify_token(sign_claims(CLAIMS, other).SerializeToString(), VERIFIER)
 
 
 def test_a_signature_of_something_else_is_refused() -> None:
     """Bytes that the same key signed for another purpose are no token."""
     key = Ed25519PrivateKey.generate()
-    content = CLAIMS.SerializeToString()
+    content = sign_claims(CLAIMS, SIGNER).claims
 
     with pytest.raises(Unauthenticated):
-        TokenVerifier(key.public_key().public_bytes_raw()).verify(
-            lease_pb2.Token(claims=content, signature=key.sign(content))
-        )
+        TokenVerifier(key.public_key().public_bytes_raw()).verify(content, key.sign(content))
 
 
 def test_the_key_is_made_once_and_is_private(tmp_path: Path) -> None:

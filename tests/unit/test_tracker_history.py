@@ -6,7 +6,7 @@ import pytest
 
 from fleet.tracker.history import SAMPLE_SEC, SAMPLES, History
 from fleet.v1 import device_pb2
-from fleet.wire import timestamp_sec
+from fleet.wire.times import timestamp_sec
 
 NAME = "devices/pi"
 

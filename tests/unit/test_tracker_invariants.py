@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleet.selectors import device_labels, parse_selector
+from fleet.domain.selectors import device_labels, parse_selector
+from fleet.errors import Cancelled, WaitTimeout
 from fleet.testing import Ledger
-from fleet.tracker import events as ev
-from fleet.tracker.invariants import validate
-from fleet.tracker.records import Durable, LeaseEnd, Limits
-from fleet.tracker.state import TrackerState
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
+from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.state import TrackerState
 
 AGENTS = ("agent-0", "agent-1")
 CLIENTS = ("client-0", "client-1", "client-2")
@@ -22,7 +23,7 @@ NAMES = tuple(f"devices/d{i}" for i in range(4))
 SELECTORS = ("cpu", "*", "name=d0", "arch=arm", "kind=cpu,arch!=arm", "name=d*", "gpu", "=", "bitstream=one")
 PREFERENCES = ("", "bitstream=one", "bitstream!=two", "arch=arm", "arch=arm,bitstream=o*", "name=d2", "=")
 BITSTREAMS = ("", "one", "two")
-LIMITS = Limits(max_waiting=6, remembered_ends=5)
+LIMITS = TrackerLimits(max_waiting=6, remembered_ends=5)
 
 
 def offered(index: int, *, is_healthy: bool = True) -> ev.OfferedDevice:
@@ -87,7 +88,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 self.waiting.discard((client_id, lease.request_id))
             case ev.Refused(client_id, request_id, error_class, _):
                 was_waiting = (client_id, request_id) in self.waiting
-                assert not was_waiting or error_class in ("Cancelled", "WaitTimeout")
+                assert not was_waiting or error_class in (Cancelled, WaitTimeout)
                 self.waiting.discard((client_id, request_id))
             case ev.LeaseEnded(_, lease_name, end, _):
                 # UNKNOWN is also the answer to whoever names the live lease of another client.
@@ -204,7 +205,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_journal_after_a_grant(self) -> None:
-        """As the engine does when the disk is full: what was granted in the failed turn is taken back."""
+        """Fail as the engine does on a full disk: what was granted in the failed turn is taken back."""
         self.apply(ev.ClientConnected(CLIENTS[0], "someone@here"))
         self.waiting = {key for key in self.waiting if key[0] != CLIENTS[0]}
         self.request_count += 1

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fleet.selectors import device_labels
-from fleet.tokens import TokenSigner, TokenVerifier
-from fleet.tracker import events as ev
+from fleet.domain.selectors import device_labels
+from fleet.domain.tokens import TokenSigner, TokenVerifier
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import LeaseEnd
+from fleet.tracker.core.state import TrackerState
 from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, waiting_reason
-from fleet.tracker.records import LeaseEnd
-from fleet.tracker.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
-from fleet.wire import duration, timestamp
+from fleet.wire.times import duration, timestamp
+from fleet.wire.tokens import verify_token
 
 T0 = 1_000_000.0
 
@@ -41,12 +42,12 @@ def test_grant_says_lease_device_and_proof() -> None:
 
     granted = effect_to_proto(effect, state, signer).granted
 
-    claims = TokenVerifier(signer.public_key).verify(granted.token)
+    claims = verify_token(granted.token.SerializeToString(), TokenVerifier(signer.public_key))
     assert (granted.request_id, granted.lease.purpose, granted.lease.holder) == ("r1", "tune", "alice@lab")
     assert granted.device.inventory.core_count == 4
     assert granted.device.address == "host:1"
     assert claims.lease_name == granted.lease.name
-    assert claims.expires_at == granted.lease.expires_at == timestamp(T0 + 30)
+    assert timestamp(claims.expires_at_sec) == granted.lease.expires_at == timestamp(T0 + 30)
 
 
 def test_states_of_a_device() -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.selectors import device_labels, parse_selector
-from fleet.tracker import events as ev
-from fleet.tracker.invariants import validate
+from fleet.domain.selectors import device_labels, parse_selector
+from fleet.errors import InvalidRequest
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import TrackerLimits, with_bitstream
+from fleet.tracker.core.invariants import validate
+from fleet.tracker.core.state import TrackerState
 from fleet.tracker.messages import device_to_proto
-from fleet.tracker.records import Limits, with_bitstream
-from fleet.tracker.state import TrackerState
 
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -20,7 +21,7 @@ class Bench:
     """A state with boards a, b and c, all free, a the longest, and a client."""
 
     def __init__(self) -> None:
-        self.state = TrackerState(boot=7, limits=Limits())
+        self.state = TrackerState(boot=7, limits=TrackerLimits())
         boards = tuple(offer(name) for name in "abc")
         self.apply(ev.AgentAttached("agent", "host:1", boards))
         self.apply(ev.ClientConnected("alice", "alice@host"))
@@ -181,7 +182,7 @@ def test_malformed_preference_is_refused(bench: Bench) -> None:
     effect = bench.acquire("r1", prefer="bitstream=")
 
     assert isinstance(effect, ev.Refused)
-    assert effect.error_class == "InvalidRequest"
+    assert effect.error_class is InvalidRequest
 
 
 def test_both_selectors_in_one() -> None:

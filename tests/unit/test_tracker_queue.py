@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.selectors import device_labels, parse_selector
-from fleet.tracker import queue as queue_module
-from fleet.tracker.queue import Queue
-from fleet.tracker.records import Request
+from fleet.domain.selectors import device_labels, parse_selector
+from fleet.tracker.core.entries import RequestEntry
+from fleet.tracker.core.queue import Queue
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 SELECTORS = tuple(
@@ -29,8 +28,8 @@ step = st.one_of(
 )
 
 
-def make_request(number: int, selector: str, priority: int = 0) -> Request:
-    return Request(
+def make_request(number: int, selector: str, priority: int = 0) -> RequestEntry:
+    return RequestEntry(
         client_id="c",
         request_id=str(number),
         holder="",
@@ -51,17 +50,20 @@ def make_request(number: int, selector: str, priority: int = 0) -> Request:
 @given(steps=st.lists(step, max_size=40))
 def test_indexes_agree_with_a_search_of_everything(idle_groups: int, steps: list[tuple[object, ...]]) -> None:
     """After any order of changes: matches, free devices, heads and positions are what brute force finds."""
-    queue, labels, requests = Queue(), dict[str, dict[str, str]](), list[Request]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_module, "_MAX_IDLE_GROUPS", idle_groups)
-        for number, (kind, *rest) in enumerate(steps):
-            _apply(queue, labels, requests, number, str(kind), rest)
-            queue.validate()
-            _compare(queue, labels, requests)
+    queue, labels, requests = Queue(idle_groups), dict[str, dict[str, str]](), list[RequestEntry]()
+    for number, (kind, *rest) in enumerate(steps):
+        _apply(queue, labels, requests, number, str(kind), rest)
+        queue.validate()
+        _compare(queue, labels, requests)
 
 
 def _apply(
-    queue: Queue, labels: dict[str, dict[str, str]], requests: list[Request], number: int, kind: str, rest: list[object]
+    queue: Queue,
+    labels: dict[str, dict[str, str]],
+    requests: list[RequestEntry],
+    number: int,
+    kind: str,
+    rest: list[object],
 ) -> None:
     match kind, rest:
         case "add", [str(name), str(device_kind), str(arch)]:
@@ -84,7 +86,7 @@ def _apply(
             del requests[kept:]
 
 
-def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Request]) -> None:
+def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[RequestEntry]) -> None:
     ordered = sorted(requests, key=lambda request: request.order)
     assert list(queue.first(100)) == ordered
     for name, own in labels.items():

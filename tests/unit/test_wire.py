@@ -6,10 +6,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet import wire
-from fleet.measuring import Clocks, ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
-from fleet.v1 import measurement_pb2
+from fleet.domain.measuring import (
+    Call,
+    Clocks,
+    Disturbance,
+    DisturbanceKind,
+    ErrorKind,
+    Evaluator,
+    Measurement,
+    ModuleKind,
+    Tensor,
+    TensorSpec,
+    Trial,
+)
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire.measurements import (
+    call_from_proto,
+    call_to_proto,
+    disturbance_from_proto,
+    disturbance_to_proto,
+    error_kind_from_proto,
+    error_kind_to_proto,
+    evaluator_from_proto,
+    evaluator_to_proto,
+    measurement_from_proto,
+    measurement_to_proto,
+    trial_from_proto,
+    trial_to_proto,
+)
+from fleet.wire.times import duration, duration_sec, timestamp, timestamp_sec
 
+disturbances = st.builds(Disturbance, st.sampled_from(DisturbanceKind), st.text())
 counts = st.integers(1, 2**31 - 1)
 seconds = st.integers(0, 10**12).map(lambda nanos: nanos / 1e9)
 specs = st.builds(
@@ -17,6 +44,12 @@ specs = st.builds(
     st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
     st.sampled_from(["float32", "int8", "bool"]),
     st.booleans(),
+)
+tensors = st.builds(
+    Tensor, st.builds(TensorSpec, st.lists(st.integers(0, 9)).map(tuple), st.sampled_from(["float32"])), st.binary()
+)
+arguments = st.lists(specs | tensors | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), max_size=4).map(
+    tuple
 )
 evaluators = st.builds(
     Evaluator,
@@ -40,12 +73,12 @@ evaluators = st.builds(
 @given(evaluators)
 def test_evaluators_survive(evaluator: Evaluator) -> None:
     """Every knob arrives."""
-    assert evaluator == wire.evaluator_from_proto(wire.evaluator_to_proto(evaluator))
+    assert evaluator == evaluator_from_proto(evaluator_to_proto(evaluator))
 
 
 def test_an_empty_evaluator_is_the_default() -> None:
     """Unset means the default, as the proto says."""
-    assert Evaluator() == wire.evaluator_from_proto(measurement_pb2.Evaluator())
+    assert Evaluator() == evaluator_from_proto(measurement_pb2.Evaluator())
 
 
 @given(
@@ -54,7 +87,7 @@ def test_an_empty_evaluator_is_the_default() -> None:
         candidate_id=st.text(),
         artifact_digest=st.text(),
         function=st.text(min_size=1),
-        args=st.lists(specs, max_size=4).map(tuple),
+        args=arguments,
         evaluator=evaluators,
         timeout_sec=seconds,
         module_kind=st.sampled_from(ModuleKind),
@@ -63,7 +96,44 @@ def test_an_empty_evaluator_is_the_default() -> None:
 )
 def test_trials_survive(trial: Trial) -> None:
     """What is asked for is what is measured."""
-    assert trial == wire.trial_from_proto(wire.trial_to_proto(trial))
+    assert trial == trial_from_proto(trial_to_proto(trial))
+
+
+def test_an_empty_trial_is_the_default() -> None:
+    """Older clients leave out what they do not know."""
+    message = measurement_pb2.MeasureRequest(candidate_id="a", artifact_digest="d")
+
+    assert Trial(candidate_id="a", artifact_digest="d") == trial_from_proto(message)
+
+
+@given(
+    st.builds(
+        Call,
+        artifact_digest=st.text(),
+        function=st.text(min_size=1),
+        args=arguments,
+        timeout_sec=seconds,
+        module_kind=st.sampled_from(ModuleKind),
+    )
+)
+def test_calls_survive(call: Call) -> None:
+    """Arrays arrive with their content, numbers as what they are."""
+    assert call == call_from_proto(call_to_proto(call))
+
+
+def test_an_empty_call_is_the_default() -> None:
+    """What a message leaves out has the default of a call's own value."""
+    message = session_service_pb2.CallRequest(artifact_digest="d")
+
+    assert Call(artifact_digest="d") == call_from_proto(message)
+
+
+def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
+    """It is taken neither for a number nor for an empty array."""
+    full, empty = tensor_pb2.Argument(int_value=1), tensor_pb2.Argument()
+
+    with pytest.raises(ValueError, match="argument 1 is empty"):
+        trial_from_proto(measurement_pb2.MeasureRequest(args=[full, empty]))
 
 
 @given(
@@ -75,18 +145,38 @@ def test_trials_survive(trial: Trial) -> None:
         error_message=st.text(),
         signal=st.integers(0, 64),
         clocks=st.builds(Clocks, wait_sec=seconds, load_sec=seconds, run_sec=seconds),
-        provenance=st.just({"before": {"temp_c": 41.5}, "worker_pid": 77}),
+        provenance=st.lists(disturbances, min_size=1).map(
+            lambda found: {
+                "before": {"temp_c": 41.5},
+                "worker_pid": 77,
+                "disturbances": [{"kind": one.kind.value, "text": one.text} for one in found],
+            }
+        ),
     )
 )
 def test_measurements_survive(measurement: Measurement) -> None:
     """Times, errors, clocks and provenance all arrive."""
-    assert measurement == wire.measurement_from_proto(wire.measurement_to_proto(measurement))
+    assert measurement == measurement_from_proto(measurement_to_proto(measurement))
+
+
+@given(disturbances)
+def test_disturbances_survive(disturbance: Disturbance) -> None:
+    """Kinds are what is decided on: none may turn into another."""
+    assert disturbance == disturbance_from_proto(disturbance_to_proto(disturbance))
+
+
+def test_a_kind_of_disturbance_from_a_newer_peer_is_a_disturbance_all_the_same() -> None:
+    """Whoever does not know it still measures again."""
+    message = measurement_pb2.Disturbance(text="an earthquake")
+    message.MergeFromString(b"\x08\x63")
+
+    assert disturbance_from_proto(message) == Disturbance(DisturbanceKind.OTHER, "an earthquake")
 
 
 @pytest.mark.parametrize("kind", [None, *ErrorKind])
 def test_every_error_kind_survives(kind: ErrorKind | None) -> None:
     """The proto and the enum name the same kinds."""
-    assert kind == wire.error_kind_from_proto(wire.error_kind_to_proto(kind))
+    assert kind == error_kind_from_proto(error_kind_to_proto(kind))
 
 
 def test_the_proto_has_no_other_kinds() -> None:
@@ -94,6 +184,9 @@ def test_the_proto_has_no_other_kinds() -> None:
     assert {f"ERROR_KIND_{kind}" for kind in ErrorKind} == set(measurement_pb2.ErrorKind.keys()) - {
         "ERROR_KIND_UNSPECIFIED"
     }
+    assert {f"DISTURBANCE_KIND_{kind}" for kind in DisturbanceKind} - {"DISTURBANCE_KIND_OTHER"} == set(
+        measurement_pb2.DisturbanceKind.keys()
+    ) - {"DISTURBANCE_KIND_UNSPECIFIED"}
     assert {f"MODULE_KIND_{kind}" for kind in ModuleKind} == set(measurement_pb2.ModuleKind.keys()) - {
         "MODULE_KIND_UNSPECIFIED"
     }
@@ -101,12 +194,12 @@ def test_the_proto_has_no_other_kinds() -> None:
 
 def test_a_kind_that_a_newer_peer_invented_reads_as_failed() -> None:
     """An old client does not take an unknown failure for a success."""
-    assert ErrorKind.RUN_FAILED is wire.error_kind_from_proto(9999)
+    assert ErrorKind.RUN_FAILED is error_kind_from_proto(9999)
 
 
 @given(st.integers(0, 4 * 10**18))
 def test_times_survive(nanos: int) -> None:
     """Timestamps and durations keep what a float can hold."""
     sec = nanos / 1e9
-    assert wire.timestamp_sec(wire.timestamp(sec)) == pytest.approx(sec, abs=1e-6)
-    assert wire.duration_sec(wire.duration(sec)) == pytest.approx(sec, abs=1e-6)
+    assert timestamp_sec(timestamp(sec)) == pytest.approx(sec, abs=1e-6)
+    assert duration_sec(duration(sec)) == pytest.approx(sec, abs=1e-6)

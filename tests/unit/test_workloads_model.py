@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest, NotFound
-from fleet.measuring import TensorSpec
+from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.workloads.model import bundled_model, load_model
 from fleet.workloads.random_weights import randomize_weights
 
@@ -177,3 +178,49 @@ def test_random_weights_keep_the_scale_of_activations(tmp_path: Path) -> None:
     output = session.run(None, {"x": image})[0]
 
     assert 0.1 < float(np.sqrt(np.mean(output**2))) < 10
+
+
+def inverted_residuals(blocks: int = 17) -> onnx.ModelProto:
+    """A MobileNetV2 in small, initialised as it is before training: what comes out is all but nothing."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], [numpy_helper.from_array(np.array(x, "float32"), n) for n, x in (("lo", 0), ("hi", 6))]
+
+    def conv(given: str, made: str, shape: tuple[int, ...], *, clips: bool = True) -> str:
+        weights.append(numpy_helper.from_array((rng.standard_normal(shape) * 0.02).astype("float32"), f"{made}_w"))
+        for part, value in (("scale", 1), ("offset", 0), ("mean", 0), ("var", 1)):
+            weights.append(numpy_helper.from_array(np.full(shape[0], value, "float32"), f"{made}_{part}"))
+        norm = [f"{made}_{part}" for part in ("conv", "scale", "offset", "mean", "var")]
+        group = shape[0] if shape[1] == 1 else 1
+        pads = [shape[-1] // 2] * 4
+        nodes.append(helper.make_node("Conv", [given, f"{made}_w"], [norm[0]], group=group, pads=pads))
+        nodes.append(helper.make_node("BatchNormalization", norm, [f"{made}_norm" if clips else made]))
+        if clips:
+            nodes.append(helper.make_node("Clip", [f"{made}_norm", "lo", "hi"], [made]))
+        return made
+
+    last = conv("x", "stem", (8, 3, 3, 3))
+    for block in range(blocks):
+        wide = conv(last, f"wide{block}", (48, 8, 1, 1))
+        deep = conv(wide, f"deep{block}", (48, 1, 3, 3))
+        last = conv(deep, f"narrow{block}", (8, 48, 1, 1), clips=False)
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["y"]))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "graph", inputs, [output], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_random_weights_make_a_vanishing_answer_one_that_can_be_wrong() -> None:
+    """Before training a MobileNetV2 answers 1e-28 to everything, and every kernel agreed with that."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto = inverted_residuals()
+
+    def weakness() -> Weakness | None:
+        session = onnxruntime.InferenceSession(proto.SerializeToString())
+        images = np.random.default_rng(0).standard_normal((2, 1, 3, 16, 16)).astype("float32")
+        return find_weakness(*(session.run(None, {"x": image}) for image in images))
+
+    assert weakness() is Weakness.VANISHING
+    for seed in range(3):
+        randomize_weights(proto, seed)
+        assert weakness() is None

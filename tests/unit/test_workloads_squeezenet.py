@@ -12,15 +12,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from cross.build import build
-from cross.pool import BuildPool
-from cross.targets import host_target_json
-from fleet.artifacts import Artifact
+from cross.build.library import build
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import host_target_json
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import BuildError, ImportFailed
-from fleet.measuring import ModuleKind, TensorSpec
-from fleet.optimizer.build_task import BuildTask, build_candidate
 from fleet.optimizer.numerics import compare, make_inputs
-from fleet.optimizer.propose import ProposeTask, propose
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.extract import bundled_model, compile_model, extract, load_model
 from fleet.workloads.model import Model
 from fleet.workloads.reference import reference_outputs

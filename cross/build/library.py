@@ -1,0 +1,145 @@
+"""Builds a program for a target description into an artifact: one shared library, named by its digest.
+
+The object file is written by LLVM and linked by `cross.build.toolchains`; that takes a third of the time of TVM's own
+`export_library`, which asks the compiler driver for a full C++ link.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cross.build import gpu_code
+from cross.build.toolchains import Linker, check_linked, find_linker, link
+from cross.targets.target import make_target
+from fleet.artifacts.artifact import Artifact, ArtifactFacts, digest_of
+from fleet.domain.measuring import ModuleKind, TensorSpec
+from fleet.errors import BuildError, DiskFull, FleetError
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.runtime import Executable, Module
+    from tvm.tirx import PrimFunc
+
+_MESSAGE_LINES = 8
+_ROOM_BYTES = 16 * 1024**2
+"""For an object and the library made of it. LLVM ends the whole process when it cannot write one."""
+
+
+def build(
+    mod: IRModule | PrimFunc,
+    target_json: str,
+    out_dir: Path,
+    *,
+    function: str = "main",
+    args: tuple[TensorSpec, ...] = (),
+    linker: str | None = None,
+) -> Artifact:
+    """Compile a TIR module (an IRModule or PrimFunc) and link it.
+
+    Args:
+        function: the function to run unless told otherwise.
+        args: its arguments with the outputs marked, kept with the artifact.
+        linker: command to link with instead of the one that is found.
+
+    Raises:
+        BuildError: it did not compile or link.
+        DiskFull: there is no room for it in `out_dir`.
+        ConfigError: TVM knows no such target, or there is no linker for it.
+    """
+    import tvm
+
+    target = make_target(target_json)
+    try:
+        with gpu_code.compiling(target_json):
+            library = tvm.compile(mod, target=target).mod
+    except FleetError:
+        raise
+    except Exception as error:
+        raise BuildError(f"{function} does not compile for {target_json}: {last_lines(error)}") from error
+    facts = ArtifactFacts(function=function, args=args, module_kind=ModuleKind.FUNCTIONS)
+    return _finish(library, target_json, out_dir, facts, linker)
+
+
+def build_executable(
+    executable: Executable,
+    target_json: str,
+    out_dir: Path,
+    *,
+    args: tuple[TensorSpec, ...] = (),
+    linker: str | None = None,
+) -> Artifact:
+    """Link a Relax VM executable, what `tvm.compile` makes of a Relax module."""
+    facts = ArtifactFacts(function="main", args=args, module_kind=ModuleKind.RELAX_VM)
+    return _finish(executable.mod, target_json, out_dir, facts, linker)
+
+
+def tvm_version() -> str:
+    """Return the version of the installed TVM without importing it."""
+    return importlib.metadata.version("apache-tvm")
+
+
+def last_lines(error: BaseException) -> str:
+    """Return what an error says, without the stack that TVM puts in front of it."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return "\n".join(lines[-_MESSAGE_LINES:]) or type(error).__name__
+
+
+def _finish(library: Module, target_json: str, out_dir: Path, facts: ArtifactFacts, explicit: str | None) -> Artifact:
+    linker = find_linker(target_json, explicit)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(out_dir).free < _ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
+            linked = Path(scratch) / "linked.so"
+            _write(library, target_json, linker, Path(scratch), linked)
+            check_linked(linked.read_bytes(), target_json, linker)
+            digest = digest_of(linked)
+            path = out_dir / f"{digest.removeprefix('sha256:')}.so"
+            facts |= {"target_json": target_json, "linker": linker.name, "tvm_version": tvm_version()}
+            artifact = Artifact(path=path, digest=digest, **facts)
+            _move_into_place(linked, artifact)
+    except OSError as error:
+        problem = f"cannot write artifacts to {out_dir}: {error.strerror}"
+        raise (DiskFull if error.errno == errno.ENOSPC else BuildError)(problem) from error
+    return artifact
+
+
+def _move_into_place(linked: Path, artifact: Artifact) -> None:
+    """Move the facts first, each file by a rename: whoever finds the library finds both, complete."""
+    replace(artifact, path=linked).save_facts()
+    linked.with_name(f"{linked.name}.json").replace(artifact.path.with_name(f"{artifact.path.name}.json"))
+    linked.replace(artifact.path)
+
+
+def _write(library: Module, target_json: str, linker: Linker, scratch: Path, output: Path) -> None:
+    """Link what one LLVM module holds directly; let TVM pack everything that imports others or carries constants."""
+    if library.kind == "llvm" and not list(library.imports):
+        object_file = scratch / "code.o"
+        library.write_to_file(str(object_file), "o")
+        link(linker, [object_file], output)
+        return
+
+    pack = gpu_code.packer(target_json)
+    library.export_library(str(output), fcompile=_Packed(linker), fpack_imports=pack, workspace_dir=str(scratch))
+
+
+class _Packed:
+    """What `export_library` calls with the objects that it made."""
+
+    output_format = "so"
+
+    def __init__(self, linker: Linker) -> None:
+        self._linker = linker
+
+    def __call__(self, output: str, inputs: str | Sequence[str], **_: object) -> None:
+        names = [inputs] if isinstance(inputs, str) else inputs
+        link(self._linker, [Path(name) for name in names], Path(output))

@@ -1,0 +1,185 @@
+"""Finds a linker for a target and turns object files into a shared library.
+
+A TVM module needs next to nothing from the linker, so each takes its fast path: no default libraries to search, no
+start files. Measured, warm: `gcc -shared` 8-15 ms, `ld.lld` 24-35 ms, `zig cc -nostdlib` 12-16 ms. So Android's
+modules need no NDK: they are plain 64-bit ARM libraries whose few symbols the process that loads them has.
+
+Which linker: the one named by the caller; by $FLEET_LINKER_X86_64, _AARCH64, _ARMV7L, _RISCV64 or _ANDROID; by the file
+$FLEET_CROSS_CONFIG, else tvm-fleet/cross.yaml in $XDG_CONFIG_HOME or ~/.config:
+
+    linkers:
+      aarch64: aarch64-linux-gnu-gcc
+      android: ld.lld -m aarch64linux
+
+else the first that is found of: `<triple>-gcc` and, for this machine's own architecture, gcc, cc, clang; the Python
+package ziglang; `ld.lld`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cross.build.tools import debian_triple, run_tool, zig
+from cross.targets.target import architecture, triple
+from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
+from fleet.base.config import parse, read_yaml
+from fleet.errors import BuildError, ConfigError
+
+_LINK_TIMEOUT_SEC = 60.0
+_LLD_EMULATION = {
+    "x86_64": "elf_x86_64",
+    "aarch64": "aarch64linux",
+    "armv7l": "armelf_linux_eabi",
+    "riscv64": "elf64lriscv",
+}
+_ZIG_ARCH = {"armv7l": "arm"}
+_BIONIC = re.compile(
+    r"mem(cpy|move|set|cmp)|malloc|calloc|free|abort|str(len|cmp)|__stack_chk_fail|__errno|"
+    r"(a?(sin|cos|tan)h?|atan2|exp2?|exp10|expm1|log(2|10|1p)?|pow|sqrt|cbrt|erfc?|[lt]gamma|floor|ceil|round|roundeven|"
+    r"rint|nearbyint|trunc|fabs|fmod|fma|fmin|fmax|hypot|ldexp|frexp|copysign|nextafter|remainder)[fl]?"
+)
+"""Names in Android's libc and libm that generated code asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linker:
+    """A command that links objects to a shared library when given `-o OUTPUT OBJECT...`."""
+
+    name: str
+    """For people and for the artifact's facts: "gcc", "ld.lld"."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossConfig:
+    """cross.yaml; see the module's docstring."""
+
+    linkers: dict[str, str] = field(default_factory=dict)
+
+
+def find_linker(target_json: str, explicit: str | None = None) -> Linker:
+    """Return the linker for a target; see the module's docstring for the order.
+
+    Raises:
+        ConfigError: there is none, and the message names what to install; or one that was named is not on PATH.
+    """
+    named, where = (explicit, "--linker") if explicit else _configured(platform_of(target_json))
+    if named:
+        return _named(named, where)
+    found = find_linkers(target_json)
+    if found:
+        return found[0]
+    arch, wanted = architecture(target_json), triple(target_json)
+    compiler = "" if "android" in wanted else f"{wanted or f'{arch}-linux-gnu'}-gcc, "
+    raise ConfigError(
+        f"no linker for {platform_of(target_json)}: install {compiler}lld (ld.lld), or the Python package ziglang; "
+        f"or name one in ${_variable(platform_of(target_json))}"
+    )
+
+
+def find_linkers(target_json: str) -> list[Linker]:
+    """Return all linkers of this machine that should do for a target, best first."""
+    arch, target_triple = architecture(target_json), triple(target_json)
+    others = (_find_zig(arch), _find_lld(arch))
+    return [*_find_compilers(arch, target_triple), *(linker for linker in others if linker is not None)]
+
+
+def platform_of(target_json: str) -> str:
+    """Return what linkers are configured by: the architecture, or "android"."""
+    return "android" if "android" in triple(target_json) else architecture(target_json)
+
+
+def check_linked(library: bytes, target_json: str, linker: Linker) -> None:
+    """Make sure that a linked library is one for its target: a linker for another machine may not complain.
+
+    Raises:
+        BuildError: it is not.
+    """
+    header, arch = read_header(library), architecture(target_json)
+    if header is None or header.machine != arch:
+        made = header.machine if header else "something that is no ELF file"
+        raise BuildError(f"the linker {linker.name} made {made} when asked for {arch}; name another with --linker")
+    if arch == "armv7l" and arm_float_abi(library) == "soft":
+        raise BuildError(f"the linker {linker.name} made a soft-float library; name another with --linker")
+    if platform_of(target_json) == "android":
+        _check_android_symbols(undefined_symbols(library))
+
+
+def link(linker: Linker, objects: Sequence[Path], output: Path) -> None:
+    """Link objects to the shared library `output`.
+
+    Raises:
+        BuildError: the linker failed; the message carries the command and its last lines.
+    """
+    run_tool([*linker.command, "-o", str(output), *map(str, objects)], _LINK_TIMEOUT_SEC)
+
+
+def _check_android_symbols(undefined: frozenset[str]) -> None:
+    """Refuse what a phone's linker would refuse: it has the C library's names and TVM's, and no compiler's helpers."""
+    unknown = [name for name in undefined if not name.startswith("TVM") and not _BIONIC.fullmatch(name)]
+    if unknown:
+        raise BuildError(
+            f"the library needs {', '.join(sorted(unknown))}, which Android does not have; link it with the NDK's "
+            "clang: --linker .../toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang"
+        )
+
+
+def _named(command_line: str, where: str) -> Linker:
+    try:
+        command = tuple(shlex.split(command_line))
+    except ValueError as error:
+        raise ConfigError(f"the linker {command_line!r} (from {where}) is no command: {error}") from error
+    if not command or shutil.which(command[0]) is None:
+        raise ConfigError(f"the linker {command_line.split(' ')[0]!r} (from {where}) is not on PATH")
+    return Linker(name=Path(command[0]).name, command=(*command, "-shared"))
+
+
+def _configured(platform_name: str) -> tuple[str | None, str]:
+    """Return the linker that the user chose for a platform, and where."""
+    variable = _variable(platform_name)
+    if os.environ.get(variable):
+        return os.environ[variable], f"${variable}"
+    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    named = os.environ.get("FLEET_CROSS_CONFIG")
+    path = Path(named) if named else base / "tvm-fleet/cross.yaml"
+    if not named and not path.exists():
+        return None, ""
+    config = parse(CrossConfig, read_yaml(path), where=str(path))
+    found = config.linkers.get(platform_name)
+    return (str(found) if found else None), str(path)
+
+
+def _variable(platform_name: str) -> str:
+    return f"FLEET_LINKER_{platform_name.upper()}"
+
+
+def _find_compilers(arch: str, target_triple: str) -> list[Linker]:
+    if "android" in target_triple:
+        return []  # the C library of other compilers is not Android's
+    names = [f"{target_triple}-gcc"] if target_triple else []
+    if "musl" not in target_triple:
+        names.append(f"{debian_triple(arch)}-gcc")
+        names += ["gcc", "cc", "clang"] if platform.machine() == arch else []
+    found = dict.fromkeys(name for name in names if shutil.which(name))
+    return [Linker(name=name, command=(name, "-shared")) for name in found]
+
+
+def _find_zig(arch: str) -> Linker | None:
+    abi = "musleabihf" if arch == "armv7l" else "musl"
+    zig_target = f"{_ZIG_ARCH.get(arch, arch)}-linux-{abi}"
+    command = zig("cc", "-target", zig_target, "-nostdlib", "-shared")
+    return Linker(name="ziglang", command=command) if command else None
+
+
+def _find_lld(arch: str) -> Linker | None:
+    if shutil.which("ld.lld") is None or arch not in _LLD_EMULATION:
+        return None
+    return Linker(name="ld.lld", command=("ld.lld", "-m", _LLD_EMULATION[arch], "-shared"))

@@ -1,0 +1,87 @@
+"""Which of our own files an agent needs: device_agents, and what that imports of `fleet` and `cross`."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from fleet.errors import ConfigError
+
+_AGENT = "device_agents"
+_OURS = ("device_agents", "fleet", "cross")
+_ALSO = ("fleet.tracker.discovery",)
+"""Used by the start script: it is what looks for a tracker when none is named."""
+
+
+def code_files() -> dict[str, bytes]:
+    """Return path below the library folder to content."""
+    folder = _folder_of(_AGENT)
+    agent = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    files = {path.relative_to(folder.parent).as_posix(): path.read_bytes() for path in sorted(agent)}
+    waiting = [name for path in agent if path.suffix == ".py" for name in _imported(path.read_bytes(), path)]
+    seen: set[str] = set()
+    waiting += _ALSO
+    while waiting:
+        module = waiting.pop()
+        if module in seen or module.partition(".")[0] not in _OURS:
+            continue
+        seen.add(module)
+        path = _file_of(module)
+        if path is None:
+            continue
+        parent = module.rpartition(".")[0]
+        if parent:
+            waiting.append(parent)
+        content = path.read_bytes()
+        files[_bundled_path(module, path)] = content
+        waiting += _imported(content, path)
+        files.update(_data_beside(module, path))
+    return dict(sorted(files.items()))
+
+
+def _data_beside(module: str, path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the board descriptions, which are data and no import."""
+    if module == "cross.targets.boards":
+        for board_file in sorted(path.with_name("board_files").glob("*.yaml")):
+            yield f"cross/targets/board_files/{board_file.name}", board_file.read_bytes()
+
+
+def _imported(content: bytes, path: Path) -> Iterator[str]:
+    """Yield what a file imports anywhere in it. "from a import b" may name a module or something in one: both."""
+    for node in _run_nodes(ast.parse(content, str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes but those below `if TYPE_CHECKING`, which never run."""
+    yield tree
+    is_for_types = isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING"
+    if not is_for_types:
+        for child in ast.iter_child_nodes(tree):
+            yield from _run_nodes(child)
+
+
+def _file_of(module: str) -> Path | None:
+    first, *rest = module.split(".")
+    base = _folder_of(first).joinpath(*rest)
+    for path in (base / "__init__.py", base.with_suffix(".py")):
+        if path.is_file():
+            return path
+    return None
+
+
+def _bundled_path(module: str, path: Path) -> str:
+    return "/".join(module.split(".")) + ("/__init__.py" if path.name == "__init__.py" else ".py")
+
+
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"the package {package} is not installed completely; install tvm-fleet again")
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -1,0 +1,345 @@
+"""A `concurrent.futures.Executor` of warm worker processes, made for builds that crash and hang.
+
+One thread of this process looks after one worker. It hands over a task, waits for the answer or the end of the time
+limit, and replaces the worker when that died or had to be killed. So a segmentation fault in LLVM, a hang or a Python
+error costs the one task in that worker: its Future fails with BuildError, all others go on.
+
+Workers are forked from a server process that has TVM loaded (`cross.pool.warm`), lead a process group of their own, and
+die with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from cross.pool import worker
+from cross.targets.intrinsics import intrinsics_module
+from fleet.base.scratch import scratch_dir
+from fleet.errors import BuildError, ErrorKind
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_SEC = 30.0
+
+_START_TIMEOUT_SEC = 120.0
+"""A worker has to be warm within this. Importing TVM takes 0.6 s, much longer from a cold disk."""
+
+_CLOSE_TIMEOUT_SEC = 2.0
+_STDERR_LINES = 12
+_TVM_SEGFAULT = "!!!!!!! Segfault encountered !!!!!!!"
+_STACK_LINES = 6
+"""Of the stack that TVM prints on a segmentation fault, the top says what crashed; the rest is the interpreter."""
+
+_MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
+_MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
+_start_lock = threading.Lock()
+
+
+class BuildPool(Executor):
+    """Runs module-level functions in worker processes, each task within a time limit."""
+
+    def __init__(
+        self, workers: int | None = None, *, timeout_sec: float = DEFAULT_TIMEOUT_SEC, target_json: str = ""
+    ) -> None:
+        """Make a pool without any process yet.
+
+        Args:
+            workers: processes; None means one per core.
+            timeout_sec: limit for a task of `submit`, counted from when a warm worker has it.
+            target_json: target whose tensor intrinsics are loaded in advance.
+        """
+        self._timeout_sec = timeout_sec
+        self._target_json = target_json
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._slots = [_Slot(index, target_json) for index in range(workers or os.cpu_count() or 1)]
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def size(self) -> int:
+        """Number of worker processes."""
+        return len(self._slots)
+
+    def start(self) -> None:
+        """Begin to warm the workers and return at once. The first `submit` does it otherwise."""
+        with self._lock:
+            if self._threads or self._is_closed:
+                return
+            _start_fork_server(self._target_json)
+            self._threads = [
+                threading.Thread(target=slot.run, args=(self._tasks,), name=f"build-pool-{slot.index}", daemon=True)
+                for slot in self._slots
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` in a worker within the pool's time limit."""
+        return self._put(self._timeout_sec, partial(fn, *args, **kwargs))
+
+    def submit_within(self, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` in a worker within a time limit of its own."""
+        return self._put(timeout_sec, partial(fn, *args, **kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks and end the workers when the accepted ones are done.
+
+        Without `wait`, running tasks are killed: their Futures fail with BuildError.
+        """
+        with self._lock:
+            first = not self._is_closed
+            self._is_closed = True
+        if cancel_futures or not wait:
+            self._cancel_waiting()
+        if first:
+            for _ in self._slots:
+                self._tasks.put(None)
+        if not wait:
+            for slot in self._slots:
+                slot.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _put(self, timeout_sec: float, call: partial[T]) -> Future[T]:
+        future: Future[T] = Future()
+        payload = pickle.dumps(call)
+        self.start()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the build pool is shut down")
+            self._tasks.put(_Task(future, payload, timeout_sec, getattr(call.func, "__qualname__", str(call.func))))
+        return future
+
+    def _cancel_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task.future.cancel()
+                    task.future.set_running_or_notify_cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    future: Future[Any]
+    payload: bytes
+    timeout_sec: float
+    name: str
+
+
+class _Worker:
+    """One live worker process and the pipe to it."""
+
+    def __init__(self, log_path: Path, target_json: str) -> None:
+        self.log_path = log_path
+        self.connection: Connection
+        context = multiprocessing.get_context("forkserver")
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=worker.serve, args=(theirs, str(log_path), target_json), name="build-worker", daemon=True
+        )
+        with _start_lock:
+            self.process.start()
+        theirs.close()
+
+    def wait_until_warm(self) -> None:
+        """Wait until the worker can take tasks.
+
+        Raises:
+            BuildError: it cannot start.
+        """
+        message = self._receive(_START_TIMEOUT_SEC, "the start of a build worker")
+        if isinstance(message, worker.Answer) and message.error is not None:
+            raise message.error
+
+    def run(self, task: _Task) -> worker.Answer:
+        """Hand over a task and wait for its answer.
+
+        Raises:
+            BuildError: the worker crashed or ran out of time; it is dead then.
+        """
+        try:
+            self.connection.send_bytes(task.payload)
+        except OSError as error:
+            raise self._crashed(task.name) from error
+        message = self._receive(task.timeout_sec, task.name)
+        if not isinstance(message, worker.Answer):
+            raise BuildError(f"{task.name}: the worker answered with {message!r}")
+        return message
+
+    def kill(self) -> None:
+        """Kill the worker with all it started, and reap it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.process.pid is not None and self.process.is_alive():
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join(_CLOSE_TIMEOUT_SEC)
+
+    def close(self) -> None:
+        """Let an idle worker end by itself."""
+        self.connection.close()
+        self.process.join(_CLOSE_TIMEOUT_SEC)
+        if self.process.is_alive():
+            self.kill()
+
+    def _receive(self, timeout_sec: float, what: str) -> object:
+        try:
+            if self.connection.poll(timeout_sec):
+                return self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._crashed(what) from error
+        except Exception as error:
+            raise BuildError(f"{what}: its answer cannot be read: {error}") from error
+        raise BuildError(f"{what} took longer than {timeout_sec:g} s and was killed", ErrorKind.BUILD_TIMEOUT)
+
+    def _crashed(self, what: str) -> BuildError:
+        self.process.join(_CLOSE_TIMEOUT_SEC)
+        said = self._last_words()
+        return BuildError(f"{what} {_describe_exit(self.process.exitcode)}" + (f":\n{said}" if said else ""))
+
+    def _last_words(self) -> str:
+        try:
+            said = self.log_path.read_text(errors="replace")
+        except OSError:
+            return ""
+        before, marker, stack = said.partition(_TVM_SEGFAULT)
+        frames = stack.strip().splitlines()[:_STACK_LINES] if marker else []
+        return "\n".join([*before.strip().splitlines()[-_STDERR_LINES:], *frames])
+
+
+class _Slot:
+    """One place for a worker, and the thread body that keeps it filled."""
+
+    def __init__(self, index: int, target_json: str) -> None:
+        self.index = index
+        self._target_json = target_json
+        self._worker: _Worker | None = None
+        self._is_killed = False
+
+    def run(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
+        """Serve tasks until None comes."""
+        with scratch_dir("build") as scratch:
+            log_path = scratch / "worker.log"
+            with contextlib.suppress(BuildError):  # reported again, and to someone, with the first task
+                self._warm_worker(log_path)
+            while (task := tasks.get()) is not None:
+                if task.future.set_running_or_notify_cancel():
+                    self._serve(task, log_path)
+            if self._worker is not None:
+                self._worker.close()
+
+    def kill(self) -> None:
+        """End the worker now, from any thread."""
+        self._is_killed = True
+        if self._worker is not None:
+            self._worker.kill()
+
+    def _serve(self, task: _Task, log_path: Path) -> None:
+        try:
+            answer = self._warm_worker(log_path).run(task)
+        except BuildError as error:
+            self._drop_worker()
+            logger.warning("build worker replaced", extra={"task": task.name, "kind": error.kind})
+            task.future.set_exception(error)
+            if not self._is_killed:
+                with contextlib.suppress(BuildError):
+                    self._warm_worker(log_path)
+            return
+        except Exception as error:
+            self._drop_worker()
+            logger.exception("build worker cannot be started")
+            task.future.set_exception(error)
+            return
+        if answer.error is not None:
+            task.future.set_exception(answer.error)
+        else:
+            task.future.set_result(answer.value)
+
+    def _warm_worker(self, log_path: Path) -> _Worker:
+        if self._is_killed:
+            raise BuildError("the build pool was shut down")
+        if self._worker is not None and self._worker.process.is_alive():
+            return self._worker
+        self._drop_worker()
+        fresh = self._worker = _Worker(log_path, self._target_json)
+        if self._is_killed:  # while it was made, so that `kill` did not see it
+            self._drop_worker()
+            raise BuildError("the build pool was shut down")
+        try:
+            fresh.wait_until_warm()
+        except BuildError:
+            self._drop_worker()
+            raise
+        return fresh
+
+    def _drop_worker(self) -> None:
+        dead, self._worker = self._worker, None
+        if dead is not None:
+            dead.kill()
+            dead.connection.close()
+
+
+def _describe_exit(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        try:
+            return f"crashed: {signal.Signals(-exit_code).name}"
+        except ValueError:
+            return f"crashed: signal {-exit_code}"
+    return f"ended its worker with exit code {exit_code}"
+
+
+def _start_fork_server(target_json: str) -> None:
+    """Start the server that workers are forked from, unless this process has one. It warms up on its own time."""
+    names = ["cross.pool.warm"]
+    if target_json and (intrinsics := intrinsics_module(target_json)):
+        names.append(intrinsics)
+    main = sys.modules["__main__"]
+    told = {
+        _MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
+        _MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
+    }
+    with _start_lock:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(names)
+        os.environ.update(told)
+        try:
+            with _interrupts_blocked():
+                forkserver.ensure_running()
+        finally:
+            for name in told:
+                os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have processes started here never see the Ctrl-C of the terminal, which the kernel sends to all of its group.
+
+    Multiprocessing's fork server ignores it too, but only once it has imported all it should: until then an interrupt
+    ended it with a traceback, and with it every task.
+    """
+    resource_tracker.ensure_running()  # starting it would unblock signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

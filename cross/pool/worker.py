@@ -1,0 +1,107 @@
+"""The inside of one worker process of the build pool: takes tasks from a pipe, one at a time, until the pipe ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+
+from fleet.errors import BuildError, FleetError
+
+_PR_SET_PDEATHSIG = 1
+_MESSAGE_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker is warm."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a task: a value, or an error that pickles."""
+
+    value: object = None
+    error: FleetError | None = None
+
+
+def serve(connection: Connection, log_path: str, target_json: str) -> None:
+    """Run tasks until the other end closes. What they print goes to the file `log_path`, emptied before each."""
+    _die_with_parent()
+    os.setsid()
+    _redirect_output(log_path)
+    os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        _warm_up(target_json)
+    except (ImportError, FleetError) as error:
+        connection.send(Answer(error=_as_fleet_error(error)))
+        return
+    connection.send(Ready(os.getpid()))
+    while True:
+        try:
+            task = connection.recv_bytes()
+        except (EOFError, OSError):
+            return
+        os.ftruncate(1, 0)
+        _send(connection, _run(task))
+
+
+def _warm_up(target_json: str) -> None:
+    """Import what tasks need; where the fork server has it already this costs nothing."""
+    import cross.pool.warm  # noqa: F401
+    from cross.targets.intrinsics import load_intrinsics
+
+    if target_json:
+        load_intrinsics(target_json)
+
+
+def _run(task: bytes) -> Answer:
+    import pickle
+
+    try:
+        call = pickle.loads(task)  # noqa: S301 - written by the process that forked this one
+        return Answer(value=call())
+    except Exception as error:  # noqa: BLE001 - a task may fail in any way; the worker reports it and goes on
+        return Answer(error=_as_fleet_error(error))
+
+
+def _send(connection: Connection, answer: Answer) -> None:
+    try:
+        connection.send(answer)
+    except Exception as error:  # noqa: BLE001 - a value that does not pickle is the task's error, too
+        connection.send(Answer(error=_as_fleet_error(error)))
+
+
+def _as_fleet_error(error: BaseException) -> FleetError:
+    """Errors raised on purpose travel as they are; TVM's do not even pickle."""
+    if isinstance(error, FleetError):
+        error.__cause__ = error.__context__ = None
+        return error
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return BuildError(f"{type(error).__name__}: " + "\n".join(lines[-_MESSAGE_LINES:]))
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when the fork server ends, which ends when the pool's process does.
+
+    The server learns of that from a pipe whose other end multiprocessing hands to every child, so that children can
+    have children; a busy worker would keep the server alive by it, so it is closed here.
+    """
+    alive_fd = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
+    if alive_fd is not None:
+        os.close(alive_fd)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _redirect_output(log_path: str) -> None:
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

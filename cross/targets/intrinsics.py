@@ -1,0 +1,55 @@
+"""Loads the tensor intrinsics of one target family, and no other.
+
+`tvm.s_tir.tensor_intrin` parses the TVMScript of every GPU when it is imported, which takes 8-15 s; the x86 part alone
+takes 0.1 s. `TuneContext` imports the package, so an empty package of the same name is put in its place first. The
+modules inside stay importable one by one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+
+from cross.targets.target import family
+
+_PACKAGE = "tvm.s_tir.tensor_intrin"
+_SLOW_KINDS = ("cuda", "rocm")
+
+
+def keep_package_light() -> None:
+    """Make `import tvm.s_tir.tensor_intrin` cheap in this process, unless the real package was imported already."""
+    if _PACKAGE in sys.modules:
+        return
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+    package = types.ModuleType(_PACKAGE, "Tensor intrinsics, loaded by family.")
+    package.__path__ = [str(Path(spec.submodule_search_locations[0]) / "s_tir" / "tensor_intrin")]
+    sys.modules[_PACKAGE] = package
+
+
+def load_intrinsics(target_json: str) -> None:
+    """Register the tensor intrinsics that schedules for the target can use. Repeated calls are free."""
+    keep_package_light()
+    name = intrinsics_module(target_json)
+    if name:
+        importlib.import_module(name)
+
+
+def intrinsics_module(target_json: str) -> str:
+    """Return the module with the intrinsics for a target, or "" where TVM has none."""
+    found = family(target_json)
+    return f"{_PACKAGE}.{found}" if found else ""
+
+
+def target_hint(device_kind: str | None) -> str:
+    """Return a target as JSON whose intrinsics a device of this kind will want, or "" where that takes no time.
+
+    For a pool that is started before a device is found: loaded in advance, CUDA's take their 5 s once, during other
+    waiting, and not once per worker.
+    """
+    return json.dumps({"kind": device_kind}) if device_kind in _SLOW_KINDS else ""

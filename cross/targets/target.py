@@ -1,0 +1,144 @@
+"""Reads TVM target descriptions, without TVM where that is possible.
+
+A target travels as JSON, as the device's inventory states it: {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cross.targets.boards import find_board
+from fleet.base.config import did_you_mean
+from fleet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tvm.target import Target
+
+_FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
+_FAMILY_OF_ARCH = {"x86_64": "x86", "i686": "x86", "i386": "x86", "riscv64": "riscv_cpu", "riscv32": "riscv_cpu"}
+_HARD_FLOAT = "hard"
+
+
+def parse_target(target_json: str) -> dict[str, object]:
+    """Read a target description and refuse what cannot work.
+
+    Raises:
+        ConfigError: no JSON object, no kind, or a 32-bit ARM target that would be built soft-float.
+    """
+    try:
+        target = json.loads(target_json)
+    except ValueError as error:
+        raise ConfigError(f'the target {target_json!r} is no JSON: {error}; write {{"kind": "llvm"}}') from error
+    if not isinstance(target, dict) or not isinstance(target.get("kind"), str):
+        raise ConfigError(f'the target {target_json!r} names no kind; write {{"kind": "llvm", ...}}')
+    if _is_arm32(target) and target.get("mfloat-abi") != _HARD_FLOAT:
+        raise ConfigError(
+            f"the target {target_json!r} would be built soft-float, which a hard-float board loads and answers with "
+            'garbage; add "mfloat-abi": "hard"'
+        )
+    return target
+
+
+def resolve_target(text: str) -> str:
+    """Return the target, as JSON, that a user named: a board ("rpi4-64", "sm_86"), "host", or a target as JSON.
+
+    Raises:
+        ConfigError: no such board, or no target that can work.
+    """
+    text = text.strip()
+    if text == "host":
+        return host_target_json()
+    if not text.startswith(("{", "[", '"')):
+        return find_board(text).target_json
+    parse_target(text)
+    return text
+
+
+def architecture(target_json: str) -> str:
+    """Return the CPU architecture that a target's (or its host's) code runs on, in the words of `uname -m`."""
+    arch = triple(target_json).split("-")[0] or platform.machine()
+    if arch.startswith(("armv7", "armv8l")) or arch in ("arm", "armhf"):
+        return "armv7l"
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch)
+
+
+def triple(target_json: str) -> str:
+    """Return the target's LLVM triple, or "" for this machine's."""
+    target = parse_target(target_json)
+    host = target.get("host")
+    return str(target.get("mtriple") or (host.get("mtriple") if isinstance(host, dict) else "") or "")
+
+
+def family(target_json: str) -> str:
+    """Return which family of tensor intrinsics a target can use: "x86", "arm_cpu", "cuda", ..., or "" for none."""
+    if not target_json:
+        return ""
+    kind = parse_target(target_json)["kind"]
+    if kind != "llvm":
+        return _FAMILY_OF_KIND.get(str(kind), "")
+    arch = architecture(target_json)
+    return "arm_cpu" if arch in ("aarch64", "armv7l") else _FAMILY_OF_ARCH.get(arch, "")
+
+
+def host_target_json() -> str:
+    """Return the target of this machine when there is no inventory to ask: generic code for its architecture."""
+    target: dict[str, object] = {"kind": "llvm", "num-cores": os.cpu_count() or 1}
+    if platform.machine() == "x86_64" and _cpu_flags() >= {"avx2", "fma", "bmi2"}:
+        target["mcpu"] = "x86-64-v3"
+    return json.dumps(target)
+
+
+@functools.lru_cache(maxsize=32)
+def make_target(target_json: str) -> Target:
+    """Return TVM's target of a description, with this machine's core count where it names none.
+
+    Raises:
+        ConfigError: TVM knows no such target.
+    """
+    from tvm.target import Target
+
+    target = parse_target(target_json)
+    if target["kind"] == "llvm":
+        target.setdefault("num-cores", os.cpu_count() or 1)
+    try:
+        found = Target(target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigError(f"TVM refuses the target {target_json}: {_first_sentence(error)}") from error
+    _check_core(found, target)
+    return found
+
+
+def _check_core(made: Target, target: Mapping[str, object]) -> None:
+    """Refuse a core that LLVM does not know: TVM would take a generic one, and only print so."""
+    from tvm.target.codegen import llvm_get_cpu_archlist
+
+    mcpu = str(target.get("mcpu") or "")
+    if target["kind"] != "llvm" or not mcpu:
+        return
+    known = [str(name) for name in llvm_get_cpu_archlist(made)]
+    if mcpu not in known:
+        raise ConfigError(
+            f"LLVM knows no core {mcpu!r} for {target.get('mtriple') or 'this CPU'}{did_you_mean(mcpu, known)}"
+        )
+
+
+def _is_arm32(target: Mapping[str, object]) -> bool:
+    arch = str(target.get("mtriple") or "").split("-")[0]
+    return arch == "armhf" or (arch.startswith("arm") and not arch.startswith("arm64"))
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        with open("/proc/cpuinfo") as file:  # noqa: PTH123 - read line by line, the file is endless on big machines
+            return next((set(line.split(":", 1)[1].split()) for line in file if line.startswith("flags")), set())
+    except OSError:
+        return set()
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

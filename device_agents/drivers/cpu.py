@@ -1,0 +1,168 @@
+"""Driver for the CPU of the agent's own machine.
+
+    devices:
+      - driver: cpu
+        name: bench-01        # default: <host>-cpu
+        threads: 4            # threads of parallel kernels; default: the physical cores among its processors
+        cpus: [2, 3]          # or "2-3", big, little; default: all. The agent keeps off them where it has others
+        reference_limit: 1.15 # times its usual time that the reference kernel may take
+
+Kernels run in TVM's runtime libraries alone, without its compiler; on 32-bit ARM, which has none, in
+device_agents.runtimes.plain.runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from device_agents.driver import Driver, NoStrays, WorkerSpec
+from device_agents.machine.host import Host, own_cpus, read_host
+from device_agents.machine.pinning import check_setting, choose_cpus
+from device_agents.machine.telemetry import HostTelemetry
+from device_agents.measuring.reference import DEFAULT_LIMIT
+from device_agents.runtimes.plain import runtime as plain_runtime
+from fleet.base.config import parse
+from fleet.base.findings import Finding, State
+from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
+from fleet.domain.tvm_versions import check_versions, tvm_version
+from fleet.errors import ConfigError, FleetError
+
+_PLAIN_RUNTIME = "device_agents.runtimes.plain.runtime:PlainRuntime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuConfig:
+    """Settings of one cpu device."""
+
+    name: Annotated[str | None, "Id of the device; default: <host>-cpu, <host>-pi or <host>-zynq."] = None
+    threads: Annotated[
+        int | None,
+        "Threads of parallel kernels; default: the physical cores among its processors.",
+    ] = None
+    cpus: Annotated[
+        str | list[int] | None,
+        'Processors that kernels keep to: all, big, little, or numbers as [2, 3] or "2-3"; default: all. The '
+        "agent keeps off them where it has others.",
+    ] = None
+    reference_limit: Annotated[
+        float,
+        "Times its usual time that the reference kernel may take before measurements count as disturbed.",
+    ] = DEFAULT_LIMIT
+    sys_root: Annotated[Path, "Where /proc and /sys are found; for tests, which bring recorded trees."] = Path("/")
+
+    def check(self, where: str) -> None:
+        """Refuse values that no machine can have.
+
+        Raises:
+            ConfigError: the key and what it may be.
+        """
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
+        if self.reference_limit <= 1:
+            raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {self.reference_limit:g}")
+        check_setting(self.cpus, where=where)
+
+
+class CpuDriver(Driver):
+    """This machine's CPU."""
+
+    kind = "cpu"
+    settings: ClassVar[type[CpuConfig]] = CpuConfig
+    suffix = "cpu"
+    """How its id ends, unless the configuration names it."""
+
+    preload = "device_agents.runtimes.tvm"
+
+    def __init__(self, device_id: str, config: CpuConfig, host_name: str) -> None:
+        super().__init__(device_id)
+        self._config = config
+        self._host_name = host_name
+        self._host: Host | None = None
+        self._readings: HostTelemetry | None = None
+        self._cpus: tuple[int, ...] = ()
+        self.reference_limit = config.reference_limit
+        self._is_plain = plain_runtime.is_only_choice()
+        if self._is_plain:
+            self.preload = "device_agents.runtimes.plain.runtime"
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
+        config = parse(cls.settings, values, where=where)
+        config.check(where)
+        return [cls(config.name or f"{host_name}-{cls.suffix}", config, host_name)]
+
+    @classmethod
+    def find(cls, root: Path = Path("/")) -> list[dict[str, object]]:
+        return [{}]
+
+    @classmethod
+    def diagnose(cls) -> list[Finding]:
+        name = f"device {cls.kind}"
+        try:
+            inventory = asyncio.run(cls._look())
+        except (FleetError, OSError) as error:
+            advice = "describe the device in an agent.yaml and serve it with: fleet agent serve --config agent.yaml"
+            return [Finding(name=name, state=State.PROBLEM, seen=str(error), advice=advice)]
+        size = f"{inventory.core_count} cores, {inventory.memory_bytes / 1e9:.1f} GB"
+        return [Finding(name=name, seen=f"{inventory.device_model}, {size}, {inventory.target_json}")]
+
+    @classmethod
+    async def _look(cls) -> Inventory:
+        (driver,) = cls.from_config({}, where="diagnosis", host_name="host")
+        await driver.open(NoStrays())
+        try:
+            return driver.inventory()
+        finally:
+            await driver.close()
+
+    @property
+    def resource(self) -> str:
+        return "host-cores"
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return self._cpus
+
+    async def _find(self) -> None:
+        if not self._is_plain:
+            check_versions()
+        root, usable = self._config.sys_root, own_cpus()
+        self._cpus = choose_cpus(self._config.cpus, usable, root, where=self.name)
+        self._host = read_host(root, usable_cpus=set(self._cpus) or usable)
+        self._readings = HostTelemetry(root, self._cpus)
+
+    def _inventory(self) -> Inventory:
+        host = self._opened(self._host)
+        cores = self._config.threads or host.core_count
+        return Inventory(
+            kind=self.kind,
+            labels={**host.labels(self._host_name, cores), **({"runtime": "plain"} if self._is_plain else {})},
+            target_json=host.target_json(cores),
+            device_model=f"{host.model} x{cores}",
+            host_fingerprint=host.fingerprint,
+            memory_bytes=host.memory_bytes,
+            core_count=cores,
+            tvm_version=tvm_version() or "",
+            facts=host.facts(),
+            runtime=RuntimeKind.PLAIN if self._is_plain else RuntimeKind.TVM,
+        )
+
+    def _worker_spec(self) -> WorkerSpec:
+        threads = self._config.threads or self._opened(self._host).core_count
+        environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        if self._cpus:
+            # TVM counts processors from 0, and would bind its threads to the wrong ones.
+            environment["TVM_BIND_THREADS"] = "0"
+        return WorkerSpec(
+            runtime=_PLAIN_RUNTIME if self._is_plain else "device_agents.runtimes.tvm:TvmRuntime",
+            settings={"device_type": "cpu"},
+            environment=environment,
+            cpus=self._cpus,
+        )
+
+    def _telemetry(self) -> Telemetry:
+        return self._opened(self._readings).read()

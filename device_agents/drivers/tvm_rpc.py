@@ -1,0 +1,254 @@
+"""Driver for a board that speaks nothing but TVM's own RPC: the agent runs on another machine and is its client.
+
+    devices:
+      - driver: tvm_rpc
+        address: "10.0.0.9:9090"  # where `python -m tvm.exec.rpc_server` or `tvm_rpc server` listens there
+        key: rpi                  # what that server was started with; default: none
+        target: rpi4-64           # a board of `fleet targets`, or a TVM target: {kind: llvm, mtriple: ..., mcpu: ...}
+        device_type: cpu          # or opencl, cuda, vulkan, ...; what the server's runtime has
+        device_index: 0
+        name: kitchen-pi          # default: <address> with dashes
+        memory_mb: 2048           # default: the board's, else 1024
+        session_sec: 120          # after this time the server ends a session: the longest that a hung kernel blocks it
+        emulated: false           # true: its times are never stored as a board's
+
+Such a server serves one session at a time and reports nothing about the board. So readings hold only the time, every
+connection makes a full handshake, and the device counts as healthy as long as its last session went well. After one
+that did not, the driver knocks until the server takes a session again. Both ends need the same version of TVM; the
+protocol does not check that. A server that is registered with a TVM tracker takes only that tracker's clients.
+Server: https://tvm.apache.org/docs/how_to/tutorials/cross_compilation_and_rpc.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import platform
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from cross.targets.boards import find_board
+from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
+from device_agents.machine.host import slug
+from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
+from fleet.base.config import parse
+from fleet.domain.devices import Inventory, Telemetry
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.tvm_versions import check_versions, tvm_version
+from fleet.errors import ConfigError, DeviceUnreachable
+
+_DEFAULT_MEMORY_MB = 1024
+_FIRST_LOOK_SEC = 3.0
+_RETRY_SEC = 5.0
+_PATIENCE_SEC = 10.0
+"""How long the start of a worker waits for a server that is still busy with the previous one."""
+
+_IN_DOUBT = (ErrorKind.TIMEOUT, ErrorKind.CRASHED, ErrorKind.OUT_OF_MEMORY, ErrorKind.DEVICE_FAULTED)
+"""Results that leave it unclear whether the server still serves."""
+
+_ARCHITECTURES = {"arm64": "aarch64", "armv7a": "armv7l", "arm": "armv7l", "i686": "x86"}
+_CPU_KINDS = ("llvm", "c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TvmRpcConfig:
+    """Settings of one board; see the module's docstring."""
+
+    address: Annotated[str, "Where `python -m tvm.exec.rpc_server` or `tvm_rpc server` listens: host:port."]
+    target: Annotated[
+        str | dict[str, object], "A board of `fleet targets`, or a TVM target: {kind: llvm, mtriple: ...}."
+    ]
+    key: Annotated[str, "What the server was started with; default: none."] = ""
+    device_type: Annotated[str, "cpu, opencl, cuda, vulkan, ...: what the server's runtime has."] = "cpu"
+    device_index: Annotated[int, "Which of several devices of that type."] = 0
+    name: Annotated[str | None, "Id of the device; default: the address with dashes."] = None
+    memory_mb: Annotated[int | None, "Memory of the board [MiB]; default: the known board's, else 1024."] = None
+    session_sec: Annotated[
+        int,
+        "After this time the server ends a session [s]: the longest that a hung kernel blocks it.",
+    ] = 120
+    emulated: Annotated[bool, "True: its times are never stored as a board's."] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardFacts:
+    """What the board is according to the configuration."""
+
+    target_json: str
+    arch: str
+    model: str
+    core_count: int
+    memory_mb: int
+    labels: dict[str, str]
+
+
+class TvmRpcDriver(Driver):
+    """One device behind one TVM RPC server."""
+
+    kind = "tvm_rpc"
+    settings = TvmRpcConfig
+    preload = "device_agents.runtimes.tvm"
+
+    def __init__(
+        self, device_id: str, config: TvmRpcConfig, host_name: str, what: BoardFacts, *, retry_sec: float = _RETRY_SEC
+    ) -> None:
+        super().__init__(device_id)
+        self._retry_sec = retry_sec
+        self._config = config
+        self._what = what
+        self._host_name = host_name
+        host, _, port = config.address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._trouble = "the TVM RPC server was not asked yet"
+        self._look: asyncio.Task[None] | None = None
+        self._was_answered = asyncio.Event()
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
+        config = parse(TvmRpcConfig, values, where=where)
+        if not re.fullmatch(r"\S+:\d{1,5}", config.address):
+            raise ConfigError(f"{where}: address: expected 'host:port', found {config.address!r}")
+        if re.search(r"\s", config.key):
+            raise ConfigError(f"{where}: key: TVM's keys hold no white space, found {config.key!r}")
+        if config.session_sec < 1:
+            raise ConfigError(f"{where}: session_sec: expected a number above zero, found {config.session_sec}")
+        what = describe(config, where=where)
+        return [cls(config.name or slug(config.address), config, host_name, what)]
+
+    async def prepare(self) -> None:
+        """Wait until nothing of the last worker runs on the server any more."""
+        self._check_open()
+        if self._look is not None and not self._look.done():
+            await asyncio.wait((self._look,), timeout=_PATIENCE_SEC)
+        if self._trouble:
+            raise DeviceUnreachable(f"{self.name}: {self._trouble}")
+
+    def learn(self, error: ErrorKind | None, message: str) -> None:
+        if error not in _IN_DOUBT:
+            return
+        if error is ErrorKind.DEVICE_FAULTED:
+            self._trouble = message.partition("; it wrote: ")[2] or message
+        self._begin_to_look()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
+
+    async def open(self, sweeper: StraySweeper) -> None:
+        """Begin to knock. A server that is not there yet is no error: the device is unhealthy until it is."""
+        await super().open(sweeper)
+        self._begin_to_look()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._was_answered.wait(), _FIRST_LOOK_SEC)
+
+    async def _find(self) -> None:
+        check_versions()
+
+    def _begin_to_look(self) -> None:
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._knock_until_served(), name=f"knock-{self.device_id}")
+
+    async def _knock_until_served(self) -> None:
+        while True:
+            knocking = asyncio.create_task(
+                knock_patiently(self._host, self._port, self._config.key), name=f"knock-once-{self.device_id}"
+            )
+            try:
+                await asyncio.wait((knocking,), timeout=_FIRST_LOOK_SEC)
+                if not knocking.done():
+                    self._trouble = (
+                        f"the TVM RPC server at {self._config.address} takes no session now: it serves another client, "
+                        f"or a kernel hangs there; it ends sessions of this fleet after {self._config.session_sec} s"
+                    )
+                await knocking
+            except NotServed as error:
+                self._trouble = str(error)
+                self._was_answered.set()
+                await asyncio.sleep(self._retry_sec)
+                continue
+            finally:
+                knocking.cancel()
+            self._trouble = ""
+            self._was_answered.set()
+            return
+
+    def _probe(self) -> Health:
+        return Health(is_healthy=not self._trouble, reason=self._trouble)
+
+    def _inventory(self) -> Inventory:
+        what = self._what
+        labels = {"arch": what.arch, "model": slug(what.model), "cores": str(what.core_count), "host": self._host_name}
+        return Inventory(
+            kind=self.kind,
+            labels={**labels, **what.labels},
+            target_json=what.target_json,
+            device_model=f"{what.model} x{what.core_count}",
+            host_fingerprint=f"tvm-rpc-{self._config.address}",
+            memory_bytes=what.memory_mb * 1024**2,
+            core_count=what.core_count,
+            tvm_version=tvm_version() or "",
+            facts={"address": self._config.address, "runs on": self._config.device_type},
+            is_simulated=self._config.emulated,
+        )
+
+    def _worker_spec(self) -> WorkerSpec:
+        config = self._config
+        return WorkerSpec(
+            runtime="device_agents.runtimes.tvm_rpc.runtime:RpcRuntime",
+            settings={
+                "host": self._host,
+                "port": self._port,
+                "key": config.key,
+                "device_type": config.device_type,
+                "device_index": config.device_index,
+                "session_sec": config.session_sec,
+            },
+        )
+
+    def _telemetry(self) -> Telemetry:
+        return Telemetry(read_at_sec=time.time())
+
+
+def describe(config: TvmRpcConfig, *, where: str) -> BoardFacts:
+    """Work out what the board is from `target` and the settings beside it.
+
+    Raises:
+        ConfigError: no such board, or a target that the device type does not run.
+    """
+    if isinstance(config.target, str):
+        board = find_board(config.target)
+        target, arch, model, labels = board.target, board.arch, board.title, dict(board.labels)
+        cores, memory_mb = board.cores, config.memory_mb or board.memory_mb
+    else:
+        target, labels = config.target, {}
+        arch = architecture_of(target)
+        cores = int(str(target.get("num-cores", 1)))
+        model = f"{target.get('mcpu') or target.get('device') or target.get('kind')} {arch}"
+        memory_mb = config.memory_mb or _DEFAULT_MEMORY_MB
+    kind = target.get("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{where}: target: the key 'kind' is missing; for example {{kind: llvm, mtriple: ...}}")
+    runs_on = "cpu" if kind in _CPU_KINDS else kind
+    if runs_on != config.device_type:
+        raise ConfigError(
+            f"{where}: device_type: a target of kind {kind!r} runs on {runs_on!r}, not on {config.device_type!r}"
+        )
+    if "mcpu" in target:
+        labels.setdefault("mcpu", str(target["mcpu"]))
+    return BoardFacts(
+        target_json=json.dumps(target), arch=arch, model=model, core_count=cores, memory_mb=memory_mb, labels=labels
+    )
+
+
+def architecture_of(target: Mapping[str, object]) -> str:
+    """Return the CPU architecture of a TVM target, or of its host, as `uname -m` says it."""
+    host = target.get("host")
+    triple = str(target.get("mtriple") or (host.get("mtriple") if isinstance(host, Mapping) else "") or "")
+    word = triple.partition("-")[0]
+    return _ARCHITECTURES.get(word, word) or platform.machine()

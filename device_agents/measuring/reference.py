@@ -1,0 +1,107 @@
+"""Judges a device by its reference kernel: how long the same work takes now, compared with what it usually takes.
+
+The mean of the pieces is what a kernel would have felt just now; the fastest piece is what the cores can do when nobody
+interrupts. What is usual is the median of the fastest pieces of calm runs, so that a run beside a busy process is
+known for what it is even when it is the first. Kept in memory, for as long as the agent serves the device.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+
+from fleet.domain.measuring import Disturbance, DisturbanceKind
+
+DEFAULT_LIMIT = 1.15
+"""A multiple of the usual time; above it, measurements count as disturbed."""
+
+_DUE_SEC = 0.5
+_DUE_DRIFTED_SEC = 0.2
+"""Sooner, to notice the end of the drift, but not before every candidate: on a busy machine the kernel is slow."""
+
+_CURRENT_SEC = 30.0
+_REMEMBERED = 31
+_MOST_MISSES = 3
+_LASTING_SEC = 600.0
+"""A drift that lasts this long is how the device is now: another governor, a hotter room."""
+
+
+class ReferenceTimes:
+    """What the reference kernel of one device took. Pure: whoever measures runs it."""
+
+    def __init__(self, limit: float = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.latest_sec: float | None = None
+        """Mean time of a piece in the latest run; None before the first."""
+
+        self._fastest: deque[float] = deque(maxlen=_REMEMBERED)
+        self._worker_pid = 0
+        self._taken_at_sec = 0.0
+        self._drifting_since_sec: float | None = None
+        self._is_absent = False
+        self._misses = 0
+
+    @property
+    def usual_sec(self) -> float | None:
+        """What a piece takes when all is calm; None before the first run."""
+        return statistics.median(self._fastest) if self._fastest else None
+
+    def current_sec(self, now_sec: float) -> float | None:
+        """Return the latest time while it says something about now; it runs only when something is measured."""
+        return self.latest_sec if now_sec - self._taken_at_sec < _CURRENT_SEC else None
+
+    @property
+    def ratio(self) -> float:
+        """The latest time over the usual one; 1.0 while there is none."""
+        usual = self.usual_sec
+        return self.latest_sec / usual if usual and self.latest_sec else 1.0
+
+    @property
+    def has_drifted(self) -> bool:
+        """True when times taken now are not to be trusted."""
+        return self.ratio > self.limit
+
+    def is_due(self, worker_pid: int, now_sec: float, *, is_wanted: bool = False) -> bool:
+        """Tell whether it has to run now: in a new worker, or after a while, which is shorter once it has drifted."""
+        if self._is_absent:
+            return False
+        after_sec = _DUE_DRIFTED_SEC if self.has_drifted else _DUE_SEC
+        return is_wanted or worker_pid != self._worker_pid or now_sec - self._taken_at_sec > after_sec
+
+    def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
+        """Learn how long the pieces of a run took; none: the device has no reference kernel."""
+        self._worker_pid, self._taken_at_sec = worker_pid, now_sec
+        if not secs:
+            self._is_absent = True
+            return
+        self._misses = 0
+        fastest = min(secs)
+        if not self._fastest:
+            self._fastest.append(fastest)
+        self.latest_sec = statistics.fmean(secs)
+        if not self.has_drifted:
+            self._drifting_since_sec = None
+            self._fastest.append(fastest)
+            return
+        if self._drifting_since_sec is None:
+            self._drifting_since_sec = now_sec
+        if fastest < min(self._fastest):
+            # The first runs were no measure: what is usual was learnt while the device was slow.
+            self._fastest.append(fastest)
+        elif now_sec - self._drifting_since_sec > _LASTING_SEC:
+            self._fastest.clear()
+            self._fastest.append(fastest)
+            self._drifting_since_sec = None
+
+    def miss(self) -> None:
+        """Learn that a worker did not survive a run: its candidate's fault, unless it happens again and again."""
+        self._misses += 1
+        self._is_absent = self._misses >= _MOST_MISSES
+
+    @property
+    def drift(self) -> Disturbance | None:
+        """How far it has drifted; None while it has not."""
+        if not self.has_drifted:
+            return None
+        return Disturbance(DisturbanceKind.REFERENCE_DRIFT, f"reference kernel {self.ratio:.2f} times its usual time")

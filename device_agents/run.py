@@ -1,0 +1,151 @@
+"""Runs an agent until a signal: what `python -m device_agents` and `fleet agent serve` both do.
+
+Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and
+SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs. What is left then goes as
+after a kill -9: workers end with the process that they were forked from, and that with its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from device_agents.agent import Agent, Home
+from device_agents.config import AgentConfig, make_drivers, parse_config
+from fleet.base import logs
+from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
+from fleet.base.network import refuse_network
+from fleet.errors import ConfigError, FleetError
+
+T = TypeVar("T")
+
+_ATTACH_WAIT_SEC = 2.0
+"""How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
+nobody much."""
+
+_STOP_SEC = 20.0
+"""An orderly end takes a second, or as long as a load of a fabric that is under way."""
+
+_THREADS_SEC = 2.0
+"""What a thread still waits for when all else has ended, such as a library or a lock, may never come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What the one who starts an agent says; the rest stands in agent.yaml. None: the default."""
+
+    tracker: str | None = None
+    """ "host:port"; default: agent.yaml's, else 127.0.0.1:9290."""
+
+    config_path: Path | None = None
+    """agent.yaml; default: serve what is found here."""
+
+    drivers: tuple[str, ...] = ()
+    """Without `config_path`: serve what these find."""
+
+    state_dir: Path | None = None
+    host: str | None = None
+    """Where it listens; default: 127.0.0.1, or everywhere with `is_network_allowed`."""
+
+    port: int = 0
+    """0: a free one."""
+
+    is_network_allowed: bool = False
+    """Listen where other machines can connect, without encryption."""
+
+    log_level: str = "INFO"
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Serve until a signal; return the exit code."""
+    logs.setup(options.log_level)
+    try:
+        return asyncio.run(_serve(options))
+    except KeyboardInterrupt:
+        return 0
+    except FleetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+
+
+async def _serve(options: AgentOptions) -> int:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, stopped)
+    where = str(options.config_path or "agent.yaml")
+    config = _config(options, where)
+    home = Home(
+        tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
+        state_dir=options.state_dir or data_dir() / "agent",
+        host=_host(options),
+        port=options.port,
+    )
+    agent = Agent(config, make_drivers(config, where=where), home)
+    try:
+        await _unless(stopped, agent.open())
+        await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC))
+        if not stopped.is_set():
+            names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
+            sys.stdout.write(f"agent listening on {home.host}:{agent.port}, serving {names}\n")
+            sys.stdout.flush()
+        await stopped.wait()
+    finally:
+        await agent.close()
+        if stopped.is_set():
+            _end_in(_THREADS_SEC, 0)
+    return 0
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    if stopped.is_set():
+        _end(1)
+    stopped.set()
+    _end_in(_STOP_SEC, 1)
+
+
+def _end_in(delay_sec: float, code: int) -> None:
+    """End the process after this time, unless it ended by itself."""
+    timer = threading.Timer(delay_sec, _end, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def _end(code: int) -> None:
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _config(options: AgentOptions, where: str) -> AgentConfig:
+    if options.config_path and options.drivers:
+        raise ConfigError("--driver is for agents without --config; name the driver in the file")
+    if options.config_path:
+        return parse_config(read_yaml(options.config_path), where=where)
+    return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None)
+
+
+def _host(options: AgentOptions) -> str:
+    if options.is_network_allowed:
+        return options.host or "0.0.0.0"
+    host = options.host or "127.0.0.1"
+    refuse_network(host, risk="they could see and change what is measured")
+    return host
+
+
+async def _unless(stopped: asyncio.Event, work: Coroutine[object, object, T]) -> None:
+    """Do something, but no longer than until it is time to stop."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for task in (working, stopping):
+        task.cancel()
+    await asyncio.gather(working, stopping, return_exceptions=True)
+    if not working.cancelled():
+        working.result()

@@ -1,0 +1,77 @@
+"""What runs candidates inside a worker process: the seam between the worker's loop and TVM, or the simulation.
+
+Nothing here or in a runtime knows protobuf or gRPC: the worker's loop converts, and the worker is forked from a process
+that must not have threads.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
+
+MAX_MESSAGE_CHARS = 4000
+"""Error messages are cut to this: they travel with every result and end in a database."""
+
+
+class Runtime(Protocol):
+    """Runs candidates of one device. It raises CandidateFailed for what it understands; `classify` reads the rest."""
+
+    def measure(self, trial: Trial, path: str) -> Measurement:
+        """Time a candidate whose artifact lies at `path`."""
+        ...
+
+    def call(self, call: Call, path: str) -> list[Tensor]:
+        """Run a function once and return what it computed.
+
+        FUNCTIONS: the outputs, or all tensors when none is marked. RELAX_VM: what it returned, flattened.
+        """
+        ...
+
+    def reference(self) -> list[float]:
+        """Do the same small piece of work some times over, on what candidates run on; return how long each took [s].
+
+        A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
+        """
+        ...
+
+
+class CandidateFailed(Exception):
+    """A candidate did not run to its end; `kind` says how."""
+
+    def __init__(self, kind: ErrorKind, message: str, *, is_fatal: bool = False) -> None:
+        """Args:
+        is_fatal: the worker cannot run anything after this and ends with its answer, as after a CUDA error that
+            stays with the process.
+        """
+        super().__init__(message)
+        self.kind = kind
+        self.is_fatal = is_fatal
+
+
+class WorkerEnd(BaseException):
+    """A candidate took with it what its worker needs, as the connection to a board: the worker ends, too.
+
+    No Exception, so that no result is made of it here: the agent makes one once the worker is gone, by its exit code.
+    """
+
+    exit_code = 70
+
+
+class DeviceLost(WorkerEnd):
+    """The device itself is gone, whatever the candidate."""
+
+    exit_code = 69
+
+
+def classify(error: BaseException) -> CandidateFailed:
+    """Return the failure that an error in a worker stands for, where its text tells memory from all else."""
+    if isinstance(error, CandidateFailed):
+        return error
+    message = str(error) or type(error).__name__
+    lowered = message.lower()
+    if isinstance(error, MemoryError) or "bad_alloc" in lowered or "out of memory" in lowered:
+        return CandidateFailed(ErrorKind.OUT_OF_MEMORY, message)
+    if "no space left on device" in lowered or "file too large" in lowered:
+        return CandidateFailed(ErrorKind.OUT_OF_DISK, message)
+    return CandidateFailed(ErrorKind.RUN_FAILED, message)

@@ -1,0 +1,22 @@
+"""What `import tvm` calls, by the entry point group "tvm.backends". Costs nothing where there is no OpenCL driver.
+
+A module of its own, because what it leads to imports 0.15 s of other packages.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_VENDORS = Path("/etc/OpenCL/vendors")
+_VENDORS_VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")
+"""What the two loaders of OpenCL drivers read instead: of ocl-icd, and of Khronos."""
+
+
+def autoload() -> None:
+    """Offer OpenCL to the TVM that is being imported, where there is any driver."""
+    if not any(_VENDORS.glob("*.icd")) and not any(os.environ.get(name) for name in _VENDORS_VARIABLES):
+        return
+    from device_agents.runtimes.opencl import loader as opencl_loader
+
+    opencl_loader.autoload()

@@ -1,0 +1,77 @@
+"""The reference kernels that run in a worker: the same small piece of work, time after time.
+
+They run for a few milliseconds, longer than a scheduler lets others wait, after a moment that does not count, in which
+clocks rise. What their times tell is in device_agents.measuring.reference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+_BUFFER = bytes(range(256)) * 1024
+_SETTLE_SEC = 0.0015
+_WORK_SEC = 0.004
+_LEAST_PIECES = 3
+
+_COPY_PIECES = 5
+_COPY_PIECE_SEC = 0.001
+"""Shorter, it would time how the host waits for the device."""
+
+_MOST_COPIES = 512
+
+
+class CpuReferenceKernel:
+    """Hashes a fixed buffer where this process may run.
+
+    That needs no artifact, no compiler and little memory, and its time follows the clock of the core and whoever else
+    runs there. In one thread: those of TVM's pool spin for some fifty milliseconds after a parallel loop, on cores of
+    their own, and a second thread of ours would share one with them. Whether all cores were free while a candidate
+    ran, device_agents.measuring.contention tells.
+    """
+
+    def __call__(self) -> list[float]:
+        """Return how long each piece took [s]."""
+        settled_at = time.perf_counter() + _SETTLE_SEC
+        while time.perf_counter() < settled_at:
+            hashlib.sha256(_BUFFER)
+        secs: list[float] = []
+        started = last = time.perf_counter()
+        while len(secs) < _LEAST_PIECES or last - started < _WORK_SEC:
+            hashlib.sha256(_BUFFER)
+            now = time.perf_counter()
+            secs.append(now - last)
+            last = now
+        return secs
+
+
+class CopyReferenceKernel:
+    """Copies a buffer within the memory of a device that is no processor, as often as takes a millisecond."""
+
+    size_bytes = 8 * 1024 * 1024
+    """Of the buffer."""
+
+    def __init__(self, copy: Callable[[], object], synchronize: Callable[[], object]) -> None:
+        """Find out how many copies a piece needs.
+
+        Args:
+            copy: starts a copy of the buffer.
+            synchronize: waits until all copies are done.
+        """
+        self._copy = copy
+        self._synchronize = synchronize
+        self._copy_sec(1)
+        self._count = max(1, min(_MOST_COPIES, round(_COPY_PIECE_SEC / self._copy_sec(4))))
+
+    def __call__(self) -> list[float]:
+        """Return how long a copy took in each piece [s]."""
+        self._copy_sec(self._count)  # clocks rise
+        return [self._copy_sec(self._count) for _ in range(_COPY_PIECES)]
+
+    def _copy_sec(self, count: int) -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            self._copy()
+        self._synchronize()
+        return (time.perf_counter() - started) / count

@@ -1,0 +1,326 @@
+"""Runs TVM modules with tvm_ffi and TVM's runtime libraries alone: `tvm` itself, with its compiler, is never imported.
+
+That is what keeps the agent small (34 MB instead of 300) and its start short (0.1 s). Everything goes through global
+functions of the runtime, the same that TVM's RPC server uses.
+
+For other hardware than the CPU: more libraries of TVM's runtime by `libraries`, or a subclass that overrides what
+differs, of `_prepare`, `_open_device`, `_load_library`, `_host_device`, `_make_time_repeats` and `time_source`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from device_agents.runtimes.arguments import bad_argument, check_content, wanted_back
+from device_agents.runtimes.contract import CandidateFailed, classify
+from device_agents.runtimes.evaluating import TimeRepeats, for_single_calls, push_out, run_schedule
+from device_agents.runtimes.filling import make_tile, random_content
+from device_agents.runtimes.kept_modules import KeptModules
+from device_agents.runtimes.reference_kernels import CopyReferenceKernel, CpuReferenceKernel
+from fleet.domain.measuring import (
+    Argument,
+    Call,
+    Clocks,
+    ErrorKind,
+    Evaluator,
+    Measurement,
+    ModuleKind,
+    Tensor,
+    TensorSpec,
+    Trial,
+)
+
+if TYPE_CHECKING:
+    import tvm_ffi
+
+    PackedArgument: TypeAlias = tvm_ffi.Tensor | int | float
+
+_LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_extra.so")
+_KEPT_MODULES = {ModuleKind.FUNCTIONS: 8, ModuleKind.RELAX_VM: 1}
+"""Per worker; an executable holds a whole model's weights."""
+
+_POOLED_ALLOCATOR = 2
+"""The Relax VM's allocator that relax.VirtualMachine uses by default."""
+
+_TIMED_NAME = "fleet_timed"
+
+_MOST_FLUSHED_BYTES = 2**31 - 1
+"""The largest number that the evaluator's int holds."""
+
+_PUSHED_OUT_BYTES = 64 * 1024 * 1024
+"""Larger than the caches of most processors."""
+
+_BAD_ARGUMENTS = ("when calling:", "Invoking function", "match_cast error", "loc=param[")
+"""Texts of the runtime's complaints about arguments: of compiled functions, and of the Relax VM."""
+
+
+def preload() -> None:
+    """Load tvm_ffi, the runtime libraries, and what every worker would have to make. Starts no thread.
+
+    Raises:
+        RuntimeError: TVM is not installed here.
+    """
+    # tvm_ffi imports these where it finds them, for conversions that nobody here asks for; they cost 13 MB and a
+    # thread, which a process that forks must not have.
+    for optional in ("numpy", "torch", "ml_dtypes"):
+        sys.modules.setdefault(optional, None)  # type: ignore[arg-type]
+    import tvm_ffi  # noqa: F401 - its library has to be there before TVM's
+
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise RuntimeError("apache-tvm is not installed")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    for name in _LIBRARIES:
+        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+    make_tile("float32")
+
+
+class TvmRuntime:
+    """Runs candidates on one device of this process."""
+
+    time_source = "wall"
+    """Of Measurement: how `_make_time_repeats` takes the times."""
+
+    def __init__(self, device_type: str = "cpu", device_index: int = 0, libraries: Sequence[str] = ()) -> None:
+        """Open the device.
+
+        Args:
+            libraries: paths of runtime libraries to load before, as libtvm_runtime_cuda.so.
+        """
+        preload()
+        import tvm_ffi
+
+        self._ffi = tvm_ffi
+        self._reference: Callable[[], list[float]] | None = None
+        self._prepare(libraries)
+        self._device = self._open_device(device_type, device_index)
+        self._alloc = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+        self._copy_from = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+        self._copy_to = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+        self._fill = tvm_ffi.get_global_func("tvm.contrib.random.random_fill_for_measure")
+        self._make_evaluator = tvm_ffi.get_global_func("runtime.RPCTimeEvaluator")
+        self._modules: dict[ModuleKind, KeptModules[tvm_ffi.Module]] = {
+            kind: KeptModules(most) for kind, most in _KEPT_MODULES.items()
+        }
+
+    def measure(self, trial: Trial, path: str) -> Measurement:
+        started = time.perf_counter()
+        module = self._module(trial, path)
+        arguments = self._arguments(trial.args)
+        loaded = time.perf_counter()
+        try:
+            run_secs = self._time(module, arguments, trial)
+        except Exception as error:
+            raise run_failure(error) from error
+        ended = time.perf_counter()
+        return Measurement(
+            candidate_id=trial.candidate_id,
+            run_secs=tuple(run_secs),
+            time_source=self.time_source,
+            provenance={"flushed": self._flushed(trial.evaluator)},
+            clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
+        )
+
+    def call(self, call: Call, path: str) -> list[Tensor]:
+        module = self._module(call, path)
+        arguments = self._arguments(call.args)
+        try:
+            returned = module.get_function(call.function)(*arguments)
+        except Exception as error:
+            raise run_failure(error) from error
+        is_vm = call.module_kind is ModuleKind.RELAX_VM
+        return self._fetch(self._flatten(returned) if is_vm else wanted_back(call.args, arguments))
+
+    def reference(self) -> list[float]:
+        """Hash on processors, copy within its own memory on other devices."""
+        if self._reference is None:
+            self._reference = CpuReferenceKernel() if self._host_device() is None else self._copies()
+        return self._reference()
+
+    def _prepare(self, libraries: Sequence[str]) -> None:
+        """Load what the device needs besides TVM's runtime."""
+        for library in libraries:
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+
+    def _open_device(self, device_type: str, device_index: int) -> tvm_ffi.Device:
+        """Return the device that arguments are allocated on."""
+        return self._ffi.device(device_type, device_index)
+
+    def _host_device(self) -> tvm_ffi.Device | None:
+        """Return the device for shapes and host parts that the Relax VM needs beside the other, if that is no CPU."""
+        cpu = self._ffi.device("cpu", 0)
+        return None if self._device.dlpack_device_type() == cpu.dlpack_device_type() else cpu
+
+    def _load_library(self, path: str) -> tvm_ffi.Module:
+        """Load an artifact. `path` is a link by the name of a library: the loader goes by the suffix."""
+        return self._ffi.load_module(path, keep_module_alive=False)
+
+    def _copies(self) -> CopyReferenceKernel:
+        shape, dtype = self._ffi.Shape((CopyReferenceKernel.size_bytes,)), self._ffi.dtype("int8")
+        source, goal = (self._alloc(shape, dtype, self._device, None) for _ in range(2))
+        copy = self._ffi.get_global_func("runtime.TVMTensorCopyFromTo")
+        synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
+        return CopyReferenceKernel(lambda: copy(source, goal), lambda: synchronize(self._device, 0))
+
+    def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> list[float]:
+        evaluator = self._checked(trial)
+        function = trial.function
+        if trial.module_kind is ModuleKind.RELAX_VM:
+            # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
+            module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
+            function, arguments = _TIMED_NAME, []
+        return run_schedule(
+            evaluator, self._make_time_repeats(module, function, arguments, for_single_calls(evaluator))
+        )
+
+    def _checked(self, trial: Trial) -> Evaluator:
+        """Return the knobs as they are turned here.
+
+        Raises:
+            CandidateFailed: they contradict each other, or ask for what this runtime has not.
+        """
+        evaluator = trial.evaluator
+        if evaluator.f_preproc and evaluator.flush_cpu_cache:
+            problem = "flush_cpu_cache is an f_preproc; ask for one of them"
+        elif evaluator.f_preproc and self._ffi.get_global_func(evaluator.f_preproc, allow_missing=True) is None:
+            problem = f"this runtime has no global function {evaluator.f_preproc!r} for f_preproc"
+        elif evaluator.cache_flush_bytes > _MOST_FLUSHED_BYTES:
+            problem = f"cache_flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.cache_flush_bytes}"
+        elif evaluator.flush_cpu_cache and (
+            trial.module_kind is ModuleKind.RELAX_VM or self._host_device() is not None
+        ):
+            # Arguments are bound in a closure, or lie where no processor can flush them.
+            return push_out(evaluator, _PUSHED_OUT_BYTES)
+        else:
+            return evaluator
+        raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, problem)
+
+    def _flushed(self, evaluator: Evaluator) -> str:
+        """Say which caches are cold before each run."""
+        is_host = self._host_device() is None
+        names = {"cpu": evaluator.flush_cpu_cache or (evaluator.cache_flush_bytes and is_host)}
+        names["l2"] = bool(evaluator.cache_flush_bytes) and not is_host
+        return ", ".join(name for name, is_cold in names.items() if is_cold)
+
+    def _make_time_repeats(
+        self, module: tvm_ffi.Module, function: str, arguments: list[PackedArgument], evaluator: Evaluator
+    ) -> TimeRepeats:
+        """Return what times repeats of one function of a loaded module."""
+        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache else evaluator.f_preproc
+
+        def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
+            timed = self._make_evaluator(
+                module,
+                function,
+                self._device.dlpack_device_type(),
+                self._device.index,
+                number,
+                repeat,
+                min_repeat_ms,
+                evaluator.limit_zero_time_iterations,
+                evaluator.cooldown_interval_ms,
+                evaluator.repeats_to_cooldown,
+                evaluator.cache_flush_bytes,
+                preparation,
+            )
+            return list(struct.unpack(f"@{repeat}d", timed(*arguments)))
+
+        return time_repeats
+
+    def _module(self, wanted: Trial | Call, path: str) -> tvm_ffi.Module:
+        kind = wanted.module_kind
+        module = self._modules[kind].get(wanted.artifact_digest, lambda: self._load(path, kind))
+        try:
+            module.get_function(wanted.function)
+        except AttributeError:
+            problem = f"the artifact has no function {wanted.function!r}"
+            raise CandidateFailed(ErrorKind.LOAD_FAILED, problem) from None
+        return module
+
+    def _load(self, path: str, kind: ModuleKind) -> tvm_ffi.Module:
+        try:
+            module = self._load_library(path)
+            if kind is ModuleKind.FUNCTIONS:
+                return module
+            machine = module.get_function("vm_load_executable")()
+            devices = [device for device in (self._device, self._host_device()) if device is not None]
+            machine.get_function("vm_initialization")(
+                *(part for d in devices for part in (d.dlpack_device_type(), d.index, _POOLED_ALLOCATOR))
+            )
+        except Exception as error:
+            raise CandidateFailed(ErrorKind.LOAD_FAILED, f"cannot load: {error}") from error
+        return machine
+
+    def _arguments(self, arguments: Iterable[Argument]) -> list[PackedArgument]:
+        return [self._argument(argument, index) for index, argument in enumerate(arguments)]
+
+    def _argument(self, argument: Argument, index: int) -> PackedArgument:
+        if isinstance(argument, int | float):
+            return argument
+        if isinstance(argument, Tensor):
+            tensor, size = self._allocate(argument.spec, index)
+            check_content(index, argument, size)
+            content = argument.content
+        else:
+            tensor, size = self._allocate(argument, index)
+            filling = bytes(size) if argument.is_output else random_content(argument.dtype, size, index)
+            if filling is None:
+                self._fill(tensor)
+                return tensor
+            content = filling
+        if size:
+            self._copy_from(tensor, ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), size)
+        return tensor
+
+    def _allocate(self, spec: TensorSpec, index: int) -> tuple[tvm_ffi.Tensor, int]:
+        try:
+            dtype = self._ffi.dtype(spec.dtype)
+            if any(extent < 0 for extent in spec.shape):
+                raise ValueError("negative extent")
+        except (ValueError, TypeError, RuntimeError) as error:
+            problem = f"is {spec.dtype}{list(spec.shape)}, which is not a tensor type: {error}"
+            raise bad_argument(index, problem) from error
+        try:
+            tensor = self._alloc(self._ffi.Shape(spec.shape), dtype, self._device, None)
+        except Exception as error:
+            raise classify(error) from error
+        return tensor, _size_bytes(spec.shape, dtype)
+
+    def _flatten(self, value: object) -> list[tvm_ffi.Tensor]:
+        if isinstance(value, self._ffi.Tensor):
+            return [value]
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes | self._ffi.Shape):
+            return [tensor for item in value for tensor in self._flatten(item)]
+        return []
+
+    def _fetch(self, tensors: Iterable[tvm_ffi.Tensor]) -> list[Tensor]:
+        """Return tensors of the device with their content."""
+        fetched = []
+        for tensor in tensors:
+            size = _size_bytes(tensor.shape, tensor.dtype)
+            content = ctypes.create_string_buffer(size) if size else None
+            if content is not None:
+                self._copy_to(tensor, ctypes.cast(content, ctypes.c_void_p), size)
+            spec = TensorSpec(tuple(tensor.shape), str(tensor.dtype))
+            fetched.append(Tensor(spec, content.raw if content is not None else b""))
+        return fetched
+
+
+def run_failure(error: Exception) -> CandidateFailed:
+    """Return the failure that an error of a running function stands for."""
+    failure = classify(error)
+    if failure.kind is ErrorKind.RUN_FAILED and any(text in str(error) for text in _BAD_ARGUMENTS):
+        return CandidateFailed(ErrorKind.BAD_ARGUMENTS, str(error))
+    return failure
+
+
+def _size_bytes(shape: Iterable[int], dtype: tvm_ffi.dtype) -> int:
+    return int((math.prod(shape) * dtype.bits * dtype.lanes + 7) // 8)

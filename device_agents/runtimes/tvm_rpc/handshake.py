@@ -1,0 +1,138 @@
+"""The first words between a client and a TVM RPC server, spoken without TVM.
+
+The client sends the magic number, the length of its name, and its name, "client:<key>" with options after a space. The
+server answers with the magic number when it takes the session, with one above it when the key is taken, with two above
+it when it is another's key. All integers are little endian. What is sent must be finished: a server serves one session
+at a time, so a connection that stays silent blocks all others.
+
+`-timeout=` has to be a whole number of seconds: TVM's C++ server dies of a fraction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+_MAGIC = 0xFF271
+_TAKEN, _MISMATCH = _MAGIC + 1, _MAGIC + 2
+_INT = struct.Struct("<i")
+_MOST_NAME_BYTES = 4096
+"""Limit of what a server calls itself, "server:<key>"; what sends more is not a TVM RPC server."""
+
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""Options of `socket`, with values in seconds, seconds, and a count."""
+
+
+class NotServed(Exception):
+    """The server is not there, or does not take the session. The text says which and what to do."""
+
+
+def name_with_options(key: str, session_sec: int) -> str:
+    """Return what a client calls itself, without "client:": the key, and when the server is to end the session."""
+    return f"{key} -timeout={session_sec}"
+
+
+def greeting(key: str, session_sec: int) -> bytes:
+    """Return what the client sends."""
+    name = f"client:{name_with_options(key, session_sec)}".encode()
+    return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
+
+
+def check_answer(content: bytes, address: str, key: str) -> None:
+    """Check the first four bytes of the answer.
+
+    Raises:
+        NotServed: the server does not take the session, or it is none of TVM's.
+    """
+    code = _INT.unpack(content)[0] if len(content) == _INT.size else None
+    if code == _MAGIC:
+        return
+    if code == _MISMATCH:
+        raise NotServed(
+            f"the TVM RPC server at {address} has another key than {key!r}; set 'key' to what it was started with "
+            "(a server that is registered at a TVM tracker takes that tracker's clients only)"
+        )
+    if code == _TAKEN:
+        raise NotServed(f"the key {key!r} is in use at {address}")
+    if code is None:
+        raise NotServed(f"{address} closed the connection instead of answering")
+    raise NotServed(_strange(address))
+
+
+def name_length(content: bytes, address: str) -> int:
+    """Return how long the name is that follows the answer.
+
+    Raises:
+        NotServed: no length of a name.
+    """
+    length = _INT.unpack(content)[0] if len(content) == _INT.size else -1
+    if not 0 <= length <= _MOST_NAME_BYTES:
+        raise NotServed(_strange(address))
+    return int(length)
+
+
+def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
+    """Open and close one session.
+
+    Raises:
+        NotServed: why there was none.
+    """
+    address = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), timeout_sec) as connection:
+            connection.sendall(greeting(key, 1))
+            check_answer(connection.recv(_INT.size, socket.MSG_WAITALL), address, key)
+            length = name_length(connection.recv(_INT.size, socket.MSG_WAITALL), address)
+            connection.recv(length, socket.MSG_WAITALL)
+    except TimeoutError:
+        raise NotServed(f"{address} does not answer within {timeout_sec:g} s") from None
+    except (OSError, ValueError) as error:
+        raise NotServed(_unreachable(address, error)) from error
+
+
+async def knock_patiently(host: str, port: int, key: str) -> None:
+    """Open and close one session, however long the server serves others first. Only cancelling gives it up half way.
+
+    Raises:
+        NotServed: why there was none.
+    """
+    address = f"{host}:{port}"
+    writer: asyncio.StreamWriter | None = None
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+        keep_alive(writer.get_extra_info("socket"))
+        writer.write(greeting(key, 1))
+        check_answer(await _read(reader, _INT.size), address, key)
+        await _read(reader, name_length(await _read(reader, _INT.size), address))
+    except (OSError, ValueError) as error:
+        raise NotServed(_unreachable(address, error)) from error
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel probe the other end: a peer that lost its power says nothing, and would be awaited for ever."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def _read(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Return `size` bytes, or those that came before the end."""
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+
+
+def _strange(address: str) -> str:
+    return f"what listens at {address} is not a TVM RPC server"
+
+
+def _unreachable(address: str, error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {address}; start the TVM RPC server there"
+    return f"cannot talk to {address}: {error or type(error).__name__}"

@@ -1,0 +1,237 @@
+"""Runs candidates on a device behind a TVM RPC server: an Android phone, or a board that speaks nothing else.
+
+The worker process on the agent's machine is the client; tvm_ffi and TVM's runtime libraries have all that it takes.
+The artifact is uploaded, loaded and timed there: times are the server's, without the network.
+
+One session serves many candidates. The server ends it after `session_sec`, so that a kernel that hangs blocks the
+board no longer than that; the runtime opens another before a candidate could run into that end. When the connection
+breaks, the worker ends with it, for nothing behind it can be trusted any more: as a crash of the candidate when the
+server takes the next session, as a fault of the device when it does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from device_agents.runtimes.contract import CandidateFailed, DeviceLost, WorkerEnd
+from device_agents.runtimes.filling import make_tile
+from device_agents.runtimes.tvm import TvmRuntime, run_failure
+from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock, name_with_options
+from device_agents.runtimes.tvm_rpc.reference import WITNESSED, RpcReferenceKernel
+from fleet.domain.measuring import Call, ErrorKind, Measurement, ModuleKind, Tensor, Trial
+
+if TYPE_CHECKING:
+    import tvm_ffi
+
+_SESSION_MASK = 128
+"""TVM numbers the devices of a session from here on: (session + 1) * 128 + type."""
+
+_CONNECT_SEC = 5.0
+_REFERENCE_SEC = 1.0
+"""What the reference kernel takes at most, over a slow link; usually a hundredth."""
+
+_SPARE_SEC = 5.0
+"""What a session lives beyond the last candidate that runs in it."""
+
+_BROKEN = (
+    *("Channel closes", "SockChannel", "Expected connection to server", "RPCSessionTimeoutError"),
+    *("Connection reset", "Broken pipe", "Connection refused", "No route to host", "RPCCode::k"),
+)
+"""Texts of TVM's errors about the connection, not about what was called over it."""
+
+_TRUNCATED = "file too short"
+_SMALLEST_LIBRARY_BYTES = 4096
+
+
+class RpcRuntime(TvmRuntime):
+    """Runs candidates behind one server."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str = "",
+        device_type: str = "cpu",
+        device_index: int = 0,
+        session_sec: int = 600,
+    ) -> None:
+        """Connect with the first candidate, so that a failure is its result.
+
+        Args:
+            session_sec: after this time the server ends a session.
+        """
+        self._host, self._port, self._key = host, port, key
+        self._wanted = (device_type, device_index)
+        self._session_sec = session_sec
+        self._session: tvm_ffi.Module | None = None
+        self._ends_at = 0.0
+        super().__init__(device_type, device_index)
+
+    def measure(self, trial: Trial, path: str) -> Measurement:
+        with self._connected(trial.timeout_sec):
+            return super().measure(trial, path)
+
+    def call(self, call: Call, path: str) -> list[Tensor]:
+        with self._connected(call.timeout_sec):
+            if call.module_kind is ModuleKind.RELAX_VM:
+                return self._call_model(call, path)
+            return super().call(call, path)
+
+    def reference(self) -> list[float]:
+        """Time the reference kernel over there; nothing where there is none, or where it would tell nothing."""
+        if self._wanted[0] not in WITNESSED:
+            return []
+        with self._connected(_REFERENCE_SEC):
+            if self._reference is None:
+                try:
+                    self._reference = RpcReferenceKernel(self._ffi, self._server, self._open_device("cpu", 0))
+                except AttributeError:
+                    return []
+            return self._reference()
+
+    @property
+    def _server(self) -> tvm_ffi.Module:
+        """The session that `_connected` opened."""
+        if self._session is None:
+            raise RuntimeError("there is no session with the TVM RPC server")
+        return self._session
+
+    def _call_model(self, call: Call, path: str) -> list[Tensor]:
+        """Run a function of the Relax VM over there. Its result stays there; only tensors come, one by one."""
+        machine = self._module(call, path)
+        arguments = self._arguments(call.args)
+        try:
+            machine.get_function("set_input")(call.function, *arguments)
+            machine.get_function("invoke_stateful")(call.function)
+            tensors = self._results(machine, call.function)
+        except Exception as error:
+            raise run_failure(error) from error
+        return self._fetch(tensors)
+
+    def _results(self, machine: tvm_ffi.Module, function: str, *indices: int) -> list[tvm_ffi.Tensor]:
+        arity = machine.get_function("get_output_arity")(function, *indices)
+        if arity < 0:
+            return [machine.get_function("get_output")(function, *indices)]
+        return [tensor for index in range(arity) for tensor in self._results(machine, function, *indices, index)]
+
+    def _open_device(self, device_type: str, device_index: int) -> tvm_ffi.Device | None:
+        if self._session is None:
+            return None
+        # By number: what a session's devices are called is known to this session only.
+        local = self._ffi.device(device_type, device_index)
+        index = self._ffi.get_global_func("rpc.SessTableIndex")(self._session)
+        return self._ffi.device(local.dlpack_device_type() + (index + 1) * _SESSION_MASK, device_index)
+
+    def _host_device(self) -> tvm_ffi.Device | None:
+        device_type, _ = self._wanted
+        return None if device_type == "cpu" else self._ffi.device("cpu", 0)
+
+    def _load(self, path: str, kind: ModuleKind) -> tvm_ffi.Module:
+        if kind is ModuleKind.FUNCTIONS:
+            return super()._load(path, kind)
+        # The Relax VM runs over there: it is told the devices by the numbers that they have there.
+        theirs = self._ffi.device(*self._wanted)
+        ours, self._device = self._device, theirs
+        try:
+            return super()._load(path, kind)
+        finally:
+            self._device = ours
+
+    def _load_library(self, path: str) -> tvm_ffi.Module:
+        content = Path(path).read_bytes()
+        name = f"{os.path.basename(path).removesuffix('.so')[:48]}.so"  # noqa: PTH119 - cut as text
+        self._server.get_function("tvm.rpc.server.upload")(name, content)
+        try:
+            module = self._ffi.get_global_func("rpc.LoadRemoteModule")(self._server, name)
+        except Exception as error:
+            if _TRUNCATED in str(error) and len(content) >= _SMALLEST_LIBRARY_BYTES:
+                raise CandidateFailed(
+                    ErrorKind.OUT_OF_DISK,
+                    f"the artifact arrived cut short, as on a full disk: make room on the device ({error})",
+                ) from error
+            raise
+        # Loaded it stays until the session ends; the device's disk is small.
+        self._server.get_function("tvm.rpc.server.remove")(name)
+        return module
+
+    @contextmanager
+    def _connected(self, timeout_sec: float) -> Iterator[None]:
+        """Have a session for this long. An error of the connection ends the worker."""
+        try:
+            if self._session is None or time.monotonic() + timeout_sec > self._ends_at:
+                self._connect(timeout_sec)
+            yield
+        except Exception as error:
+            if not _is_broken(error):
+                raise
+            raise self._end(error) from error
+
+    def _connect(self, timeout_sec: float) -> None:
+        for kept in self._modules.values():
+            kept.clear()
+        # Whatever keeps the former session open: the server takes no other before it has ended.
+        self._device = self._session = self._reference = None
+        session_sec = max(self._session_sec, math.ceil(timeout_sec + _SPARE_SEC))
+        name = name_with_options(self._key, session_sec)
+        self._ends_at = time.monotonic() + session_sec - _SPARE_SEC / 2
+        try:
+            with _time_limit(_CONNECT_SEC):
+                self._session = self._ffi.get_global_func("rpc.Connect")(self._host, self._port, name, False)
+                self._device = self._open_device(*self._wanted)
+        except Exception as error:
+            raise DeviceLost(f"no session with the TVM RPC server at {self._address}: {error}") from error
+        self._fill = self._fill_there
+
+    @property
+    def _address(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def _end(self, error: Exception) -> WorkerEnd:
+        """Tell a candidate that took its session with it from a device that is gone."""
+        first_line = next((line for line in str(error).splitlines() if line.strip()), "")
+        try:
+            knock(self._host, self._port, self._key, _CONNECT_SEC)
+        except NotServed as gone:
+            return DeviceLost(f"the connection to the device broke ({first_line}), and {gone}")
+        return WorkerEnd(f"the candidate ended the process on the device that ran it ({first_line})")
+
+    def _fill_there(self, tensor: tvm_ffi.Tensor) -> None:
+        """Fill what is too large or too odd for `filling`: on the device where its server can, else from here."""
+        try:
+            self._server.get_function("tvm.contrib.random.random_fill_for_measure")(tensor)
+        except AttributeError:
+            size = math.prod(tensor.shape) * ((tensor.dtype.bits * tensor.dtype.lanes + 7) // 8)
+            tile = make_tile(str(tensor.dtype).partition("x")[0]) or bytes(1)
+            content = (tile * (size // len(tile) + 1))[:size]
+            self._copy_from(tensor, ctypes.cast(ctypes.c_char_p(content), ctypes.c_void_p), size)
+
+    def _prepare(self, libraries: Sequence[str]) -> None:
+        """Nothing is loaded here: the device's libraries are the server's."""
+
+
+def _is_broken(error: Exception) -> bool:
+    return any(text in str(error) for text in _BROKEN)
+
+
+@contextmanager
+def _time_limit(limit_sec: float) -> Iterator[None]:
+    """Interrupt what TVM waits for in C++: it looks for signals whenever a system call of its was interrupted."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError(f"no answer within {limit_sec:g} s; it serves another session, or hangs")
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_sec)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)

@@ -1,0 +1,287 @@
+"""The agent's stream to its tracker: the agent dials, for ever; open sessions do not depend on it.
+
+The agent sends a hello, then reports: on every change of health, and at least every 5 s. The tracker sends its clock,
+its key, and fences. When devices are added, a new stream with a new hello replaces the old one, which ends only once
+the tracker has answered on the new one: leases go on, and no device is away even for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import grpc.aio
+
+from device_agents.serving.device import DeviceReport, ServedDevice
+from device_agents.serving.sessions import SessionTable
+from device_agents.serving.timing import USUAL, Timing
+from device_agents.serving.tracker_clock import TrackerClock
+from fleet.domain.devices import Inventory
+from fleet.v1 import agent_service_pb2 as pb
+from fleet.v1 import device_pb2
+from fleet.wire.devices import inventory_to_proto, telemetry_to_proto
+from fleet.wire.rpc import make_channel
+from fleet.wire.stubs import agent_service_stub
+from fleet.wire.times import timestamp_sec
+
+if TYPE_CHECKING:
+    from grpc.aio import EOFType
+
+logger = logging.getLogger(__name__)
+
+AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachResponse]"
+
+_SILENCE_SEC = 16.0
+"""Three of the tracker's heartbeats missed: the stream is dead, whatever TCP thinks."""
+
+_FIRST_RETRY_SEC = 0.2
+_LAST_RETRY_SEC = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What an agent says about itself when it attaches."""
+
+    agent_id: str
+    address: str
+    """Where clients reach the data path, "host:port"; without a host, where the tracker sees the agent."""
+
+    inventories: Mapping[str, Inventory]
+    """By device name."""
+
+    version: str = ""
+
+
+def open_stream(channel: grpc.aio.Channel) -> AttachCall:
+    """Begin to talk to the tracker behind a channel."""
+    return agent_service_stub(channel).attach()  # type: ignore[call-arg] # its default is None, which the stubs omit
+
+
+class TrackerLink:
+    """Keeps an agent attached."""
+
+    def __init__(
+        self,
+        address: str,
+        hello: Callable[[], Hello],
+        devices: Sequence[ServedDevice],
+        clock: TrackerClock,
+        sessions: SessionTable,
+        timing: Timing = USUAL,
+        *,
+        open_stream: Callable[[grpc.aio.Channel], AttachCall] = open_stream,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.attached = asyncio.Event()
+        """Set while the tracker answers."""
+
+        self._address = address
+        self._hello = hello
+        self._devices = devices
+        self._clock = clock
+        self._sessions = sessions
+        self._timing = timing
+        self._open_stream = open_stream
+        self._rng = rng or random.Random()
+        self._renewed = asyncio.Event()
+        self._renewals = 0
+
+    def attach_anew(self) -> None:
+        """Tell the tracker again which devices are here, because one was added or turned out to be something else."""
+        self._renewals += 1
+        self._renewed.set()
+
+    async def run(self) -> None:
+        """Attach again and again, until cancelled."""
+        retry_sec = _FIRST_RETRY_SEC
+        last_text = ""
+        while True:
+            try:
+                await self._attach()
+                text = "the tracker closed the stream"
+            except grpc.aio.AioRpcError as error:
+                text = f"{error.code().name}: {error.details()}"
+            except TimeoutError:
+                text = f"the tracker was silent for {_SILENCE_SEC:g} s"
+            except Exception as error:  # outermost loop of this task: the agent never stops dialling
+                logger.exception("attach failed")
+                text = str(error)
+            if self.attached.is_set():
+                self.attached.clear()
+                retry_sec = _FIRST_RETRY_SEC
+                last_text = ""
+            if text != last_text:
+                logger.warning("not attached, dialling again", extra={"tracker": self._address, "reason": text})
+                last_text = text
+            # Spread, so that a thousand agents do not knock in step after a restart of their tracker.
+            await asyncio.sleep(retry_sec * self._rng.uniform(0.5, 1.0))
+            retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
+
+    async def _attach(self) -> None:
+        async with make_channel(self._address) as channel:
+            self._clock.restart()
+            stream: _Stream | None = None
+            try:
+                while True:
+                    self._renewed.clear()
+                    older, stream = stream, await self._greet(channel)
+                    if older is not None:
+                        await older.close()
+                    if not await self._listen(stream):
+                        return
+            finally:
+                if stream is not None:
+                    await stream.close()
+
+    async def _greet(self, channel: grpc.aio.Channel) -> _Stream:
+        """Open a stream, say who is here, and hear the first answer."""
+        call = self._open_stream(channel)
+        renewals = self._renewals
+        await call.write(pb.AttachRequest(hello=_hello_to_proto(self._hello()), reports=await self._reports()))
+        reporting = asyncio.create_task(self._report(call, renewals), name="report-health")
+        stream = _Stream(call=call, reporting=reporting)
+        try:
+            # Not wait_for: up to Python 3.11 it loses a cancellation that arrives together with the answer.
+            async with asyncio.timeout(_SILENCE_SEC):
+                response = await call.read()
+        except BaseException:
+            await stream.close()
+            raise
+        if isinstance(response, pb.AttachResponse):
+            self._take(response)
+        else:
+            stream.is_over = True
+        return stream
+
+    async def _listen(self, stream: _Stream) -> bool:
+        """Handle messages; return False when the tracker ended the stream, True when it is time for a new one."""
+        renewal = asyncio.create_task(self._renewed.wait(), name="await-renewal")
+        try:
+            while not stream.is_over:
+                reading = stream.read()
+                done, _ = await asyncio.wait(
+                    (reading, renewal), timeout=_SILENCE_SEC, return_when=asyncio.FIRST_COMPLETED
+                )
+                if reading in done:
+                    response = stream.take()
+                    if response is None:
+                        return False
+                    self._take(response)
+                elif renewal in done:
+                    return True
+                else:
+                    raise TimeoutError
+            return False
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+
+    def _take(self, response: pb.AttachResponse) -> None:
+        if response.HasField("tracker_time"):
+            self._clock.learn(timestamp_sec(response.tracker_time))
+        if response.public_key:
+            self._sessions.trust(response.public_key)
+        for fence in response.fences:
+            self._sessions.fence(fence.device_name, fence.epoch)
+        if response.public_key and not self.attached.is_set():
+            self.attached.set()
+            logger.info("attached", extra={"tracker": self._address})
+
+    async def _report(self, call: AttachCall, renewals: int) -> None:
+        """Report until a new hello is due.
+
+        A missing device that has arrived differs from what the last hello said, and must not be leased as that.
+        """
+        known = await self._urgent()
+        waited_sec = 0.0
+        while True:
+            await asyncio.sleep(self._timing.health_sec)
+            waited_sec += self._timing.health_sec
+            now = await self._urgent()
+            if now != known or waited_sec >= self._timing.heartbeat_sec:
+                known, waited_sec = now, 0.0
+                reports = await self._reports()
+                if renewals != self._renewals:
+                    return
+                await call.write(pb.AttachRequest(reports=reports))
+
+    async def _reports(self) -> list[pb.DeviceReport]:
+        # All at once: several hanging devices delay the report no longer than one.
+        reports = await asyncio.gather(*(device.report() for device in self._devices))
+        return [_report_to_proto(report) for report in reports]
+
+    async def _urgent(self) -> list[tuple[str, bool, str]]:
+        """Return what the tracker must know within a second, because it affects who gets which device."""
+        devices = list(self._devices)
+        found = await asyncio.gather(*(device.health() for device in devices))
+        return [
+            (device.name, health.is_healthy, device.bitstream_digest)
+            for device, health in zip(devices, found, strict=True)
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """One stream to the tracker."""
+
+    call: AttachCall
+    reporting: asyncio.Task[None]
+    reading: asyncio.Task[pb.AttachResponse | EOFType] | None = None
+    """The pending read, kept across calls: cancelling a read would cancel the stream."""
+
+    is_over: bool = False
+
+    def read(self) -> asyncio.Task[pb.AttachResponse | EOFType]:
+        if self.reading is None:
+            self.reading = asyncio.create_task(_next(self.call), name="read-tracker")
+        return self.reading
+
+    def take(self) -> pb.AttachResponse | None:
+        """Return the message that was read; None at the end of the stream.
+
+        Raises:
+            AioRpcError: the stream broke.
+        """
+        reading, self.reading = self.reading, None
+        return None if reading is None else _message(reading.result())
+
+    async def close(self) -> None:
+        tasks = [task for task in (self.reporting, self.reading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.call.cancel()
+
+
+def _hello_to_proto(hello: Hello) -> pb.AgentHello:
+    return pb.AgentHello(
+        agent_id=hello.agent_id,
+        address=hello.address,
+        devices=[
+            device_pb2.Device(name=name, inventory=inventory_to_proto(inventory))
+            for name, inventory in hello.inventories.items()
+        ],
+        version=hello.version,
+    )
+
+
+def _report_to_proto(report: DeviceReport) -> pb.DeviceReport:
+    return pb.DeviceReport(
+        device_name=report.device_name,
+        telemetry=telemetry_to_proto(report.telemetry),
+        is_healthy=report.health.is_healthy,
+        reason=report.health.reason,
+        bitstream_digest=report.bitstream_digest,
+    )
+
+
+async def _next(call: AttachCall) -> pb.AttachResponse | EOFType:
+    return await call.read()
+
+
+def _message(found: pb.AttachResponse | EOFType) -> pb.AttachResponse | None:
+    return found if isinstance(found, pb.AttachResponse) else None

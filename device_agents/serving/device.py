@@ -1,0 +1,143 @@
+"""One device while its agent serves it: the driver, the counters, and who is using it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from device_agents.driver import Driver, Health
+from device_agents.measuring.reference import ReferenceTimes
+from device_agents.workers.handle import WorkerHandle
+from fleet.domain.devices import Telemetry
+from fleet.domain.measuring import ErrorKind
+
+_FRESH_SEC = 0.02
+"""A reading this young is reused: the one after a candidate serves as the one before the next."""
+
+_RATE_WINDOW_SEC = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """How a device is now."""
+
+    device_name: str
+    health: Health
+    telemetry: Telemetry
+    bitstream_digest: str = ""
+
+
+class ServedDevice:
+    """A device of this agent."""
+
+    def __init__(self, driver: Driver, turn: asyncio.Lock, fault: Callable[[], str] = lambda: "") -> None:
+        """Args:
+        fault: returns why no worker can be started; empty if one can.
+        """
+        self.driver = driver
+        self._fault = fault
+        self.turn = turn
+        """Held while a candidate runs; shared by the devices that share a resource."""
+
+        self.reference = ReferenceTimes(driver.reference_limit)
+        self.is_agent_apart = False
+        """Whether the agent itself runs on other processors than the kernels."""
+
+        self.killed: WorkerHandle | None = None
+        """The worker that was killed last; until it is gone, the device takes no lease."""
+
+        self._quiet = asyncio.Lock()
+        self._trials = 0
+        self._trial_times: deque[float] = deque()
+        self._last_error = ""
+        self._reading: Telemetry | None = None
+        self._read_at_sec = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.driver.name
+
+    @cached_property
+    def arch(self) -> str:
+        """Architecture that its artifacts are built for. Cached: making an inventory takes a millisecond."""
+        return self.driver.inventory().labels["arch"]
+
+    @cached_property
+    def is_simulated(self) -> bool:
+        """Whether its times say nothing about hardware, so that nothing can disturb them."""
+        return self.driver.inventory().is_simulated
+
+    @property
+    def bitstream_digest(self) -> str:
+        """The bitstream its fabric was last programmed with; empty: none, or not known."""
+        return self.driver.fabric.digest if self.driver.fabric is not None else ""
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """Keep the agent's own heavier work away: see `own_work`. Held around a candidate's run."""
+        async with self._quiet:
+            yield
+
+    @asynccontextmanager
+    async def own_work(self) -> AsyncIterator[None]:
+        """Do some milliseconds of the agent's own work, such as hashing an upload, while no candidate runs."""
+        if self.is_agent_apart:
+            yield
+            return
+        async with self._quiet:
+            yield
+
+    async def read_temp_c(self) -> float | None:
+        """Return the device's current temperature; None if it has no sensor."""
+        return (await self.driver.telemetry()).temp_c
+
+    def learn(self, error: ErrorKind | None, message: str) -> None:
+        """Take note of how a trial ended; `error` is None when it gave a time."""
+        self._trials += 1
+        self._trial_times.append(time.monotonic())
+        if message:
+            self._last_error = message
+        self.driver.learn(error, message)
+
+    async def readings(self) -> Telemetry:
+        """Return current readings, with the counts of trials."""
+        now = time.monotonic()
+        if self._reading is None or now - self._read_at_sec > _FRESH_SEC:
+            self._reading = await self.driver.telemetry()
+            self._read_at_sec = now
+        while self._trial_times and self._trial_times[0] < now - _RATE_WINDOW_SEC:
+            self._trial_times.popleft()
+        return replace(
+            self._reading,
+            trials=self._trials,
+            trials_per_min=float(len(self._trial_times)),
+            last_error=self._last_error,
+            reference_sec=self.reference.current_sec(now),
+        )
+
+    async def health(self) -> Health:
+        """Tell whether the device can take a lease."""
+        fault = self._fault() or self._stuck_worker()
+        return Health(is_healthy=False, reason=fault) if fault else await self.driver.probe()
+
+    def _stuck_worker(self) -> str:
+        if self.killed is None or not self.killed.is_stuck:
+            return ""
+        return (
+            f"worker {self.killed.pid} cannot be killed: it hangs in the kernel, as with a driver that does not "
+            "answer; reset the hardware, or restart the machine"
+        )
+
+    async def report(self) -> DeviceReport:
+        """Return what the tracker wants to know."""
+        return DeviceReport(
+            device_name=self.name,
+            health=await self.health(),
+            telemetry=await self.readings(),
+            bitstream_digest=self.bitstream_digest,
+        )

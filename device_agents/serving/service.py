@@ -1,0 +1,210 @@
+"""The data path: implements fleet.v1.SessionService on top of the agent's sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from device_agents.serving.session import Session
+from device_agents.serving.sessions import SessionTable
+from device_agents.serving.store import ArtifactStore
+from fleet.artifacts.artifact import check_architecture
+from fleet.artifacts.elf import HEADER_BYTES
+from fleet.artifacts.pieces import DamagedPiece, Inflater
+from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgrammable, Unauthenticated
+from fleet.v1 import measurement_pb2
+from fleet.v1 import session_service_pb2 as pb
+from fleet.wire.rpc import CallContext
+from fleet.wire.tokens import TOKEN_HEADER
+
+logger = logging.getLogger(__name__)
+
+
+_READ_AHEAD = 256
+"""How many requests are read ahead; more wait at their sender."""
+
+_LARGE_BYTES = 256 * 1024
+"""Larger requests, with real arrays in them, are read one at a time, or a holder could fill the agent's memory."""
+
+_MAX_CHUNK_BYTES = 4 * 1024 * 1024
+
+
+class SessionService:
+    """Serves holders of leases."""
+
+    def __init__(self, sessions: SessionTable, store: ArtifactStore) -> None:
+        self._sessions = sessions
+        self._store = store
+
+    async def open_session(self, request: pb.OpenSessionRequest, context: CallContext) -> pb.OpenSessionResponse:
+        session = await self._enter(context)
+        return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()))
+
+    async def find_missing(self, request: pb.FindMissingRequest, context: CallContext) -> pb.FindMissingResponse:
+        session = await self._enter(context)
+        missing = await session.until_ended(session.find_missing(list(request.digests)))
+        return pb.FindMissingResponse(digests=missing)
+
+    async def put_artifact(
+        self, requests: AsyncIterator[pb.PutArtifactRequest], context: CallContext
+    ) -> pb.PutArtifactResponse:
+        session = await self._enter(context)
+        return pb.PutArtifactResponse(digests=await session.until_ended(_receive(requests, session, self._store)))
+
+    async def measure(
+        self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: CallContext
+    ) -> AsyncIterator[measurement_pb2.MeasureResponse]:
+        session = await self._enter(context)
+        ahead = _ReadAhead(requests)
+        try:
+            while (item := await session.until_ended(ahead.get())) is not None:
+                measurement = await session.until_ended(session.measure(*item))
+                ahead.under_way = None
+                yield measurement_pb2.MeasureResponse(measurement=measurement)
+        except FleetError as error:
+            for request in ahead.unanswered():
+                yield measurement_pb2.MeasureResponse(
+                    measurement=measurement_pb2.Measurement(
+                        candidate_id=request.candidate_id,
+                        error=measurement_pb2.ERROR_KIND_LEASE_ENDED,
+                        error_message=str(error),
+                    )
+                )
+            raise
+        finally:
+            await ahead.close()
+
+    async def call(self, request: pb.CallRequest, context: CallContext) -> pb.CallResponse:
+        session = await self._enter(context)
+        return await session.until_ended(session.call(request))
+
+    async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
+        session = await self._enter(context)
+        return await session.until_ended(session.program(request))
+
+    async def watch_logs(
+        self, request: pb.WatchLogsRequest, context: CallContext
+    ) -> AsyncIterator[pb.WatchLogsResponse]:
+        session = await self._enter(context)
+        async with contextlib.aclosing(session.output.follow()) as texts:
+            async for text in texts:
+                yield pb.WatchLogsResponse(text=text)
+
+    async def close_session(self, request: pb.CloseSessionRequest, context: CallContext) -> pb.CloseSessionResponse:
+        session = await self._enter(context)
+        await self._sessions.leave(session)
+        return pb.CloseSessionResponse()
+
+    async def _enter(self, context: CallContext) -> Session:
+        metadata = context.invocation_metadata() or ()
+        content = next((value for key, value in metadata if key == TOKEN_HEADER), None)
+        if not isinstance(content, bytes):
+            raise Unauthenticated(f"no token in the metadata {TOKEN_HEADER!r}; acquire a lease first")
+        return await self._sessions.enter(content)
+
+
+class _ReadAhead:
+    """Takes requests from the stream as they come, so that waiting time counts from their arrival."""
+
+    def __init__(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
+        self.under_way: tuple[measurement_pb2.MeasureRequest, float] | None = None
+        """The last request taken, until its answer is sent."""
+
+        self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
+        self._taken = asyncio.Event()
+        self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
+
+    async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
+        """Return the next request and when it came; None at the end of the stream."""
+        self.under_way = await self._queue.get()
+        self._taken.set()
+        return self.under_way
+
+    def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
+        """Return the requests that were taken but not answered."""
+        waiting = [self.under_way]
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        return [item[0] for item in waiting if item is not None]
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
+        try:
+            async for request in requests:
+                while request.ByteSize() > _LARGE_BYTES and not self._queue.empty():
+                    self._taken.clear()
+                    await self._taken.wait()
+                await self._queue.put((request, time.monotonic()))
+        except Exception:  # the outermost loop: serve what came before the stream broke
+            logger.exception("request stream broke")
+        await self._queue.put(None)
+
+
+async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
+    """Take artifacts in, one after the other, and return their digests."""
+    digests: list[str] = []
+    inflater = Inflater()
+    pieces = aiter(requests)
+    piece = await anext(pieces, None)
+    if piece is None:
+        raise InvalidRequest("an upload without a first message; say digest and size in it")
+    while piece is not None:
+        with store.receive(piece.digest, piece.size_bytes) as incoming:
+            digests.append(piece.digest)
+            header = _Header(session, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
+            while True:
+                async with session.device.own_work():  # inflating and hashing would disturb a candidate that runs
+                    chunk = _content(piece, inflater)
+                    incoming.write(chunk)
+                    header.take(chunk)
+                piece = await anext(pieces, None)
+                if piece is None or piece.digest:
+                    break
+            header.finish()
+            session.keep(incoming)
+    return digests
+
+
+def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
+    if len(piece.chunk) > _MAX_CHUNK_BYTES:
+        raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
+    try:
+        return inflater.inflate(piece.chunk, is_deflated=piece.is_deflated)
+    except DamagedPiece as damaged:
+        raise ArtifactRefused(f"a piece of an upload cannot be decompressed: {damaged}; put it again") from None
+
+
+class _Header:
+    """Checks the first bytes of an incoming artifact, to refuse one for another architecture right away.
+
+    A bitstream is checked when it is programmed: only then are the board's chip and whether it is partial known.
+    """
+
+    def __init__(self, session: Session, *, is_bitstream: bool) -> None:
+        """Raises:
+        NotProgrammable: a bitstream, and this device has no fabric.
+        """
+        driver = session.device.driver
+        if is_bitstream and driver.fabric is None:
+            raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")
+        self._session = session
+        self._content = b""
+        self._is_checked = is_bitstream or not driver.checks_architecture
+
+    def take(self, chunk: bytes) -> None:
+        if not self._is_checked:
+            self._content += chunk[:HEADER_BYTES]
+            if len(self._content) >= HEADER_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        if not self._is_checked:
+            device = self._session.device
+            check_architecture(self._content[:HEADER_BYTES], device.arch, device_name=device.name)
+            self._is_checked = True

@@ -1,0 +1,333 @@
+"""A lease as the agent sees it: one worker process, many candidates, and an end that leaves nothing running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from device_agents.driver import ProgramOrder
+from device_agents.measuring.cooldown import cool_down
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.observation import Observation
+from device_agents.serving.store import ArtifactStore, Incoming
+from device_agents.workers.handle import WorkerHandle, WorkerLost
+from device_agents.workers.output import OutputBroadcast
+from device_agents.workers.pool import WorkerPool
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.tokens import Claims
+from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked, NotProgrammable
+from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
+from fleet.wire.measurements import (
+    call_timeout_sec,
+    error_kind_from_proto,
+    error_kind_to_proto,
+    evaluator_from_proto,
+    trial_timeout_sec,
+)
+from fleet.wire.times import duration, duration_sec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_REFERENCE_TIMEOUT_SEC = 10.0
+_REFERENCE_PAUSES_SEC = (0.005, 0.02)
+_REFERENCE_ORDER = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest()).SerializeToString()
+
+
+class Session:
+    """One lease in use."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        device: ServedDevice,
+        pool: WorkerPool,
+        store: ArtifactStore,
+    ) -> None:
+        self.claims = claims
+        self.device = device
+        self.output = OutputBroadcast()
+        self._pool = pool
+        self._store = store
+        self._worker: WorkerHandle | None = None
+        self._worker_lock = asyncio.Lock()
+        self._pinned_cpus: tuple[int, ...] = ()
+        self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._warming: asyncio.Task[None] | None = None
+        self._gone: asyncio.Task[None] | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """True until `end`."""
+        return not self._ended.done()
+
+    def holds(self, claims: Claims) -> bool:
+        """Tell whether the claims are of this session's lease."""
+        return (self.claims.lease_name, self.claims.epoch) == (claims.lease_name, claims.epoch)
+
+    def extend(self, claims: Claims) -> bool:
+        """Take newer claims of the same lease; return False if they end no later than the current ones."""
+        if claims.expires_at_sec <= self.claims.expires_at_sec:
+            return False
+        self.claims = claims
+        return True
+
+    def arm(self, after_sec: float, expire: Callable[[], None]) -> None:
+        """Call `expire` after this time, instead of any time set before."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.is_live:
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, after_sec), expire)
+
+    async def open(self) -> int:
+        """Make the device and a worker ready; return the worker's process id."""
+        return (await self._usable_worker()).pid
+
+    def warm_up(self) -> None:
+        """Start the worker in the background, so that it is ready when the first artifacts are."""
+        self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
+
+    async def reset(self) -> None:
+        """Make the device ready, before the first worker."""
+        await self.device.driver.reset()
+
+    async def end(self, error: FleetError) -> None:
+        """End the session: whoever waits for it gets `error`. Return once nothing of it is running. Idempotent."""
+        if not self._ended.done():
+            self._ended.set_result(error)
+            for task in self._under_way:
+                task.cancel()
+            logger.info("session ended", extra={"lease": self.claims.lease_name, "reason": str(error)})
+        if self._gone is None:
+            self._gone = asyncio.create_task(self._leave(), name=f"end-{self.claims.lease_name}")
+        await asyncio.shield(self._gone)
+
+    async def until_ended(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something, but no longer than the session lives: its end cancels what is under way.
+
+        Raises:
+            FleetError: the session ended before `work` did; the error says why.
+        """
+        if self._ended.done():
+            work.close()
+            raise self._ended.result()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a session is used from asyncio tasks only")
+        # Run in the caller's own task, as asyncio.timeout does: a task for each step would cost more than the step.
+        self._under_way.add(task)
+        try:
+            result = await work
+        except BaseException as error:
+            if not self._ended.done():
+                raise
+            if task.uncancel() > 0 and isinstance(error, asyncio.CancelledError):
+                raise  # somebody else cancelled the task, too
+            raise self._ended.result() from None
+        finally:
+            self._under_way.discard(task)
+        # Work that ends at the same moment as the session counts as cut off: its worker was killed.
+        if self._ended.done():
+            task.uncancel()
+            raise self._ended.result()
+        return result
+
+    async def find_missing(self, digests: list[str]) -> list[str]:
+        """Return the digests that have to be uploaded; the other artifacts are kept for this session."""
+        return [digest for digest in digests if await self._store.find(digest, self) is None]
+
+    def keep(self, incoming: Incoming) -> None:
+        """Store a received artifact for this session, unless the session is over and could never release it."""
+        if self._ended.done():
+            raise self._ended.result()
+        incoming.finish(self)
+
+    async def measure(self, request: measurement_pb2.MeasureRequest, arrived_sec: float) -> measurement_pb2.Measurement:
+        """Time one candidate. `arrived_sec`: when it came, on the monotonic clock."""
+        path = await self._store.find(request.artifact_digest, self)
+        if path is None:
+            return _failed(
+                request.candidate_id,
+                ErrorKind.ARTIFACT_MISSING,
+                f"{request.artifact_digest} is not on this agent; put it first",
+            )
+        order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(path))
+        timeout_sec = trial_timeout_sec(request)
+        async with self.device.turn:
+            health = await self.device.health()
+            if not health.is_healthy:
+                return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, health.reason)
+            rest = await cool_down(evaluator_from_proto(request.evaluator), self.device.read_temp_c)
+            async with self.device.quiet():
+                try:
+                    await self._run_reference()
+                    worker = await self._usable_worker()
+                except DeviceError as error:
+                    return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
+                wait_sec = time.monotonic() - arrived_sec
+                observation = await Observation.start(self.device, worker.pid)
+                measurement = await self._measure_in(worker, order, timeout_sec)
+                self.device.learn(error_kind_from_proto(measurement.error), measurement.error_message)
+                await observation.stop()
+                if worker.is_usable:
+                    # Now rather than before the next one: by then, a client on this machine is busy with this result.
+                    with contextlib.suppress(DeviceError):  # this one ran; the next candidate will report it
+                        await self._run_reference(is_wanted=request.ends_batch)
+        measurement.candidate_id = request.candidate_id
+        measurement.clocks.wait.CopyFrom(duration(wait_sec))
+        observation.fill(measurement, rest)
+        measurement.provenance.epoch = self.claims.epoch
+        measurement.provenance.pinned_cpus.extend(self._pinned_cpus)
+        measurement.provenance.bitstream_digest = self.device.bitstream_digest
+        return measurement
+
+    async def call(self, request: session_service_pb2.CallRequest) -> session_service_pb2.CallResponse:
+        """Run a function once."""
+        path = await self._store.find(request.artifact_digest, self)
+        if path is None:
+            return session_service_pb2.CallResponse(
+                error=measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
+                error_message=f"{request.artifact_digest} is not on this agent; put it first",
+            )
+        order = worker_pb2.WorkerRequest(call=request, artifact_path=str(path)).SerializeToString()
+        timeout_sec = call_timeout_sec(request)
+        async with self.device.turn:
+            worker = await self._usable_worker()
+            try:
+                response = await worker.exchange(order, timeout_sec)
+            except WorkerLost as lost:
+                return session_service_pb2.CallResponse(
+                    error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
+                )
+        return response.call
+
+    async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
+        """Program the fabric.
+
+        Raises:
+            InvalidRequest: the bitstream was not uploaded, or is not for this device.
+            DeviceError: there is no fabric, or it did not come up.
+        """
+        driver = self.device.driver
+        path = await self._store.find(request.bitstream_digest, self)
+        if path is None:
+            raise InvalidRequest(f"{request.bitstream_digest} is not on this agent; put it first")
+        if driver.fabric is None:
+            raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program")
+        order = ProgramOrder(
+            path=path,
+            digest=request.bitstream_digest,
+            registers_yaml=request.registers_yaml,
+            is_partial=request.is_partial,
+            force=request.force,
+            timeout_sec=duration_sec(request.timeout) if request.HasField("timeout") else None,
+        )
+        started = time.monotonic()
+        # Hold the lock to the end: a worker started in between would know the former design.
+        async with self.device.turn, self._worker_lock:
+            if self._worker is not None:
+                await self._kill(self._worker)
+            was_loaded = await driver.fabric.program(order)
+        return session_service_pb2.ProgramResponse(
+            bitstream_digest=request.bitstream_digest,
+            was_loaded=was_loaded,
+            took=duration(time.monotonic() - started),
+        )
+
+    async def _run_reference(self, *, is_wanted: bool = False) -> None:
+        """Time the reference kernel if it is due or wanted. A drift that ends within a moment does not count."""
+        reference = self.device.reference
+        if not reference.is_due((await self._usable_worker()).pid, time.monotonic(), is_wanted=is_wanted):
+            return
+        pauses_sec = () if reference.has_drifted or self.device.is_simulated else _REFERENCE_PAUSES_SEC
+        for pause_sec in (*pauses_sec, 0.0):
+            worker = await self._usable_worker()
+            try:
+                response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC)
+            except WorkerLost as lost:
+                logger.warning("reference kernel failed", extra={"device": self.device.name, "error": str(lost)})
+                reference.miss()
+                return
+            reference.take(response.reference.secs, worker.pid, time.monotonic())
+            if not reference.has_drifted:
+                return
+            await asyncio.sleep(pause_sec)
+
+    async def _measure_in(
+        self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
+    ) -> measurement_pb2.Measurement:
+        started = time.monotonic()
+        try:
+            response = await worker.exchange(order.SerializeToString(), timeout_sec)
+        except WorkerLost as lost:
+            measurement = _failed(order.measure.candidate_id, lost.kind, str(lost))
+            measurement.signal = lost.signal_number
+            measurement.clocks.run.CopyFrom(duration(time.monotonic() - started))
+            return measurement
+        if worker.is_bloated:
+            # What one candidate left in memory must not count against the next.
+            await self._kill(worker)
+        return response.measurement
+
+    async def _usable_worker(self) -> WorkerHandle:
+        async with self._worker_lock:
+            if self._ended.done():
+                raise self._ended.result()
+            if self._worker is not None and self._worker.is_usable and self.device.driver.is_prepared:
+                return self._worker
+            if self._worker is not None:
+                await self._kill(self._worker)
+            starting = asyncio.create_task(self._start_worker(), name="start-worker")
+            try:
+                self._worker = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # Half a start would leave an unknown process and directory: finish it, then `_leave` ends it.
+                self._worker = await starting
+                raise
+            return self._worker
+
+    async def _kill(self, worker: WorkerHandle) -> None:
+        await worker.kill()
+        self.device.killed = worker
+
+    async def _start_worker(self) -> WorkerHandle:
+        driver = self.device.driver
+        await driver.prepare()
+        spec = driver.worker_spec()
+        self._pinned_cpus = spec.cpus
+        return await self._pool.start_worker(spec, self.output.write)
+
+    async def _warm_up(self) -> None:
+        try:
+            await self._usable_worker()
+        except (FleetError, OSError) as error:
+            # Whoever needs the worker tries again, and tells the holder.
+            logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
+
+    async def _leave(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        # The lock: a worker that is just being made is killed too.
+        async with self._worker_lock:
+            if self._worker is not None:
+                await self._kill(self._worker)
+        self._store.release(self)
+        self.output.close()
+
+
+def superseded(claims: Claims) -> LeaseRevoked:
+    """Return the error for the holder of a lease that a newer one replaced."""
+    return LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
+
+
+def _failed(candidate_id: str, kind: ErrorKind, message: str) -> measurement_pb2.Measurement:
+    return measurement_pb2.Measurement(
+        candidate_id=candidate_id, error=error_kind_to_proto(kind), error_message=message
+    )

@@ -1,0 +1,155 @@
+"""All sessions of an agent: at most one per device, opened by tokens, ended by time, by fences, and by newer leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from device_agents.serving.admission import Admission
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.session import Session, superseded
+from device_agents.serving.store import ArtifactStore
+from device_agents.workers.pool import WorkerPool
+from fleet.domain.tokens import Claims
+from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
+
+logger = logging.getLogger(__name__)
+
+_FIRST_CONTACT_SEC = 2.0
+"""How long to wait for the tracker's first message: a holder may arrive before it, as both are sent at once."""
+
+
+class SessionTable:
+    """The live sessions."""
+
+    def __init__(
+        self, devices: Iterable[ServedDevice], admission: Admission, pool: WorkerPool, store: ArtifactStore
+    ) -> None:
+        self._devices = {device.name: device for device in devices}
+        self._admission = admission
+        self._pool = pool
+        self._store = store
+        self._sessions: dict[str, Session] = {}
+        self._locks = {name: asyncio.Lock() for name in self._devices}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._met = asyncio.Event()
+        """Set once the tracker has spoken to this agent."""
+
+    def add(self, device: ServedDevice) -> None:
+        """Take leases of one more device."""
+        self._devices[device.name] = device
+        self._locks.setdefault(device.name, asyncio.Lock())
+        self._admission.add(device.name)
+
+    def remove(self, device_name: str) -> None:
+        """Take no more leases of a device, which must have no session."""
+        del self._devices[device_name]
+        self._admission.remove(device_name)
+
+    async def enter(self, token: bytes) -> Session:
+        """Return the session of a token: open it, or extend it. An older lease's session is ended first.
+
+        Raises:
+            FleetError: see Admission.check.
+        """
+        if not self._met.is_set():
+            await self._await_tracker()
+        claims = self._admission.check(token)
+        session = self._sessions.get(claims.device_name)
+        if session is not None and session.is_live and session.holds(claims):
+            self._extend(session, claims)
+            return session
+        async with self._locks[claims.device_name]:
+            return await self._enter_alone(token)
+
+    def trust(self, public_key: bytes) -> None:
+        """Accept what this tracker signs. If it is a different one than before, its predecessor's leases end."""
+        self._met.set()
+        if not self._admission.trust(public_key):
+            return
+        for session in self._sessions.values():
+            if session.is_live:
+                name = session.claims.lease_name
+                error = LeaseRevoked(f"the tracker that granted {name} was replaced; acquire again")
+                self._soon(session.end(error), f"disown-{name}")
+
+    def fence(self, device_name: str, epoch: int) -> None:
+        """End every session of a device up to this epoch, as the tracker asks."""
+        if device_name not in self._devices:
+            return
+        self._admission.fence(device_name, epoch)
+        session = self._sessions.get(device_name)
+        if session is not None and session.claims.epoch <= epoch:
+            claims = session.claims
+            error = LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was ended by the tracker; acquire again")
+            self._soon(session.end(error), f"fence-{claims.lease_name}")
+
+    async def leave(self, session: Session) -> None:
+        """End a session because its holder says so."""
+        await session.end(LeaseRevoked(f"the session of {session.claims.lease_name} was closed by its holder"))
+
+    async def close(self) -> None:
+        """End all sessions and take no new ones."""
+        self._is_closed = True
+        for session in list(self._sessions.values()):
+            await session.end(DeviceClosed("the agent is shutting down; acquire another device"))
+        await asyncio.gather(*self._endings, return_exceptions=True)
+
+    async def _await_tracker(self) -> None:
+        """Wait a moment for the first message of a tracker that has just granted one of our devices."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._met.wait(), _FIRST_CONTACT_SEC)
+
+    async def _enter_alone(self, token: bytes) -> Session:
+        # Check again: while an older session was ending, another lease may have come, or this one ended.
+        claims = self._admission.check(token)
+        if self._is_closed:
+            raise DeviceClosed("the agent is shutting down; acquire another device")
+        self._admission.admit(claims)
+        older = self._sessions.get(claims.device_name)
+        if older is not None:
+            if older.is_live and older.holds(claims):
+                self._extend(older, claims)
+                return older
+            await older.end(superseded(older.claims))
+        session = Session(claims, self._devices[claims.device_name], self._pool, self._store)
+        await session.reset()
+        self._sessions[claims.device_name] = session
+        self._arm(session)
+        logger.info("session opened", extra={"lease": claims.lease_name, "device": claims.device_name})
+        # A fence may have come during the waits above, when there was no session for it to end.
+        try:
+            self._admission.check(token)
+        except FleetError as error:
+            await session.end(error)
+            raise
+        session.warm_up()
+        return session
+
+    def _extend(self, session: Session, claims: Claims) -> None:
+        if session.extend(claims):
+            self._arm(session)
+
+    def _arm(self, session: Session) -> None:
+        session.arm(self._admission.remaining_sec(session.claims), lambda: self._expire(session))
+
+    def _expire(self, session: Session) -> None:
+        remaining = self._admission.remaining_sec(session.claims)
+        if remaining > 0:
+            # The estimate of the tracker's clock has improved since.
+            self._arm(session)
+            return
+        claims = session.claims
+        error = LeaseExpired(
+            f"{claims.lease_name} of {claims.device_name} expired; renew in time or ask for a longer ttl"
+        )
+        self._soon(session.end(error), f"expire-{claims.lease_name}")
+
+    def _soon(self, ending: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(ending, name=name)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)

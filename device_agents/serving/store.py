@@ -1,0 +1,196 @@
+"""Artifacts on the agent's disk: named by their digest, bounded in size, never served when damaged.
+
+An artifact is written under another name, checked, and renamed, so whatever has its final name is whole. Since the
+machine may have lost power before a restart, each artifact is then checked again before its first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Self
+
+from fleet.artifacts.artifact import digest_of
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ArtifactStore:
+    """All artifacts of one agent."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self._directory = directory
+        self._incoming = directory / "incoming"
+        self._max_bytes = max_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._total_bytes = 0
+        self._unchecked: set[str] = set()
+        self._users: dict[str, set[Hashable]] = {}
+        self._numbers = itertools.count()
+
+    def open(self) -> None:
+        """Find what an earlier agent left, oldest first, and remove what it did not finish."""
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for leftover in self._incoming.iterdir():
+            leftover.unlink()
+        found = [(path.stat(), path) for path in self._directory.iterdir() if path.suffix == ".so"]
+        for status, path in sorted(found, key=lambda pair: (pair[0].st_mtime, pair[1].name)):
+            digest = f"sha256:{path.stem}"
+            self._sizes[digest] = status.st_size
+            self._total_bytes += status.st_size
+            self._unchecked.add(digest)
+        self._make_room(0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all artifacts."""
+        return self._total_bytes
+
+    async def find(self, digest: str, user: Hashable) -> Path | None:
+        """Return the path of an artifact, kept for `user` until `release`; None when it is not here.
+
+        Raises:
+            InvalidRequest: `digest` is not a digest.
+        """
+        check_digest(digest)
+        path = self._path(digest)
+        if digest not in self._sizes:
+            return None
+        self._users.setdefault(digest, set()).add(user)
+        self._sizes.move_to_end(digest)
+        if digest in self._unchecked and not await self._is_whole(digest, path):
+            self._forget(digest)
+            return None
+        self._unchecked.discard(digest)
+        return path
+
+    def receive(self, digest: str, size_bytes: int) -> Incoming:
+        """Begin to receive an artifact.
+
+        Raises:
+            InvalidRequest: `digest` is not a digest.
+            DiskFull: it is larger than the store, or than the space that live sessions leave.
+        """
+        check_digest(digest)
+        if size_bytes > self._max_bytes:
+            raise DiskFull(
+                f"the artifact has {size_bytes} bytes, this agent keeps {self._max_bytes}; raise cache_max_bytes"
+            )
+        self._make_room(size_bytes)
+        return Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
+
+    def release(self, user: Hashable) -> None:
+        """Release everything that is kept for `user`."""
+        for digest in [digest for digest, users in self._users.items() if user in users]:
+            users = self._users[digest]
+            users.discard(user)
+            if not users:
+                del self._users[digest]
+
+    def admit(self, digest: str, fresh: Path, size_bytes: int, user: Hashable) -> None:
+        """Add a complete, checked file. Called by `Incoming`."""
+        self._users.setdefault(digest, set()).add(user)
+        self._make_room(size_bytes if digest not in self._sizes else 0)
+        fresh.replace(self._path(digest))
+        self._total_bytes += size_bytes - self._sizes.get(digest, 0)
+        self._sizes[digest] = size_bytes
+        self._sizes.move_to_end(digest)
+        self._unchecked.discard(digest)
+
+    def _path(self, digest: str) -> Path:
+        return self._directory / f"{digest.removeprefix('sha256:')}.so"
+
+    async def _is_whole(self, digest: str, path: Path) -> bool:
+        try:
+            return await asyncio.to_thread(digest_of, path) == digest
+        except FileNotFoundError:
+            return False
+
+    def _make_room(self, size_bytes: int) -> None:
+        while self._total_bytes + size_bytes > self._max_bytes:
+            unused = next((digest for digest in self._sizes if digest not in self._users), None)
+            if unused is None:
+                raise DiskFull(
+                    f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, "
+                    f"{size_bytes} more do not fit; raise cache_max_bytes"
+                )
+            self._forget(unused)
+
+    def _forget(self, digest: str) -> None:
+        self._total_bytes -= self._sizes.pop(digest, 0)
+        self._unchecked.discard(digest)
+        self._users.pop(digest, None)
+        self._path(digest).unlink(missing_ok=True)
+
+
+class Incoming:
+    """An artifact that is being received. As a context manager, it removes what was not finished."""
+
+    def __init__(self, store: ArtifactStore, digest: str, size_bytes: int, path: Path) -> None:
+        self._store = store
+        self._digest = digest
+        self._size_bytes = size_bytes
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._received_bytes = 0
+        self._file = path.open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing writes what is buffered: on a full disk it fails once more, and the space has to be given back first.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next piece.
+
+        Raises:
+            ArtifactRefused: more came than was announced.
+            OSError: the disk is full.
+        """
+        self._received_bytes += len(chunk)
+        if self._received_bytes > self._size_bytes:
+            raise ArtifactRefused(
+                f"{self._digest}: more than the announced {self._size_bytes} bytes came; put it again"
+            )
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self, user: Hashable) -> None:
+        """Check the whole artifact and store it, kept for `user`.
+
+        Raises:
+            ArtifactRefused: its size or hash is wrong.
+            OSError: the disk is full.
+        """
+        if self._received_bytes != self._size_bytes:
+            raise ArtifactRefused(
+                f"{self._digest}: {self._received_bytes} of the announced {self._size_bytes} bytes came; put it again"
+            )
+        found = f"sha256:{self._hash.hexdigest()}"
+        if found != self._digest:
+            raise ArtifactRefused(f"the artifact was announced as {self._digest}, but is {found}; put it again")
+        os.fchmod(self._file.fileno(), 0o444)
+        self._file.close()
+        self._store.admit(self._digest, self._path, self._size_bytes, user)
+
+
+def check_digest(digest: str) -> None:
+    """Refuse anything but a digest, which could name another file.
+
+    Raises:
+        InvalidRequest: it is not a digest.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise InvalidRequest(f"{digest[:100]!r} is no artifact digest; write it as sha256: and 64 hexadecimal digits")

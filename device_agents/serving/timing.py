@@ -1,0 +1,31 @@
+"""How often an agent acts on its own. Users keep the defaults; tests have less time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Intervals in seconds, one share, and one count."""
+
+    health_sec: float = 1.0
+    """Interval between two checks of the devices' health."""
+
+    heartbeat_sec: float = 5.0
+    """Interval between two reports to the tracker while nothing changes."""
+
+    search_pause_sec: float = 30.0
+    """Shortest pause between two searches for missing devices."""
+
+    search_share: float = 0.05
+    """Share of time for searches: one may start a process, even a compiler, on cores that are measured."""
+
+    finder_retry_sec: float = 5.0
+    """Pause after a failed look for new devices."""
+
+    restarts: int = 5
+    """Attempts in a row to start the process that workers are forked from, before the devices count as faulted."""
+
+
+USUAL = Timing()

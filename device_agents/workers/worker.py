@@ -1,0 +1,223 @@
+"""The process that runs candidates: forked from the warm process, one per session, expendable.
+
+It answers each WorkerRequest on its socket with one WorkerResponse, and ends when the socket does. Before it touches
+anything it gives itself a session and process group of its own, limits, a directory, and a log; and it asks the
+kernel to kill it when its parent dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from device_agents.machine import linux
+from device_agents.machine.frames import HEADER, format_frame, parse_header
+from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
+from fleet.domain.measuring import ErrorKind, Measurement
+from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
+from fleet.wire.measurements import (
+    call_from_proto,
+    error_kind_to_proto,
+    measurement_to_proto,
+    tensor_to_proto,
+    trial_from_proto,
+)
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+_SOCKET_FD = 3
+_ADDRESS_SPACE_HEADROOM_BYTES = 2 * 1024**3
+"""Libraries, thread stacks and malloc arenas reserve address space that they never use: RLIMIT_AS is the device's
+memory plus this. The agent looks at what is really resident."""
+
+_OPEN_FILES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrder:
+    """What the agent asks the warm process to fork. JSON between the two."""
+
+    worker_id: int
+    runtime: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    directory: str
+    """The worker's own; exists, and is removed by the agent afterwards."""
+
+    memory_limit_bytes: int
+    disk_limit_bytes: int
+    cpus: tuple[int, ...] = ()
+    """Logical CPUs that it is kept on; empty: any."""
+
+    limits_address_space: bool = True
+
+
+def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
+    """Turn a freshly forked process into a worker, serve, and never return."""
+    code = 0
+    try:
+        _settle(order, socket_fd, log_fd, parent_pid)
+        with socket.socket(fileno=_SOCKET_FD) as connection:
+            serve(connection, make_runtime(order.runtime, order.settings))
+    except (BrokenPipeError, ConnectionResetError):
+        # The agent ended the session between a request and its response.
+        code = 0
+    except WorkerEnd as end:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(str(end)[:MAX_MESSAGE_CHARS])
+            sys.stderr.flush()
+        code = end.exit_code
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run on in the copy of the warm process
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"worker failed: {type(error).__name__}: {error}\n")
+            sys.stderr.flush()
+        code = 1
+    os._exit(code)
+
+
+def make_runtime(name: str, settings: Mapping[str, object]) -> Runtime:
+    """Make the runtime called "module:Class"."""
+    module_name, _, class_name = name.partition(":")
+    runtime: Runtime = getattr(importlib.import_module(module_name), class_name)(**settings)
+    return runtime
+
+
+def serve(connection: socket.socket, runtime: Runtime) -> None:
+    """Answer requests until the other end closes."""
+    while True:
+        header = _receive(connection, HEADER.size)
+        if header is None:
+            return
+        content = _receive(connection, parse_header(header))
+        if content is None:
+            return
+        response = answer(worker_pb2.WorkerRequest.FromString(content), runtime)
+        connection.sendall(format_frame(response.SerializeToString()))
+        if response.is_last:
+            return
+
+
+def answer(request: worker_pb2.WorkerRequest, runtime: Runtime) -> worker_pb2.WorkerResponse:
+    """Run one request; a candidate's failure becomes part of the response."""
+    match request.WhichOneof("kind"):
+        case "reference":
+            return worker_pb2.WorkerResponse(reference=worker_pb2.ReferenceResponse(secs=_reference_secs(runtime)))
+        case "call":
+            return _answer_call(request.call, request.artifact_path, runtime)
+        case _:
+            return _answer_trial(request.measure, request.artifact_path, runtime)
+
+
+def _answer_trial(message: measurement_pb2.MeasureRequest, path: str, runtime: Runtime) -> worker_pb2.WorkerResponse:
+    try:
+        measurement = runtime.measure(_converted(trial_from_proto, message), path)
+    except Exception as error:  # noqa: BLE001 - outermost edge of a candidate: every failure becomes its result
+        failure = classify(error)
+    else:
+        return worker_pb2.WorkerResponse(measurement=measurement_to_proto(measurement))
+    measurement = Measurement(
+        candidate_id=message.candidate_id, error=failure.kind, error_message=str(failure)[:MAX_MESSAGE_CHARS]
+    )
+    return worker_pb2.WorkerResponse(measurement=measurement_to_proto(measurement), is_last=failure.is_fatal)
+
+
+def _answer_call(message: session_service_pb2.CallRequest, path: str, runtime: Runtime) -> worker_pb2.WorkerResponse:
+    try:
+        outputs = runtime.call(_converted(call_from_proto, message), path)
+    except Exception as error:  # noqa: BLE001 - outermost edge of a candidate: every failure becomes its result
+        failure = classify(error)
+    else:
+        response = session_service_pb2.CallResponse(outputs=map(tensor_to_proto, outputs))
+        return worker_pb2.WorkerResponse(call=response)
+    response = session_service_pb2.CallResponse(
+        error=error_kind_to_proto(failure.kind), error_message=str(failure)[:MAX_MESSAGE_CHARS]
+    )
+    return worker_pb2.WorkerResponse(call=response, is_last=failure.is_fatal)
+
+
+def _converted(from_proto: Callable[[M], T], message: M) -> T:
+    try:
+        return from_proto(message)
+    except ValueError as error:
+        raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, str(error)) from error
+
+
+def _reference_secs(runtime: Runtime) -> list[float]:
+    """Run the runtime's reference kernel. What fails is as good as none: no candidate is to blame."""
+    try:
+        return runtime.reference()
+    except Exception as error:  # noqa: BLE001 - outermost edge of the reference kernel, which must cost no candidate
+        sys.stderr.write(f"the reference kernel failed: {error}\n")
+        return []
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    """Receive exactly `size` bytes; None when the other end closed."""
+    first = connection.recv(size) if size else b""
+    if len(first) == size:
+        return first
+    if not first:
+        return None
+    received = bytearray(first)
+    while len(received) < size:
+        piece = connection.recv(min(size - len(received), 1 << 20))
+        if not piece:
+            return None
+        received += piece
+    return bytes(received)
+
+
+def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
+    os.setsid()
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise RuntimeError("the warm process ended while its worker started")
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    _arrange_descriptors(socket_fd, log_fd)
+    os.environ.update(order.environment)
+    os.environ.update({"TMPDIR": order.directory, "HOME": order.directory})
+    os.chdir(order.directory)
+    _write_oom_score()
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_FSIZE, order.disk_limit_bytes)
+    if order.limits_address_space:
+        _limit(resource.RLIMIT_AS, order.memory_limit_bytes + _ADDRESS_SPACE_HEADROOM_BYTES)
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+
+
+def _arrange_descriptors(socket_fd: int, log_fd: int) -> None:
+    """Leave /dev/null as stdin, the log as stdout and stderr, the socket as 3, and nothing else."""
+    # Out of the way first, so that no dup2 below overwrites one that is still needed.
+    high_socket, high_log = os.dup(socket_fd), os.dup(log_fd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(high_log, 1)
+    os.dup2(high_log, 2)
+    if high_socket != _SOCKET_FD:
+        os.dup2(high_socket, _SOCKET_FD, inheritable=False)
+    os.closerange(_SOCKET_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _write_oom_score() -> None:
+    """Ask the kernel to take the worker first when the machine runs out of memory."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - one write
+        file.write("1000")
+
+
+def _limit(what: int, value: int) -> None:
+    _, hard = resource.getrlimit(what)
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (bound, bound))

@@ -1,0 +1,111 @@
+"""A built module as a file named by its digest, and what has to be known to run it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from fleet.artifacts.elf import arm_float_abi, read_header
+from fleet.domain.measuring import ModuleKind, TensorSpec
+from fleet.errors import ArtifactRefused
+
+
+class ArtifactFacts(TypedDict, total=False):
+    """What is known of an artifact beyond its file; see the fields of `Artifact`."""
+
+    function: str
+    args: tuple[TensorSpec, ...]
+    target_json: str
+    module_kind: ModuleKind
+    linker: str
+    tvm_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One shared library."""
+
+    path: Path
+    digest: str
+    """ "sha256:<hex>" of the file."""
+
+    function: str = "main"
+    """Function to run unless told otherwise."""
+
+    args: tuple[TensorSpec, ...] = ()
+    """Arguments of `function`, outputs marked; empty when unknown."""
+
+    target_json: str = ""
+    """TVM target that it was built for."""
+
+    module_kind: ModuleKind = ModuleKind.FUNCTIONS
+    linker: str = ""
+    """What linked it: "x86_64-linux-gnu-gcc"."""
+
+    tvm_version: str = ""
+
+    @classmethod
+    def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:
+        """Name a file by its digest. Facts come from its side file (see `save_facts`), then from `facts`."""
+        path = Path(path)
+        known = _read_facts(_side_file(path)) if _side_file(path).exists() else ArtifactFacts()
+        known.update(facts)
+        return cls(path=path, digest=digest_of(path), **known)
+
+    def save_facts(self) -> None:
+        """Write what is known beside the file, as `<path>.json`."""
+        facts = {key: value for key, value in asdict(self).items() if key not in ("path", "digest")}
+        _side_file(self.path).write_text(json.dumps(facts, indent=1))
+
+
+def digest_of(path: Path) -> str:
+    """Return "sha256:<hex>" of a file's content."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def elf_machine(header: bytes) -> str | None:
+    """Return the architecture ("x86_64", ...) of an ELF file from its first 20 bytes, or None for other files."""
+    found = read_header(header)
+    return found.machine if found else None
+
+
+def check_architecture(content: bytes, arch: str, *, device_name: str) -> None:
+    """Refuse a library that the device cannot load, or that would answer with garbage there.
+
+    Args:
+        content: the file, or its first `elf.HEADER_BYTES`; 20 bytes tell the machine, but not ARM's float ABI.
+        arch: the device's label.
+
+    Raises:
+        ArtifactRefused: no shared library at all, built for another architecture, or soft-float for 32-bit ARM.
+    """
+    found = elf_machine(content)
+    if found is None:
+        raise ArtifactRefused(f"the artifact is no ELF shared library, so {device_name} cannot load it")
+    if found != arch:
+        raise ArtifactRefused(
+            f"the artifact was built for {found}, {device_name} is {arch}; build it for the device's target"
+        )
+    if arm_float_abi(content) == "soft":
+        raise ArtifactRefused(
+            f"the artifact passes floats in integer registers (soft-float), which {device_name} would load and answer "
+            'with garbage; build it with "mfloat-abi": "hard" in the target'
+        )
+
+
+def _side_file(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _read_facts(path: Path) -> ArtifactFacts:
+    written = json.loads(path.read_text())
+    facts: ArtifactFacts = written
+    facts["args"] = tuple(
+        TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in written.get("args", ())
+    )
+    facts["module_kind"] = ModuleKind(written.get("module_kind", ModuleKind.FUNCTIONS))
+    return facts

@@ -1,0 +1,205 @@
+"""Whether an artifact fits a device, from what both say about themselves: asked before anything is uploaded.
+
+Three questions: is the file's code for the device's CPU (ELF machine, and the float ABI of 32-bit ARM); does the CPU
+have the features that the artifact's target lets code use; is GPU code for this GPU. What a device does not tell is
+not held against the artifact. Features have the names of /proc/cpuinfo, as in the devices' labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from fleet.artifacts.artifact import Artifact, check_architecture
+from fleet.artifacts.elf import HEADER_BYTES, arm_float_abi, read_header
+from fleet.domain.devices import Inventory
+from fleet.errors import ArtifactRefused
+
+_V2 = "cx16 popcnt sse4_1 sse4_2 ssse3"
+_V3 = f"{_V2} avx avx2 bmi1 bmi2 f16c fma movbe abm"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+_X86_CORES = {
+    _V2: "x86-64-v2 nehalem westmere silvermont goldmont bdver1",
+    f"{_V2} avx": "sandybridge",
+    f"{_V2} avx f16c": "ivybridge",
+    _V3: "x86-64-v3 haswell core-avx2 broadwell skylake alderlake raptorlake znver1 znver2 znver3 bdver4",
+    _V4: "x86-64-v4 skylake-avx512",
+    f"{_V4} avx512_vnni": "cascadelake icelake-client icelake-server tigerlake rocketlake",
+    f"{_V4} avx512_vnni avx512_bf16": "cooperlake znver4 znver5",
+    f"{_V4} avx512_vnni avx512_bf16 amx_tile": "sapphirerapids emeraldrapids graniterapids",
+}
+
+_V8_2 = "asimd asimdhp asimddp"
+_ARM_CORES = {
+    "asimd": "cortex-a34 cortex-a35 cortex-a53 cortex-a57 cortex-a72 cortex-a73",
+    "asimd asimdhp": "carmel",
+    _V8_2: "cortex-a55 cortex-a65 cortex-a75 cortex-a76 cortex-a76ae cortex-a77 cortex-a78 cortex-a78ae cortex-a78c "
+    "cortex-x1 neoverse-n1",
+    f"{_V8_2} sve i8mm": "neoverse-v1",
+    f"{_V8_2} sve sve2 i8mm": "cortex-a510 cortex-a710 cortex-a715 cortex-x2 cortex-x3 neoverse-n2 neoverse-v2",
+}
+"""Features to LLVM's names of the cores that have them; from "AArch64Processors.td" and "X86.td" of LLVM 22."""
+
+_ARM32_CORES = {
+    "vfpv3": "cortex-a8 cortex-a9",
+    "vfpv3 vfpv4 idiva": "cortex-a7 cortex-a15 cortex-a17",
+    "vfpv3 vfpv4 idiva crc32": "cortex-a32 cortex-a35 cortex-a53 cortex-a55 cortex-a57 cortex-a72 cortex-a73 "
+    "cortex-a75 cortex-a76 cortex-a77 cortex-a78",
+}
+"""The same for 32-bit code. crc32 stands for all that came with ARMv8."""
+
+_OF_ARM_CORES = {
+    arch: frozenset(word for features in cores for word in features.split())
+    for arch, cores in (("aarch64", _ARM_CORES), ("armv7l", _ARM32_CORES))
+}
+
+_WORDS = {
+    "x86_64": {
+        "sse4.1": "sse4_1",
+        "sse4.2": "sse4_2",
+        "avx512vnni": "avx512_vnni",
+        "avxvnni": "avx_vnni",
+        "avx512bf16": "avx512_bf16",
+        "amx-tile": "amx_tile",
+        "lzcnt": "abm",
+    },
+    "aarch64": {"neon": "asimd", "dotprod": "asimddp", "fullfp16": "asimdhp"},
+    "armv7l": {"dotprod": "asimddp", "fullfp16": "asimdhp", "vfp3": "vfpv3", "vfp4": "vfpv4", "hwdiv-arm": "idiva"},
+}
+"""LLVM's names of features where /proc/cpuinfo has others."""
+
+_TOLD = {
+    "x86_64": frozenset(
+        "sse4_2 avx avx2 fma f16c avx512f avx512_vnni avx_vnni avx512_bf16 amx_tile".split()  # noqa: SIM905 - as elsewhere
+    ),
+    "aarch64": frozenset(("asimd", "asimddp", "asimdhp", "sve", "sve2", "i8mm")),
+    "armv7l": frozenset(("neon",)),
+}
+"""Features that agents tell in labels when the CPU has them: where it tells any, one without a label is missing."""
+
+
+def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_name: str) -> None:
+    """Refuse an artifact that the device cannot load, or whose code it cannot run.
+
+    Args:
+        head: first bytes of the artifact's file, `HEADER_BYTES` of them where it has so many.
+
+    Raises:
+        ArtifactRefused: it does not fit; the message says why and what to do.
+    """
+    arch = inventory.labels.get("arch", "")
+    if arch:
+        check_architecture(_enough_of(artifact, head), arch, device_name=device_name)
+    if artifact.target_json:
+        check_target(artifact.target_json, inventory, device_name=device_name)
+
+
+def check_target(target_json: str, inventory: Inventory, *, device_name: str) -> None:
+    """Refuse code built for a target that asks more of CPU or GPU than the device has.
+
+    Raises:
+        ArtifactRefused: it does.
+    """
+    target, own = _parsed(target_json), _parsed(inventory.target_json)
+    _check_gpu(target, own, device_name)
+    arch = inventory.labels.get("arch", "")
+    missing = {
+        feature: reason
+        for feature, reason in needed_features(_cpu_part(target), arch).items()
+        if feature in _lacking(inventory, own, arch)
+    }
+    if missing:
+        reasons = ", ".join(f"{feature} (by {reason})" for feature, reason in sorted(missing.items()))
+        raise ArtifactRefused(
+            f"the artifact may use CPU features that {device_name} lacks: {reasons}; "
+            f"build it for the device's own target: {inventory.target_json}"
+        )
+
+
+def needed_features(target: Mapping[str, object], arch: str) -> dict[str, str]:
+    """Return the CPU features that code for an LLVM target may use, each with the part of the target that allows it."""
+    needed: dict[str, str] = {}
+    core = str(target.get("mcpu") or "")
+    for feature in _features_of_core(core, arch):
+        needed[feature] = f"mcpu {core}"
+    words = _WORDS.get(arch, {})
+    attributes = target.get("mattr")
+    for attribute in map(str, attributes if isinstance(attributes, list) else ()):
+        name = words.get(attribute[1:], attribute[1:])
+        if attribute.startswith("+"):
+            needed[name] = f"mattr {attribute}"
+        elif attribute.startswith("-"):
+            needed.pop(name, None)
+    return needed
+
+
+def _features_of_core(core: str, arch: str) -> list[str]:
+    cores = {"x86_64": _X86_CORES, "aarch64": _ARM_CORES, "armv7l": _ARM32_CORES}.get(arch, {})
+    return next((features.split() for features, names in cores.items() if core in names.split()), [])
+
+
+def _lacking(inventory: Inventory, own: Mapping[str, object], arch: str) -> frozenset[str]:
+    """Return the features that the device is known not to have: by what its agent tells, and by its ARM core.
+
+    An x86 level is the least that a machine has, but a core of ARM's is all that it is.
+    """
+    cpu = _cpu_part(own)
+    told = {word for word in _TOLD.get(arch, ()) if inventory.labels.get(word) == "true"}
+    known = _TOLD.get(arch, frozenset()) if told else frozenset()
+    if arch != "x86_64" and _features_of_core(str(cpu.get("mcpu") or ""), arch):
+        known |= _OF_ARM_CORES[arch]
+    present = {word for word, value in inventory.labels.items() if value == "true"}
+    return known - present - set(needed_features(cpu, arch))
+
+
+def _check_gpu(target: Mapping[str, object], own: Mapping[str, object], device_name: str) -> None:
+    kind, own_kind = target.get("kind"), own.get("kind")
+    if kind in (None, "llvm", "c") or own_kind is None:
+        return
+    if kind != own_kind:
+        raise ArtifactRefused(
+            f"the artifact is built for {kind}, the kernels of {device_name} run as {own_kind}; "
+            f"build it for the device's own target: {json.dumps(dict(own))}"
+        )
+    found, wanted = _gpu_architecture(target), _gpu_architecture(own)
+    if found and wanted and not _runs_on(kind, found, wanted):
+        raise ArtifactRefused(
+            f"the artifact is built for {found}, the GPU of {device_name} is {wanted}; build it for {wanted}"
+        )
+
+
+def _runs_on(kind: object, built: str, gpu: str) -> bool:
+    """A cubin runs on GPUs of its own major version that are not older; with an "a" and on AMD only on its own."""
+    if kind != "cuda" or built.endswith(("a", "f")):
+        return built.rstrip("af") == gpu.rstrip("af") if kind == "cuda" else built == gpu
+    built_number, gpu_number = (int(re.sub(r"\D", "", arch) or 0) for arch in (built, gpu))
+    return built_number // 10 == gpu_number // 10 and built_number <= gpu_number
+
+
+def _gpu_architecture(target: Mapping[str, object]) -> str:
+    return str(target.get("arch" if target.get("kind") == "cuda" else "mcpu") or "").partition(":")[0]
+
+
+def _cpu_part(target: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the part of a target that its CPU code is built for."""
+    if target.get("kind") == "llvm":
+        return target
+    host = target.get("host")
+    return host if isinstance(host, Mapping) else {}
+
+
+def _parsed(target_json: str) -> Mapping[str, object]:
+    try:
+        target = json.loads(target_json)
+    except ValueError:
+        return {}
+    return target if isinstance(target, Mapping) else {}
+
+
+def _enough_of(artifact: Artifact, head: bytes) -> bytes:
+    """Return as much of the file as tells its float ABI: all of it where a linker left e_flags empty."""
+    header = read_header(head)
+    if header is None or header.machine != "armv7l" or arm_float_abi(head[:HEADER_BYTES]):
+        return head
+    return artifact.path.read_bytes()

@@ -1,0 +1,160 @@
+"""Configuration files: YAML into frozen dataclasses, with errors that name the nearest known key.
+
+Uses no validation library: agents read their configuration with this too, and there are no wheels for boards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from fleet.errors import ConfigError
+
+T = TypeVar("T")
+
+TRACKER_PORT = 9290
+"""Where a tracker listens and clients look for one, unless told otherwise."""
+
+
+_WORDS: dict[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a mapping",
+    Path: "a path",
+}
+"""What types are called in messages to people who write YAML."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a configuration file, as `parse` accepts it."""
+
+    name: str
+    expects: str
+    """What its value is, in words: "text or a list"."""
+
+    default: object = None
+    """None, too, if the default is an empty list or mapping."""
+
+    is_required: bool = False
+    doc: str = ""
+    """Its purpose, in a sentence or two."""
+
+
+def keys_of(cls: type) -> list[Key]:
+    """Return the keys that `parse` accepts for a dataclass, in the order of its fields.
+
+    A key is documented in its type: `name: Annotated[str, "What it is for."] = ""`.
+    """
+    plain, full = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    return [
+        Key(
+            name=field.name,
+            expects=_expected(plain[field.name]),
+            default=None if field.default is dataclasses.MISSING else field.default,
+            is_required=_is_required(field),
+            doc=next(iter(getattr(full[field.name], "__metadata__", ())), ""),
+        )
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def data_dir() -> Path:
+    """Return the folder for lasting files: $FLEET_DATA_DIR, else tvm-fleet in the XDG data directory."""
+    named = os.environ.get("FLEET_DATA_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "tvm-fleet"
+
+
+def cache_dir() -> Path:
+    """Return the folder for recreatable files: $FLEET_CACHE_DIR, else tvm-fleet in the XDG cache directory."""
+    named = os.environ.get("FLEET_CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm-fleet"
+
+
+def read_yaml(path: Path) -> dict[str, object]:
+    """Read a mapping from a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or not a mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected 'key: value' lines, found a {type(content).__name__}")
+    return content
+
+
+def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
+    """Make the dataclass `cls` from a mapping.
+
+    Raises:
+        ConfigError: an unknown key (the nearest known one is named), a missing key, or a value of the wrong type.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key {key!r}{did_you_mean(str(key), fields)}")
+    for name, field in fields.items():
+        if _is_required(field) and name not in values:
+            raise ConfigError(f"{where}: the key {name!r} is missing")
+    return cls(**{key: _checked(value, hints[key], f"{where}: {key}") for key, value in values.items()})
+
+
+def nearest(word: str, known: typing.Iterable[str]) -> str | None:
+    """Return the known word that is closest; None when none is close."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1)), None)
+
+
+def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
+    """Return the end of a message about an unknown word: the closest known one, else a list of all."""
+    known = sorted(known)
+    close = nearest(word, known)
+    return f"; did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def _checked(value: object, hint: object, where: str) -> object:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        kind = typing.get_origin(option) or option
+        if kind is Any or (kind is types.NoneType and value is None):
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if kind is Path and isinstance(value, str):
+            return Path(value).expanduser()
+        if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+    raise ConfigError(f"{where}: expected {_expected(hint)}, found {value!r}")
+
+
+def _expected(hint: object) -> str:
+    """Name a type in words."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = [typing.get_origin(option) or option for option in options if option is not types.NoneType]
+    return " or ".join(_WORDS.get(kind, str(getattr(kind, "__name__", kind))) for kind in kinds)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -1,0 +1,25 @@
+"""The findings of a check of this machine, as `fleet doctor` collects them from the rooms."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class State(enum.StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check saw."""
+
+    name: str
+    state: State = State.OK
+    seen: str
+    advice: str = ""
+    """What to do about it."""

@@ -1,0 +1,32 @@
+"""Tells whether two processes run on the same machine, and what programs here are built for."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import struct
+from pathlib import Path
+
+
+def machine_fingerprint(root: Path = Path("/")) -> str:
+    """Return a string that is the same for all processes of this machine since its boot, and nowhere else."""
+    identity = "".join(_read(root / name) for name in ("etc/machine-id", "proc/sys/kernel/random/boot_id"))
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def architecture(machine: str | None = None, pointer_bytes: int | None = None) -> str:
+    """Return what programs here are built for, in the words of `uname -m`.
+
+    The kernel's own word is not enough: Raspberry Pi OS runs its 32-bit system on a 64-bit kernel.
+    """
+    machine = machine or platform.machine()
+    if (pointer_bytes or struct.calcsize("P")) == 4:
+        return {"aarch64": "armv7l", "armv8l": "armv7l", "x86_64": "i686"}.get(machine, machine)
+    return machine
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

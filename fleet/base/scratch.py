@@ -1,0 +1,55 @@
+"""Temporary folders that go away even after kill -9: whoever makes the next one removes the abandoned ones.
+
+Each holds a file that its maker keeps locked. The kernel releases the lock when the maker ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "fleet-"
+_OWNER = ".owner"
+
+
+@contextlib.contextmanager
+def scratch_dir(purpose: str) -> Iterator[Path]:
+    """Make a folder named after its purpose, and remove it with its contents at the end.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    remove_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+    owner = _own(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(owner)
+
+
+def remove_abandoned(root: Path) -> None:
+    """Remove the folders in `root` whose makers are gone. What cannot be removed, such as another user's, stays."""
+    for owner in root.glob(f"{_PREFIX}*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(owner, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(owner.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _own(folder: Path) -> int:
+    """Lock the file before it gets its name, so that it is never seen unlocked."""
+    hidden = folder / f"{_OWNER}.new"
+    descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    hidden.rename(folder / _OWNER)
+    return descriptor

@@ -1,0 +1,114 @@
+"""Tables of workloads and of what the library knows about them. A row is one line, even on 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, TVM's names of the workloads included.")]
+
+ROOMY_COLUMNS = 100
+"""From this width [columns] on, tables show more than what people look for first."""
+
+WIDE_COLUMNS = 200
+"""From this width [columns] on, they show everything; with --wide, a narrower terminal wraps the lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRow:
+    """What a tuning run did for one workload."""
+
+    operator: str
+    name: str
+    weight: float
+    trials: int
+    trials_before: int = 0
+    untuned_sec: float | None
+    best_sec: float | None
+    gflops: float | None
+    errors: Mapping[str, int]
+
+
+def make_console(*, is_wide: bool) -> Console:
+    """Return the terminal; for wide tables, one that wraps nothing."""
+    console = Console(highlight=False)
+    return Console(highlight=False, width=max(console.width, WIDE_COLUMNS)) if is_wide else console
+
+
+def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:
+    """Return an empty table. Columns are numbers, except those in `left`, whose cells are `line`s."""
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for name in columns:
+        # When space is short, Rich shrinks columns that may wrap first: so numbers stay whole.
+        table.add_column(line(name), justify="left" if name in left else "right", no_wrap=name not in left)
+    return table
+
+
+def line(text: str) -> Text:
+    """Return text that is cut, not wrapped, where space is short."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def workload_table(rows: Sequence[WorkloadRow], width: int) -> Table:
+    """Return one row for each workload, with the columns that a terminal of this width has room for."""
+    has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
+    shows_failed = any(row.errors for row in rows)
+    columns = ["workload", "weight", "trials", "untuned", "best", "speed-up"]
+    columns += ["failed"] if shows_failed else []
+    columns += ["GFLOP/s"] if has_room else []
+    columns += ["TVM's name"] if is_wide else []
+    table = make_table(*columns, left=frozenset({"workload", "TVM's name"}))
+    for row in rows:
+        known = f" +{row.trials_before}" if row.trials_before else ""
+        table.add_row(
+            line(row.operator),
+            f"{row.weight:g}",
+            f"{row.trials}{known}",
+            duration(row.untuned_sec),
+            duration(row.best_sec),
+            speed_up(row.untuned_sec, row.best_sec) or "-",
+            *([str(sum(row.errors.values()) or "")] if shows_failed else []),
+            *([rate(row.gflops) or "-"] if has_room else []),
+            *([line(row.name)] if is_wide else []),
+        )
+    return table
+
+
+def failure_notes(rows: Sequence[WorkloadRow]) -> list[str]:
+    """Say what failed and how often, a line for each workload."""
+    return [
+        f"{row.operator}: {', '.join(f'{count} {kind}' for kind, count in row.errors.items())}"
+        for row in rows
+        if row.errors
+    ]
+
+
+def duration(sec: float | None) -> str:
+    """Return a time in four digits and the unit that suits it: "161 us"; "-" for none."""
+    if sec is None:
+        return "-"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if sec * scale >= 1:
+            return f"{sec * scale:.4g} {unit}"
+    return f"{sec * 1e9:.4g} ns"
+
+
+def speed_up(untuned_sec: float | None, best_sec: float | None) -> str:
+    """Return "8.0x", or nothing where one of the times is missing."""
+    return f"{untuned_sec / best_sec:.1f}x" if untuned_sec and best_sec else ""
+
+
+def gflops(flop: float, sec: float | None) -> float | None:
+    """Return billions of operations per second."""
+    return flop / sec / 1e9 if flop and sec else None
+
+
+def rate(value: float | None) -> str:
+    """Return operations per second as text; empty when they are not known."""
+    return f"{value:.1f}" if value else ""

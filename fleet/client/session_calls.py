@@ -1,0 +1,216 @@
+"""The calls of a session, at the agent that serves a leased device. Messages and gRPC stay in here.
+
+Every call carries the newest token. When the lease ends, whatever is under way stops at once with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from fleet.client.measure_stream import MeasureStream
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.leases import Lease
+from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
+from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
+from fleet.v1 import session_service_pb2
+from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
+from fleet.wire.rpc import Ending, from_rpc_error, make_channel
+from fleet.wire.stubs import session_service_stub
+from fleet.wire.times import duration
+from fleet.wire.tokens import TOKEN_HEADER
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_CLOSE_TIMEOUT_SEC = 2.0
+_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""Statuses that, without a fleet error inside, mean that the call was cut off."""
+
+
+class LeaseHolder(Protocol):
+    """A lease as a device needs it: held by this process, or borrowed from the one that started it."""
+
+    @property
+    def device(self) -> DeviceStatus: ...
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def token(self) -> bytes: ...
+    @property
+    def ended(self) -> FleetError | None: ...
+    def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None: ...
+
+
+class SessionCalls:
+    """One session under one lease. The first call opens it."""
+
+    def __init__(self, holder: LeaseHolder) -> None:
+        self.is_open = False
+        """Whether anything has been called yet."""
+
+        self.is_closed = False
+        """Set when the device is given back: nothing more may be called."""
+
+        self._holder = holder
+        self._name, self._address = holder.device.name, holder.device.address
+        self._under_way: set[grpc.aio.Call] = set()
+        self._channel = make_channel(self._address)
+        self._stub = session_service_stub(self._channel)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._under_way)
+
+    def cancel(self) -> None:
+        """Stop whatever is under way."""
+        for call in list(self._under_way):
+            call.cancel()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._channel.close(None)
+
+    async def open(self, *, timeout_sec: float | None = None) -> None:
+        """Open the session, or extend it with the newest token."""
+        request = session_service_pb2.OpenSessionRequest()
+        await self._answer(self._stub.open_session(request, metadata=self._metadata(), timeout=timeout_sec))
+
+    async def end(self) -> None:
+        """End the session. Best effort: the tracker's fence ends it, too."""
+        request = session_service_pb2.CloseSessionRequest()
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self._stub.close_session(request, metadata=self._header(), timeout=_CLOSE_TIMEOUT_SEC)
+
+    async def find_missing(self, digests: Sequence[str]) -> set[str]:
+        """Return those artifacts that the agent does not have yet."""
+        request = session_service_pb2.FindMissingRequest(digests=digests)
+        answer = await self._answer(self._stub.find_missing(request, metadata=self._metadata()))
+        return set(answer.digests)
+
+    async def put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
+        """Upload artifacts, see `fleet.client.upload`."""
+        call = self._stub.put_artifact(None, metadata=self._metadata())
+        with self._watched(call):
+            try:
+                async with contextlib.aclosing(messages):
+                    async for message in messages:
+                        await call.write(message)
+                await call.done_writing()
+            except asyncio.InvalidStateError:
+                pass  # the agent ended the call early; its error is read below
+            except BaseException:
+                call.cancel()
+                raise
+            await call
+
+    async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
+        """Yield one measurement per trial, in order. Trials are sent ahead."""
+        call = self._stub.measure(None, metadata=self._metadata())
+        stream = MeasureStream(call, trials)
+        with self._watched(call):
+            try:
+                async with contextlib.aclosing(stream.results()) as results:
+                    async for measurement in results:
+                        yield measurement
+            finally:
+                call.cancel()
+                await stream.close()
+
+    async def call(self, call: Call) -> list[Tensor]:
+        """Run a function once and return its outputs.
+
+        Raises:
+            MeasurementError: it failed there.
+        """
+        answer = await self._answer(self._stub.call(call_to_proto(call), metadata=self._metadata()))
+        kind = error_kind_from_proto(answer.error)
+        if kind is not None:
+            raise failure(kind, answer.error_message, answer.signal, self._name)
+        return list(map(tensor_from_proto, answer.outputs))
+
+    async def program(
+        self, digest: str, registers_yaml: str, *, partial: bool, force: bool, timeout_sec: float
+    ) -> bool:
+        """Program the fabric with a bitstream that was put; False when it held that already."""
+        request = session_service_pb2.ProgramRequest(
+            bitstream_digest=digest,
+            registers_yaml=registers_yaml,
+            is_partial=partial,
+            force=force,
+            timeout=duration(timeout_sec),
+        )
+        answer = await self._answer(self._stub.program(request, metadata=self._metadata()))
+        return answer.was_loaded
+
+    async def logs(self) -> AsyncGenerator[str, None]:
+        """Yield what the worker writes, from now until the session ends."""
+        call = self._stub.watch_logs(session_service_pb2.WatchLogsRequest(), metadata=self._metadata())
+        with self._watched(call):
+            try:
+                async for response in call:
+                    yield response.text
+            finally:
+                call.cancel()
+
+    def check_open(self) -> None:
+        """Refuse calls that come too late.
+
+        Raises:
+            FleetError: the lease is over, or the device was given back.
+        """
+        if self._holder.ended is not None:
+            raise self._holder.ended
+        if self.is_closed:
+            raise DeviceClosed(f"{self._name} was given back ({self._holder.lease.name}); acquire it again to go on")
+
+    async def _answer(self, call: grpc.aio.UnaryUnaryCall[S, T]) -> T:
+        with self._watched(call):
+            return await call
+
+    def _metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the header that every call carries."""
+        self.check_open()
+        self.is_open = True
+        return self._header()
+
+    def _header(self) -> tuple[tuple[str, bytes], ...]:
+        return ((TOKEN_HEADER, self._holder.token),)
+
+    @contextlib.contextmanager
+    def _watched(self, call: grpc.aio.Call) -> Iterator[None]:
+        """Have `call` cancelled when the lease ends, and turn what it raises into fleet errors."""
+        self._under_way.add(call)
+        ending = Ending(call)
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise self._holder.ended or self._translated(ending.error(error)) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._holder.ended is not None and not (task and task.cancelling()):
+                raise self._holder.ended from None
+            raise
+        finally:
+            self._under_way.discard(call)
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> FleetError:
+        found = from_rpc_error(error, DeviceUnreachable)
+        if (type(found) is FleetError and error.code() in _GONE) or isinstance(found, DeviceUnreachable):
+            return DeviceUnreachable(
+                f"{self._name} at {self._address} does not answer: {error.details() or error.code().name}; "
+                "its agent may be restarting, try again or take another device"
+            )
+        return found
+
+
+def failure(kind: ErrorKind, message: str, signal: int, device_name: str) -> MeasurementError:
+    """Return the error that tells how a function failed on a device."""
+    by = f" by signal {signal}" if signal else ""
+    return MeasurementError(f"{kind.value}{by} on {device_name}: {message or 'no message'}", kind)

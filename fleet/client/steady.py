@@ -1,0 +1,324 @@
+"""Keeps measurements going across lost leases: acquires a device when needed, and again when it is lost.
+
+What happens to trials when a lease or a device is lost:
+
+- A lease that merely ended costs nothing: trials without a result are measured under the next lease.
+- A trial that a device refuses (it is faulted, closing, or lost the artifact) is measured once a device accepts it.
+- When the connection to the agent breaks, the candidate that was running is the suspect: it gets DEVICE_FAULTED and is
+  not sent to a device again. Those that had not begun are measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fleet.artifacts.artifact import Artifact
+from fleet.client.trial_queue import QueuedTrial, TrialQueue
+from fleet.domain.leases import LeaseWish
+from fleet.domain.measuring import ErrorKind, Measurement, Trial
+from fleet.domain.selectors import Condition, Selector
+from fleet.errors import (
+    DeviceClosed,
+    DeviceFaulted,
+    DeviceUnreachable,
+    FleetError,
+    InvalidRequest,
+    LeaseExpired,
+    LeaseRevoked,
+    MeasurementError,
+    TrackerUnavailable,
+)
+
+if TYPE_CHECKING:
+    from fleet.client.aio import Fleet
+    from fleet.client.arrays import Array
+    from fleet.client.device import Device
+    from fleet.client.leases import OnQueued
+
+logger = logging.getLogger(__name__)
+
+PAUSES_SEC = (0.2, 0.5, 1, 2, 4, 8, 15, 30)
+"""Pauses between tries when a granted device does not answer: its agent may be starting, or really be away."""
+
+_CALLS = 3
+_LOST = (LeaseExpired, LeaseRevoked, DeviceUnreachable, DeviceClosed, DeviceFaulted, TrackerUnavailable)
+"""Errors that mean the device is lost. An agent that shuts down answers DeviceClosed; one that has not reached its
+tracker since it started answers TrackerUnavailable. A faulted device is not granted again until it is repaired."""
+
+_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING, ErrorKind.DEVICE_FAULTED)
+_SUSPECTED = "the device went away while this candidate ran; it is not tried again"
+_SENT_AHEAD = 256
+"""Trials under way to a device that is not shared, and artifacts uploaded together."""
+
+
+class SteadyDevice:
+    """One device at a time, kept over as many leases as it takes."""
+
+    def __init__(
+        self,
+        client: Fleet,
+        wish: LeaseWish,
+        *,
+        stays_alike: bool = True,
+        ahead: int = _SENT_AHEAD,
+        pauses_sec: Sequence[float] = PAUSES_SEC,
+        notice: Callable[[str], None] = lambda text: logger.warning("device lost", extra={"reason": text}),
+        on_queued: OnQueued | None = None,
+    ) -> None:
+        """Lease nothing yet.
+
+        Args:
+            stays_alike: after the first device, accept only others of its model, since times of different boards do not
+                compare.
+            ahead: how many trials are sent before the first has a result.
+            pauses_sec: pauses between tries without any result; give up after this many tries.
+            notice: called with each message that a user should not miss.
+        """
+        self._client = client
+        self._wish = wish
+        self._stays_alike = stays_alike
+        self._ahead = ahead
+        self._pauses_sec = tuple(pauses_sec)
+        self._notice = notice
+        self._on_queued = on_queued
+        self._stack = AsyncExitStack()
+        self._device: Device | None = None
+
+    async def __aenter__(self) -> SteadyDevice:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.give_back()
+
+    @property
+    def name(self) -> str:
+        """Name of the device held now; empty when there is none."""
+        return self._device.name if self._device is not None else ""
+
+    async def device(self) -> Device:
+        """Return the device, waiting for one when there is none. It answered a moment ago, so if the connection breaks
+        next, what was sent next is to blame.
+
+        Raises:
+            NoMatchingDevice, WaitTimeout: see `Fleet.acquire`.
+            DeviceUnreachable, DeviceFaulted: for a minute, devices were granted but none could be used.
+        """
+        for pause_sec in self._pauses_sec:
+            try:
+                return await self._open_device()
+            except _LOST as error:
+                await self.give_back()
+                self._notice(f"{error}; trying again in {pause_sec:g} s")
+                await asyncio.sleep(pause_sec)
+        return await self._open_device()
+
+    async def give_back(self) -> None:
+        """End the lease, if there is one. The next measurement acquires another."""
+        self._device = None
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def measure(
+        self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
+    ) -> AsyncGenerator[Measurement, None]:
+        """Measure all trials, in order, over as many leases as it takes. One measurement per trial.
+
+        Raises:
+            DeviceUnreachable: the device answers but never gives a result.
+        """
+        by_digest = {artifact.digest: artifact for artifact in artifacts}
+        ending = [*trials[:-1], *(replace(trial, ends_batch=True) for trial in trials[-1:])]
+        queue = TrialQueue([QueuedTrial(by_digest[trial.artifact_digest], trial) for trial in ending])
+        async with aclosing(self.drain(queue)) as results:
+            async for _, measurement in results:
+                yield measurement
+
+    async def drain(self, queue: TrialQueue) -> AsyncGenerator[tuple[QueuedTrial, Measurement], None]:
+        """Measure what comes through a queue until it is idle for too long. Trials without a result go back.
+
+        Raises:
+            DeviceUnreachable: see `measure`.
+        """
+        fruitless = 0
+        while await queue.wait_idle():
+            device = await self.device()
+            batch = _Batch(device, queue, self._ahead)
+            count = 0
+            async with aclosing(batch.results()) as results:
+                async for result in results:
+                    count += 1
+                    yield result
+            if batch.problem:
+                self._notice(batch.notice)
+                await self.give_back()
+            if count:
+                fruitless = 0
+            elif batch.is_fruitless:
+                fruitless += 1
+                if fruitless >= len(self._pauses_sec):
+                    raise DeviceUnreachable(f"{device.name} gave no result in {fruitless} tries: {batch.problem}")
+                await asyncio.sleep(self._pauses_sec[fruitless - 1])
+
+    async def call(
+        self, artifact: Artifact, args: Sequence[object], *, timeout_sec: float = 60.0, is_trusted: bool = True
+    ) -> list[Array]:
+        """Run an artifact on real arrays; retry if the device is lost.
+
+        Args:
+            is_trusted: if False, the artifact may be what broke the device, and is not retried.
+
+        Raises:
+            MeasurementError: it failed; DEVICE_FAULTED when the device went away while it ran, and it is not trusted.
+        """
+        problem: FleetError | None = None
+        for _ in range(_CALLS):
+            device = await self.device()
+            has_started = False
+            try:
+                await device.ensure([artifact])
+                has_started = True
+                return await device.call(artifact, args, timeout_sec=timeout_sec)
+            except MeasurementError as error:
+                if error.kind is not ErrorKind.ARTIFACT_MISSING:
+                    raise
+                problem = error
+            except _LOST as error:
+                self._notice(f"lost {device.name} ({error}); waiting for a device to go on")
+                await self.give_back()
+                if has_started and not is_trusted and isinstance(error, DeviceUnreachable):
+                    raise MeasurementError(_SUSPECTED, ErrorKind.DEVICE_FAULTED) from error
+                problem = error
+        raise DeviceUnreachable(f"{artifact.path.name} could not be run in {_CALLS} tries: {problem}")
+
+    async def _open_device(self) -> Device:
+        if self._device is None or self._device.ended is not None:
+            await self.give_back()
+            self._device = await self._stack.enter_async_context(
+                self._client.acquire(self._wish, on_queued=self._on_queued)
+            )
+            logger.info("leased a device", extra={"device": self._device.name})
+            if self._stays_alike:
+                self._wish = replace(self._wish, selector=self._wish.selector & _alike(self._device))
+        await self._device.open()
+        return self._device
+
+
+class _Batch:
+    """Trials sent to one device under one lease: they go out ahead, and results come back in order."""
+
+    def __init__(self, device: Device, queue: TrialQueue, ahead: int) -> None:
+        self._device = device
+        self._queue = queue
+        self._ahead = ahead
+        self._slots = asyncio.Semaphore(ahead)
+        self._in_flight: deque[QueuedTrial] = deque()
+        self._refused: list[tuple[QueuedTrial, Measurement]] = []
+        self._uploading: QueuedTrial | None = None
+        """Taken from the queue but not sent yet, so it cannot be the suspect."""
+
+        self.problem = ""
+        """Why the device stopped; empty when it ran everything."""
+
+        self.notice = ""
+        self.is_fruitless = False
+        """Whether a new lease alone would not solve the problem."""
+
+    async def results(self) -> AsyncGenerator[tuple[QueuedTrial, Measurement], None]:
+        """Yield trials with their results. Those in flight at the end go back into the queue."""
+        try:
+            try:
+                await self._upload_first()
+                async with aclosing(self._device.measure(self._trials())) as measurements:
+                    async for measurement in measurements:
+                        self._slots.release()
+                        if measurement.error in _NOT_RUN and not self.problem:
+                            self._note_refusal(measurement)
+                        if not self.problem:  # once one was refused, what follows does not count
+                            yield self._in_flight.popleft(), _credible(measurement)
+            except _LOST as error:
+                has_suspect = bool(self._in_flight) and not self.problem and isinstance(error, DeviceUnreachable)
+                self._note_loss(error)
+                if has_suspect:
+                    suspect = self._in_flight.popleft()
+                    yield suspect, _failed(suspect, ErrorKind.DEVICE_FAULTED, _SUSPECTED)
+            for refused in self._refused:
+                yield refused
+        finally:
+            self._queue.put_back([*self._in_flight, *([self._uploading] if self._uploading else [])])
+
+    async def _upload_first(self) -> None:
+        """Upload the first artifacts together: over a network, one round trip instead of one each."""
+        try:
+            await self._device.ensure({q.artifact.digest: q.artifact for q in self._queue.peek(self._ahead)}.values())
+        except InvalidRequest:
+            return  # one of them is refused; uploading one by one shows which
+
+    async def _trials(self) -> AsyncIterator[Trial]:
+        while await self._may_send():
+            queued = self._uploading = self._queue.take()
+            try:
+                await self._device.ensure([queued.artifact])
+            except InvalidRequest as error:  # the candidate's fault; end the stream, so that this is noticed
+                self._uploading = None
+                self._refused.append((queued, _failed(queued, ErrorKind.LOAD_FAILED, str(error))))
+                return
+            self._uploading = None
+            self._in_flight.append(queued)
+            yield queued.trial
+
+    async def _may_send(self) -> bool:
+        """Wait until one more may be sent; False when this lease is over or nothing came. Idle time starts at the last
+        result."""
+        await self._slots.acquire()
+        while not self.problem:
+            if await self._queue.wait_idle():
+                return not self.problem
+            if self._queue.is_final or not self._in_flight:
+                return False
+        return False
+
+    def _note_refusal(self, measurement: Measurement) -> None:
+        self.problem, self.is_fruitless = measurement.error_message or str(measurement.error), True
+        self.notice = (
+            f"{self._device.name} did not run what it was sent ({self.problem}); waiting for a device to go on"
+        )
+
+    def _note_loss(self, error: FleetError) -> None:
+        self.problem, self.is_fruitless = str(error), not isinstance(error, LeaseExpired | LeaseRevoked)
+        self.notice = (
+            f"{self._device.name} went away ({error}); waiting for it to come back"
+            if self.is_fruitless
+            else f"lost {self._device.name} ({error}); waiting for a device to go on"
+        )
+
+
+def _alike(device: Device) -> Selector:
+    model = device.inventory.labels.get("model")
+    return Selector((Condition("model", model) if model else Condition("name", device.name.removeprefix("devices/")),))
+
+
+def _failed(queued: QueuedTrial, kind: ErrorKind, message: str) -> Measurement:
+    return Measurement(candidate_id=queued.trial.candidate_id, error=kind, error_message=message)
+
+
+def _credible(measurement: Measurement) -> Measurement:
+    """Return the measurement, or an error if its times are impossible."""
+    times = measurement.run_secs
+    if measurement.error is not None or (times and all(math.isfinite(sec) and sec > 0 for sec in times)):
+        return measurement
+    return replace(
+        measurement,
+        run_secs=(),
+        error=ErrorKind.RUN_FAILED,
+        error_message=f"the device reported impossible times: {list(times)[:10]}",
+    )

@@ -1,0 +1,80 @@
+"""The client's calls to the tracker, with domain values. The lease stream has a module of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+
+from fleet.domain.devices import Telemetry
+from fleet.domain.leases import Lease
+from fleet.domain.snapshot import Snapshot
+from fleet.errors import TrackerUnavailable
+from fleet.v1 import fleet_service_pb2, lease_service_pb2
+from fleet.wire.devices import telemetry_from_proto
+from fleet.wire.leases import lease_from_proto
+from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.snapshots import snapshot_from_proto
+from fleet.wire.stubs import fleet_service_stub, lease_service_stub
+from fleet.wire.times import duration
+
+T = TypeVar("T")
+
+_TIMEOUT_SEC = 10.0
+_PAUSE_SEC = 0.5
+"""Pause between two tries to watch a tracker that is away."""
+
+
+class TrackerCalls:
+    """A connection to one tracker. gRPC opens it with the first call, and again whenever it breaks."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = make_channel(address)
+        self._fleet = fleet_service_stub(self._channel)
+        self.leases = lease_service_stub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+    async def snapshot(self) -> Snapshot:
+        request = fleet_service_pb2.GetFleetRequest()
+        answer = await self._answer(self._fleet.get_fleet(request, timeout=_TIMEOUT_SEC))
+        return snapshot_from_proto(answer.snapshot)
+
+    async def history(self, device_name: str) -> list[Telemetry]:
+        request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
+        answer = await self._answer(self._fleet.get_history(request, timeout=_TIMEOUT_SEC))
+        return list(map(telemetry_from_proto, answer.samples))
+
+    async def revoke(self, lease_name: str, reason: str) -> Lease:
+        request = lease_service_pb2.RevokeLeaseRequest(lease_name=lease_name, reason=reason)
+        answer = await self._answer(self.leases.revoke_lease(request, timeout=_TIMEOUT_SEC))
+        return lease_from_proto(answer.lease)
+
+    async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
+        request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
+        while True:
+            call = self._fleet.watch_fleet(request)
+            try:
+                async for response in call:
+                    yield snapshot_from_proto(response.snapshot)
+            except grpc.aio.AioRpcError as error:
+                found = from_rpc_error(error, TrackerUnavailable)
+                if not found.is_retryable and error.code() is not grpc.StatusCode.CANCELLED:
+                    raise found from error
+            finally:
+                call.cancel()
+            await asyncio.sleep(_PAUSE_SEC)
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            found = from_rpc_error(error, TrackerUnavailable)
+            if isinstance(found, TrackerUnavailable) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise TrackerUnavailable(f"the tracker at {self.address} does not answer: {found}") from error
+            raise found from error

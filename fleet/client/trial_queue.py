@@ -1,0 +1,84 @@
+"""Trials that wait for a device. Call it from one event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Measurement, Trial
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedTrial:
+    """One trial with its artifact, and a future for those who wait for the result."""
+
+    artifact: Artifact
+    trial: Trial
+    result: Future[Measurement] = field(default_factory=Future)
+
+
+class TrialQueue:
+    """First in, first out; trials that come back go to the front."""
+
+    def __init__(self, trials: Iterable[QueuedTrial] = (), *, idle_sec: float = 0.0) -> None:
+        """Start with some trials.
+
+        Args:
+            idle_sec: how long `wait_idle` waits for more; 0 when nothing will be added.
+        """
+        self._waiting = deque(trials)
+        self._idle_sec = idle_sec
+        self._has_work = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, queued: QueuedTrial) -> None:
+        """Add to the end."""
+        self._waiting.append(queued)
+        self._has_work.set()
+
+    def put_back(self, trials: Iterable[QueuedTrial]) -> None:
+        """Add to the front, in this order."""
+        self._waiting.extendleft(reversed(list(trials)))
+        self._has_work.set()
+
+    def peek(self, count: int) -> list[QueuedTrial]:
+        """Return the next few without taking them."""
+        return [queued for queued, _ in zip(self._waiting, range(count), strict=False)]
+
+    def take(self) -> QueuedTrial:
+        """Remove and return the first; call it right after `wait` or `wait_idle` said that there is one."""
+        return self._waiting.popleft()
+
+    async def wait(self) -> None:
+        """Wait until there is work."""
+        while not self._waiting:
+            self._has_work.clear()
+            await self._has_work.wait()
+
+    async def wait_idle(self) -> bool:
+        """Wait until there is work; False when none came within the idle time."""
+        if self._waiting or not self._idle_sec:
+            return bool(self._waiting)
+        try:
+            async with asyncio.timeout(self._idle_sec):
+                await self.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no more trials will be added."""
+        return not self._idle_sec
+
+    def fail_all(self, error: BaseException) -> None:
+        """Fail all waiting trials with an error."""
+        trials, self._waiting = self._waiting, deque()
+        for queued in trials:
+            queued.result.set_exception(error)

@@ -1,0 +1,92 @@
+"""Learns from what was measured: records in, a model snapshot out. Stateless; runs in a worker of the build pool."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import make_target
+from fleet.cost_model.boosting import train
+from fleet.errors import InvalidRequest
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import module_of
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule import TuneContext
+    from tvm.s_tir.meta_schedule.feature_extractor import FeatureExtractor
+
+_NO_FEATURES: NDArray[np.float32] = np.empty((0, 0), np.float32)
+_MIN_RECORDS = 8
+"""Below this the trees fit noise, and a random choice explores better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnRecord:
+    """One measured candidate as the model sees it."""
+
+    workload: str
+    """Hash of the workload; times are compared within one workload only."""
+
+    run_sec: float
+    """Infinite when it failed."""
+
+    features: NDArray[np.float32]
+    """float32, shape [n_stores, n_features]."""
+
+
+def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
+    """Return a snapshot for `propose`, or None while there are too few records."""
+    usable = [record for record in records if len(record.features)]
+    best: dict[str, float] = {}
+    for record in usable:
+        best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
+    if sum(math.isfinite(record.run_sec) for record in usable) < _MIN_RECORDS:
+        return None
+    scores = np.array([_score(record, best) for record in usable], np.float32)
+    return train([record.features for record in usable], scores, seed=seed)
+
+
+def features_of(mod_json: str, target_json: str, traces: Sequence[str]) -> list[NDArray[np.float32]]:
+    """Return the features of candidates from a library, which keeps none; no rows for a trace that does not fit."""
+    load_intrinsics(target_json)
+    mod = module_of(mod_json)
+    schedules: dict[str, Schedule] = {}
+    for trace in traces:
+        with contextlib.suppress(InvalidRequest):
+            schedules[trace] = replay(mod, trace)
+    features = dict(zip(schedules, extract_features(mod_json, target_json, list(schedules.values())), strict=True))
+    return [features.get(trace, _NO_FEATURES) for trace in traces]
+
+
+def extract_features(
+    mod_json: str, target_json: str, schedules: Sequence[Schedule], *, threads: int = 1
+) -> list[NDArray[np.float32]]:
+    """Return MetaSchedule's per-store features of scheduled programs."""
+    from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
+
+    candidates = [MeasureCandidate(schedule, []) for schedule in schedules]
+    context, extractor = _extraction(mod_json, target_json, threads)
+    return [tensor.numpy().astype(np.float32) for tensor in extractor.extract_from(context, candidates)]
+
+
+@functools.lru_cache(maxsize=16)
+def _extraction(mod_json: str, target_json: str, threads: int) -> tuple[TuneContext, FeatureExtractor]:
+    from tvm.s_tir import meta_schedule as ms
+
+    context = ms.TuneContext(module_of(mod_json), target=make_target(target_json), num_threads=threads)
+    return context, ms.feature_extractor.PerStoreFeature()
+
+
+def _score(record: LearnRecord, best: dict[str, float]) -> float:
+    if not math.isfinite(record.run_sec) or not math.isfinite(best[record.workload]) or record.run_sec <= 0:
+        return 0.0
+    return best[record.workload] / record.run_sec

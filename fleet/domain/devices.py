@@ -1,0 +1,127 @@
+"""What the fleet knows about its devices: what they are, how they are, and whether they are free."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class DeviceState(enum.StrEnum):
+    """Whether a device can be leased now. The names are those of fleet.v1.DeviceState without their prefix."""
+
+    AVAILABLE = "AVAILABLE"
+    LEASED = "LEASED"
+    OFFLINE = "OFFLINE"
+    FAULTED = "FAULTED"
+
+
+class RuntimeKind(enum.StrEnum):
+    """What can run on a device. The names are those of fleet.v1.RuntimeKind without their prefix."""
+
+    TVM = "TVM"
+    """TVM's runtime: functions, and whole models by the Relax VM."""
+
+    PLAIN = "PLAIN"
+    """Our own runtime for boards without TVM's: plain functions only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a device is; fixed while its agent runs."""
+
+    kind: str = ""
+    """The driver that serves it: "cpu", "cuda", "simulated"."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels that selectors match, beside kind and name."""
+
+    target_json: str = ""
+    """TVM target as JSON, without its host."""
+
+    device_model: str = ""
+    """Key of records: the same string for all boards that should measure alike."""
+
+    host_fingerprint: str = ""
+    """Identifies the machine and its boot: equal for two processes that share its cores."""
+
+    memory_bytes: int = 0
+    core_count: int = 0
+    tvm_version: str = ""
+    """Version of the TVM runtime that loads artifacts; empty if the driver has none."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    """Everything else that was found, for people."""
+
+    is_simulated: bool = False
+    """Emulated or simulated: its times are never stored as a board's."""
+
+    runtime: RuntimeKind = RuntimeKind.TVM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Readings of one moment; None is unknown, not zero."""
+
+    read_at_sec: float = 0.0
+    """When it was read, on the agent's clock [s since 1970]."""
+
+    temp_c: float | None = None
+    """Hottest sensor [degC]."""
+
+    freq_hz: float | None = None
+    """Mean current core clock [Hz]."""
+
+    governor: str | None = None
+    load_1min: float | None = None
+    cpu_busy: float | None = None
+    """Share of the host's CPU time used by anyone since the last reading, 0..1."""
+
+    trials: int = 0
+    """Trials measured since the agent started."""
+
+    trials_per_min: float = 0.0
+    last_error: str = ""
+    memory_available_bytes: int | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    """Why it runs slower than it could: "thermal", "power-cap", "under-voltage"."""
+
+    battery_percent: float | None = None
+    foreign_processes: int | None = None
+    """Processes of others that use the device."""
+
+    reference_sec: float | None = None
+    """Latest time of the reference kernel [s]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """One device as the tracker sees it."""
+
+    name: str
+    """ "devices/<id>"."""
+
+    inventory: Inventory = field(default_factory=Inventory)
+    state: DeviceState = DeviceState.OFFLINE
+    address: str = ""
+    """Address of the data path, "host:port"."""
+
+    lease_name: str = ""
+    """The live lease; empty when there is none."""
+
+    epoch: int = 0
+    """Epoch of the newest lease ever granted on it; 0 before the first."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    reason: str = ""
+    """Why it is not AVAILABLE, in a sentence."""
+
+    attached_at_sec: float | None = None
+    """When its agent last attached [s since 1970]."""
+
+    holder: str = ""
+    granted_at_sec: float | None = None
+    """When the live lease was granted [s since 1970]."""
+
+    bitstream_digest: str = ""
+    """The bitstream its fabric was last programmed with; empty: none, or not known."""

@@ -1,0 +1,116 @@
+"""Leases, and requests that wait for one, as values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
+
+from fleet.domain.selectors import Selector, parse_selector
+from fleet.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Exclusive use of one device by one client until `expires_at_sec`. Times are the tracker's [s since 1970]."""
+
+    name: str
+    """ "leases/<id>"."""
+
+    device_name: str
+    epoch: int
+    """Fencing number: larger than that of every earlier lease of the device."""
+
+    holder: str = ""
+    granted_at_sec: float = 0.0
+    expires_at_sec: float = 0.0
+    """When it ends unless renewed."""
+
+    ends_at_sec: float = 0.0
+    """No renewal reaches past this."""
+
+    purpose: str = ""
+
+
+class LeaseEnd(enum.StrEnum):
+    """How a lease ended. The names are those of fleet.v1.LeaseEnd without their prefix."""
+
+    RELEASED = "RELEASED"
+    EXPIRED = "EXPIRED"
+    REVOKED = "REVOKED"
+    CLIENT_LOST = "CLIENT_LOST"
+    UNKNOWN = "UNKNOWN"
+
+
+class _PlainTerms(TypedDict, total=False):
+    priority: int
+    """Larger goes first; 0 when left out."""
+
+    ttl_sec: float
+    """The lease ends this long after its holder was last heard of; 30 s when left out."""
+
+    max_sec: float | None
+    """The lease ends after this, renewed or not; None: the tracker's maximum."""
+
+    wait_timeout_sec: float | None
+    """Give up after this wait; None: wait for ever."""
+
+    purpose: str
+    """Why, for people."""
+
+
+class LeaseTerms(_PlainTerms, total=False):
+    """The keywords of `Fleet.acquire`: everything a request may say beside the selector."""
+
+    prefer: str
+    """Among free devices that will do, take one that also matches this selector, if there is one:
+    "bitstream=sha256:...". It never makes anybody wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWish:
+    """What a client asks the tracker for; the fields are those of `LeaseTerms`, read and checked."""
+
+    selector: Selector
+    priority: int = 0
+    ttl_sec: float = 30.0
+    max_sec: float | None = None
+    wait_timeout_sec: float | None = None
+    purpose: str = ""
+    prefer: Selector | None = None
+
+    def __post_init__(self) -> None:
+        if self.ttl_sec <= 0 or (self.max_sec is not None and self.max_sec <= 0):
+            raise InvalidRequest("the lengths of a lease, ttl_sec and max_sec, must be above zero")
+
+
+def make_wish(selector: str | LeaseWish, **terms: Unpack[LeaseTerms]) -> LeaseWish:
+    """Make a wish from what a caller asks for. Terms given beside a wish replace its own.
+
+    Raises:
+        InvalidRequest: the selector is malformed, or the lease would have no length.
+    """
+    wish = selector if isinstance(selector, LeaseWish) else LeaseWish(selector=parse_selector(selector))
+    prefer = terms.pop("prefer", None)
+    if prefer is not None:
+        wish = replace(wish, prefer=parse_selector(prefer) if prefer else None)
+    plain: _PlainTerms = terms
+    return replace(wish, **plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRequest:
+    """A wait for a device, as others see it."""
+
+    request_id: str
+    holder: str = ""
+    selector: str = ""
+    priority: int = 0
+    asked_at_sec: float = 0.0
+    position: int = 0
+    """Number of requests that are served before this one."""
+
+    reason: str = ""
+    """Why it waits, in a sentence."""
+
+    purpose: str = ""

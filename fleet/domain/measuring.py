@@ -1,0 +1,213 @@
+"""Trials and measurements: the values that clients, optimizers and the library share."""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet.errors import ErrorKind as ErrorKind
+
+NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKind.ARTIFACT_MISSING})
+"""Errors that say nothing about the candidate: it may be tried again."""
+
+
+class DisturbanceKind(enum.StrEnum):
+    """What disturbed a measurement. The names are those of fleet.v1.DisturbanceKind without their prefix."""
+
+    REFERENCE_DRIFT = "REFERENCE_DRIFT"
+    """The reference kernel took longer than usual, which casts doubt on everything measured since it last ran."""
+
+    CONTENTION = "CONTENTION"
+    THROTTLED = "THROTTLED"
+    FOREIGN_PROCESSES = "FOREIGN_PROCESSES"
+    GOVERNOR_CHANGED = "GOVERNOR_CHANGED"
+    CLOCK_FELL = "CLOCK_FELL"
+    STILL_WARM = "STILL_WARM"
+    OTHER = "OTHER"
+    """A kind from a newer peer, or from a record that kept only words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Something that casts doubt on a time."""
+
+    kind: DisturbanceKind
+    text: str
+    """For people: "throttled: thermal"."""
+
+
+def disturbances_in(provenance: Mapping[str, object]) -> tuple[Disturbance, ...]:
+    """Read the disturbances of a provenance; older records hold plain sentences."""
+    found = provenance.get("disturbances", ())
+    return tuple(map(_read_disturbance, found)) if isinstance(found, list | tuple) else ()
+
+
+def _read_disturbance(found: object) -> Disturbance:
+    if not isinstance(found, Mapping):
+        return Disturbance(DisturbanceKind.OTHER, str(found))
+    kind, text = (str(found.get(key, "")) for key in ("kind", "text"))
+    return Disturbance(DisturbanceKind(kind) if kind in _DISTURBANCE_KINDS else DisturbanceKind.OTHER, text)
+
+
+_DISTURBANCE_KINDS = frozenset(DisturbanceKind)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and element type of an array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """DLPack name: "float32", "int8", "bool"."""
+
+    is_output: bool = False
+    """The function writes it: allocated zeroed instead of filled with random numbers."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array as its bytes."""
+
+    spec: TensorSpec
+    content: bytes
+    """Row-major, little endian, no padding; its length is exactly what `spec` says."""
+
+
+Argument = TensorSpec | Tensor | int | float
+"""An argument of a function: a `TensorSpec` is allocated on the device, a `Tensor` is sent there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """How to time one candidate. Where TVM's time_evaluator has the same field, name and meaning are the same."""
+
+    number: int = 1
+    """Runs averaged into one repeat, at least."""
+
+    repeat: int = 1
+    """Repeats, at least."""
+
+    min_repeat_ms: int = 0
+    """`number` grows until a repeat lasts this long [ms]."""
+
+    limit_zero_time_iterations: int = 100
+    cooldown_interval_ms: int = 0
+    repeats_to_cooldown: int = 1
+    cache_flush_bytes: int = 0
+
+    flush_cpu_cache: bool = False
+    """Flush all arguments but the first from the CPU's cache before each run."""
+
+    max_repeat: int = 0
+    """Adaptive: repeat up to this often while the spread is above `spread_target`; 0 = not adaptive."""
+
+    spread_target: float = 0.03
+    """Adaptive: enough when (max - min) / median of the repeats is at most this."""
+
+    give_up_above_sec: float = 0.0
+    """Adaptive: stop after the first repeat slower than this [s]; 0 = never."""
+
+    cool_below_c: float = 0.0
+    """Wait until the device is at most this warm before the first run [degC]; 0 = do not wait."""
+
+    cool_timeout_ms: int = 30_000
+    """Longest such wait."""
+
+    f_preproc: str = ""
+    """Global function of the runtime, called with the arguments before each run, as in TVM. Cannot be combined with
+    `flush_cpu_cache`, which is one of these."""
+
+
+class ModuleKind(enum.StrEnum):
+    """How an artifact's functions are called."""
+
+    FUNCTIONS = "FUNCTIONS"
+    """All arguments are passed, outputs last, and written into."""
+
+    RELAX_VM = "RELAX_VM"
+    """Inputs are passed, outputs returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Separate clocks of one candidate [s]."""
+
+    wait_sec: float = 0.0
+    load_sec: float = 0.0
+    run_sec: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The result of one candidate on one device: times, or an error."""
+
+    candidate_id: str
+    run_secs: tuple[float, ...] = ()
+    """Seconds per run, one entry per repeat; empty when `error` is set."""
+
+    error: ErrorKind | None = None
+    error_message: str = ""
+    signal: int = 0
+    """Signal that ended the worker, with CRASHED."""
+
+    clocks: Clocks = field(default_factory=Clocks)
+    provenance: dict[str, object] = field(default_factory=dict)
+    """State of the device around the measurement, JSON-ready: before, after, worker_pid, epoch, disturbances, ..."""
+
+    time_source: str = "wall"
+    """ "wall", "event" (the device's own timestamps) or "cycles" (counted by the device)."""
+
+    run_cycles: tuple[int, ...] = ()
+    """With "cycles": cycles per run, one entry per repeat."""
+
+    @property
+    def disturbances(self) -> tuple[Disturbance, ...]:
+        """What casts doubt on the times; empty when nothing is known to."""
+        return disturbances_in(self.provenance)
+
+    @property
+    def median_sec(self) -> float:
+        """Median of the repeats [s]; infinite when there is none."""
+        return statistics.median(self.run_secs) if self.run_secs else math.inf
+
+
+def spread(run_secs: Sequence[float]) -> float:
+    """Return (max - min) / median of some times."""
+    middle = statistics.median(run_secs)
+    return (max(run_secs) - min(run_secs)) / middle if middle > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate to be measured: an artifact, a function of it, and how to time it."""
+
+    candidate_id: str
+    artifact_digest: str
+    function: str = "main"
+    args: tuple[Argument, ...] = ()
+    evaluator: Evaluator = field(default_factory=Evaluator)
+    timeout_sec: float = 10.0
+    """The worker is killed if loading and running take longer."""
+
+    module_kind: ModuleKind = ModuleKind.FUNCTIONS
+    ends_batch: bool = False
+    """Nothing follows soon, so the agent runs its reference kernel after this one even if it is not due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One run of a function, for its results."""
+
+    artifact_digest: str
+    function: str = "main"
+    args: tuple[Argument, ...] = ()
+    timeout_sec: float = 60.0
+    """The worker is killed when it takes longer."""
+
+    module_kind: ModuleKind = ModuleKind.FUNCTIONS

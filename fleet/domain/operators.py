@@ -1,0 +1,161 @@
+"""Readable names of workloads: "conv2d 3x3 512->1000 13x13" instead of "fused_conv2d17_add9_relu9".
+
+A name gives the operator, its kernel and stride, its channels, and the size of its input. It is made from what every
+library stores, so old records have one too, and needs no TVM. It is for people: two workloads may share one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fleet.domain.measuring import TensorSpec
+
+_CONVOLUTION = r"(?:depthwise_)?conv[123]d(?:_transpose)?"
+_PRODUCT = r"batch_matmul|matmul|dense"
+_ANCHOR = (
+    r"(?:adaptive_)?(?:avg|max)_pool[123]d|(?:batch|group|instance|layer|rms)_norm|(?:log_)?softmax"
+    r"|(?:arg)?(?:max|min)|mean|prod|std|sum|variance"
+)
+"""Operators that name a fused function if it has none of the above; all others are decoration."""
+_OTHER = (
+    r"abs|add|astype|broadcast_to|cast|ceil|clip|concat(?:enate)?|cos|cumsum|divide|dropout|equal|erf|exp(?:and_dims)?"
+    r"|flatten|floor|full|gather(?:_elements|_nd)?|gelu|greater|layout_transform|leakyrelu|less|log|maximum|minimum"
+    r"|multiply|negative|not_equal|pad|permute_dims|power|p?relu|reciprocal|repeat|reshape|resize2d|round|r?sqrt"
+    r"|scatter_(?:elements|nd)|sigmoid|silu|sin|slice|softplus|split|square|squeeze|stack|strided_slice|subtract|take"
+    r"|tanh|tile|topk|transpose|tri[lu]|where"
+)
+_WORD = re.compile(rf"({_CONVOLUTION}|{_PRODUCT}|{_ANCHOR}|{_OTHER})\d*(?:[_-]|$)(?:\d+$)?")
+_BLOCK = re.compile(rf"(?:^|_)({_CONVOLUTION}|{_PRODUCT}|softmax)(?:_|$)", re.IGNORECASE)
+
+
+class _Layout(NamedTuple):
+    """Which dimension is which in a convolution's arrays."""
+
+    channel: int
+    spatial: slice
+    weight_out: int
+    weight_in: int
+    kernel: slice
+
+
+def describe_workload(name: str, args: Sequence[TensorSpec], mod_json: str = "") -> str:
+    """Return a readable name; TVM's own where the operator or its shapes are not known.
+
+    Args:
+        name: the function's name in the model.
+        args: its arguments in order, outputs marked.
+        mod_json: the program, looked into when `name` says nothing.
+    """
+    return _describe(name, tuple(args), mod_json)
+
+
+@functools.lru_cache(maxsize=256)
+def _describe(name: str, args: tuple[TensorSpec, ...], mod_json: str) -> str:
+    inputs = [spec for spec in args if not spec.is_output]
+    outputs = [spec for spec in args if spec.is_output]
+    operators = _operators(name) or _block_operators(mod_json)
+    if not operators or not inputs or not outputs:
+        return name
+    shapes, output = [spec.shape for spec in inputs], outputs[-1]
+    described = _describe_anchor(operators, shapes, output.shape)
+    if described is None:
+        return name
+    return described if output.dtype == "float32" else f"{described} {output.dtype}"
+
+
+def _describe_anchor(operators: list[str], shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+    for operator in operators:
+        if re.fullmatch(_CONVOLUTION, operator):
+            return _convolution(operator, shapes, output)
+        if re.fullmatch(_PRODUCT, operator):
+            return _product(shapes, output)
+    anchor = next((operator for operator in operators if re.fullmatch(_ANCHOR, operator)), operators[0])
+    if "pool" in anchor and len(output) > 2 and len(shapes[0]) == len(output):
+        return f"{anchor} {output[1]} {_size(shapes[0][2:])}->{_size(output[2:])}"
+    largest = max([*shapes, output], key=math.prod)
+    rest = len(operators) - 1
+    shown = "+".join(operators) if rest < 2 else f"{anchor}+{rest}"
+    return f"{shown} {_size(largest[1:] if len(largest) > 2 and largest[0] == 1 else largest)}"
+
+
+def _operators(name: str) -> list[str]:
+    """Return the operators that a function of a model was fused from, in order; none for a name of any other form."""
+    found, rest = [], name.removeprefix("fused_")
+    while rest:
+        word = _WORD.match(rest)
+        if word is None:
+            return []
+        found.append(word[1])
+        rest = rest[word.end() :]
+    return found
+
+
+def _block_operators(mod_json: str) -> list[str]:
+    """Return the heavy operators in a program, by TVM's names for its blocks: "conv2d_nchw", "T_matmul_NN"."""
+    words = (_BLOCK.search(block) for block in _block_names(mod_json))
+    return list(dict.fromkeys(word[1].lower() for word in words if word is not None))
+
+
+def _block_names(mod_json: str) -> Iterator[str]:
+    try:
+        nodes = json.loads(mod_json)["nodes"]
+        for node in nodes:
+            if str(node["type"]).endswith("SBlock"):
+                yield str(nodes[node["data"]["name_hint"]]["data"])
+    except (ValueError, TypeError, LookupError):
+        return
+
+
+def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+    """Read kernel, stride, groups and channels off the shapes, in the first layout that fits them."""
+    arrays = [shape for shape in shapes if len(shape) == len(output)]
+    if len(arrays) < 2 or len(output) < 3:
+        return None
+    data, weight = arrays[:2]
+    # A transposed convolution is a convolution from its output to its input, with the same weights.
+    given, made = (output, data) if operator.endswith("_transpose") else (data, output)
+    for layout in _layouts(len(output)):
+        channel, spatial = layout.channel, layout.spatial
+        groups, rest = divmod(given[channel], weight[layout.weight_in])
+        if rest or not groups or weight[layout.weight_out] != made[channel]:
+            continue
+        stride = max(round(one / other) for one, other in zip(given[spatial], made[spatial], strict=True))
+        is_depthwise = groups == given[channel] == made[channel] and groups > 1
+        words = [f"dw{operator.removeprefix('depthwise_')}" if is_depthwise else operator, _size(weight[layout.kernel])]
+        words += [f"s{stride}"] if stride > 1 else []
+        words += [f"g{groups}"] if groups > 1 and not is_depthwise else []
+        channels = str(groups) if is_depthwise else f"{data[channel]}->{output[channel]}"
+        return " ".join([*words, channels, _size(data[spatial])])
+    return None
+
+
+def _layouts(rank: int) -> Iterator[_Layout]:
+    """Yield NCHW with OIHW, NHWC with HWIO, NHWC with OHWI, and their counterparts of other ranks."""
+    last = rank - 1
+    yield _Layout(1, slice(2, rank), 0, 1, slice(2, rank))
+    yield _Layout(last, slice(1, last), last, last - 1, slice(0, rank - 2))
+    yield _Layout(last, slice(1, last), 0, last, slice(1, last))
+
+
+def _product(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
+    """Return "rows x inner x columns", preceded by the batch size if there is one."""
+    matrices = [shape for shape in shapes if len(shape) >= 2]
+    if len(matrices) < 2 or len(output) < 2:
+        return None
+    left, right = matrices[:2]
+    inner, columns = left[-1], output[-1]
+    if sorted(right[-2:]) != sorted((inner, columns)):
+        return None
+    batch = math.prod(right[:-2])
+    rows = math.prod(output[:-1]) // batch
+    size = _size((rows, inner, columns))
+    return f"matmul {size}" if batch == 1 else f"batch_matmul {batch} {size}"
+
+
+def _size(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,97 @@
+"""What a client asks for: a few conditions on a device's name, kind and labels.
+
+    cpu                          shorthand for kind=cpu
+    kind=cpu,arch=x86_64         all conditions hold
+    name=pi4-03                  one device ("devices/" may be left out)
+    arch!=x86_64                 the label is different or absent
+    model=Raspberry*             shell wildcards in the value
+    *                            any device
+
+Conditions are joined by commas. Two selectors that mean the same have the same `str()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fleet.errors import InvalidRequest
+
+_CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
+_KIND = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Condition:
+    """One comparison of a label with a pattern."""
+
+    key: str
+    pattern: str
+    is_negated: bool = False
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        found = value is not None and (value == self.pattern or fnmatchcase(value, self.pattern))
+        return found is not self.is_negated
+
+    def __str__(self) -> str:
+        return f"{self.key}{'!=' if self.is_negated else '='}{self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Conditions that must all hold, sorted and without repeats."""
+
+    conditions: tuple[Condition, ...]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a device with these labels will do. They include "name" and "kind", see `device_labels`."""
+        return all(condition.holds(labels) for condition in self.conditions)
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of device that it names, if it does so without wildcards."""
+        kinds = (c.pattern for c in self.conditions if c.key == "kind" and not c.is_negated and "*" not in c.pattern)
+        return next(kinds, None)
+
+    def __and__(self, other: Selector) -> Selector:
+        """Return what matches both."""
+        return Selector(tuple(sorted({*self.conditions, *other.conditions})))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.conditions)) or "*"
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_selector(text: str) -> Selector:
+    """Read a selector.
+
+    Raises:
+        InvalidRequest: `text` is not a selector; the message names the bad part and shows a good one.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if parts == ["*"]:
+        return Selector(())
+    return Selector(tuple(sorted({_parse_condition(part, text) for part in parts})))
+
+
+def device_labels(name: str, kind: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return what selectors match against: a device's labels, name (without "devices/") and kind."""
+    return {**labels, "name": name.removeprefix("devices/"), "kind": kind}
+
+
+def _parse_condition(part: str, text: str) -> Condition:
+    if _KIND.fullmatch(part):
+        return Condition("kind", part)
+    match = _CONDITION.fullmatch(part)
+    if not match:
+        raise InvalidRequest(
+            f"selector {text!r}: cannot read {part!r}; write it like 'cpu' or 'kind=cpu,arch!=aarch64'"
+        )
+    key, value = match["key"], match["value"].strip()
+    if key == "name":
+        value = value.removeprefix("devices/")
+    return Condition(key, value, match["operator"] == "!=")

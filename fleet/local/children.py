@@ -1,0 +1,161 @@
+"""Supervises child processes: starts them, waits until they are ready, restarts and stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import FleetError
+
+logger = logging.getLogger(__name__)
+
+_LAUNCHER = Path(__file__).with_name("launch.py")
+_TAIL_LINES = 8
+_STOP_TIMEOUT_SEC = 5.0
+_FIRST_PAUSE_SEC = 0.5
+_LONGEST_PAUSE_SEC = 15.0
+
+
+def bound_to_me(command: Sequence[str], on_death: signal.Signals = signal.SIGTERM) -> list[str]:
+    """Return a command that runs `command` and sends it `on_death` when this process dies, however it dies."""
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), str(int(on_death)), str(os.getpid()), *command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """How to run one child."""
+
+    name: str
+    """Its name for people: "tracker"."""
+
+    command: tuple[str, ...]
+    ready: re.Pattern[str]
+    """Matches the line on its stdout that says it is serving."""
+
+    log_path: Path
+    """Where its stderr goes."""
+
+    ready_timeout_sec: float = 30.0
+
+
+class Child:
+    """One child process."""
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self.spec = spec
+        self._process: asyncio.subprocess.Process | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._log_start = 0
+        """Where the log of this run begins."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> re.Match[str]:
+        """Start it and wait for the line that says it is serving.
+
+        Raises:
+            FleetError: it ended or stayed silent; the message carries its last lines.
+        """
+        self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.spec.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *bound_to_me(self.spec.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle: children stop in order
+            )
+        try:
+            async with asyncio.timeout(self.spec.ready_timeout_sec):
+                match = await self._ready_line(self._process)
+        except TimeoutError:
+            await self.stop()
+            raise FleetError(
+                f"the {self.spec.name} was not ready within {self.spec.ready_timeout_sec:g} s{self.tail()}"
+            ) from None
+        except BaseException:
+            await self.stop()
+            raise
+        if match is None:
+            code = await self._process.wait()
+            raise FleetError(f"the {self.spec.name} did not start (exit code {code}){self.tail()}")
+        self._draining = asyncio.create_task(self._drain(self._process), name=f"fleet drain {self.spec.name}")
+        return match
+
+    async def wait(self) -> int:
+        """Wait until it ends and return its exit code."""
+        if self._process is None:
+            raise FleetError(f"the {self.spec.name} was not started")
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Ask it to stop, then kill it. Idempotent."""
+        process = self._process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_STOP_TIMEOUT_SEC):
+                        await process.wait()
+        if self._draining is not None:
+            self._draining.cancel()
+            await asyncio.gather(self._draining, return_exceptions=True)
+
+    async def _ready_line(self, process: asyncio.subprocess.Process) -> re.Match[str] | None:
+        if process.stdout is None:
+            return None
+        while line := await process.stdout.readline():
+            match = self.spec.ready.search(line.decode(errors="replace"))
+            if match:
+                return match
+        return None
+
+    async def _drain(self, process: asyncio.subprocess.Process) -> None:
+        while process.stdout is not None and await process.stdout.read(65536):
+            pass
+
+    def tail(self) -> str:
+        try:
+            said = self.spec.log_path.read_bytes()[self._log_start :].decode(errors="replace")
+            lines = said.strip().splitlines()[-_TAIL_LINES:]
+        except OSError:
+            lines = []
+        if lines and lines[-1].startswith("error: "):  # its message to people; the rest is its log
+            lines = lines[-1:]
+        return "".join(f"\n  {self.spec.name}: {line}" for line in lines)
+
+
+async def keep_running(child: Child, on_change: Callable[[str], object]) -> None:
+    """Restart a started child whenever it dies, with growing pauses, until cancelled."""
+    pause_sec = _FIRST_PAUSE_SEC
+    loop = asyncio.get_running_loop()
+    while True:
+        started_sec = loop.time()
+        code = await child.wait()
+        if loop.time() - started_sec > _LONGEST_PAUSE_SEC:
+            pause_sec = _FIRST_PAUSE_SEC
+        on_change(f"the {child.spec.name} ended (exit code {code}), starting it again in {pause_sec:g} s")
+        await asyncio.sleep(pause_sec)
+        pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
+        try:
+            await child.start()
+        except (FleetError, OSError) as error:  # no process or log file can be had now: try again
+            on_change(str(error))
+        else:
+            on_change(f"the {child.spec.name} is back")

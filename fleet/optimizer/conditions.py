@@ -1,0 +1,56 @@
+"""The conditions that all candidates of a job share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fleet.domain.measuring import Evaluator
+from fleet.domain.scope import RecordScope
+from fleet.optimizer.tasks.build import BuildTask
+from fleet.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What every record of a job has in common."""
+
+    job_name: str
+    scope: RecordScope
+    device_fingerprint: str
+    seed: int
+    batch_size: int
+    search_threads: int
+    """Cores that one search may use."""
+
+    enough: int
+    """A workload with this many trials, over all jobs, is left alone."""
+
+    evaluator: Evaluator
+    trial_timeout_sec: float
+    artifact_dir: Path
+    started_at: float
+    """time.monotonic() at the start of the process [s]."""
+
+    def like_trials(self, evaluator: Evaluator) -> Evaluator:
+        """Return an evaluator that rests and flushes like the candidates' own, so that times compare."""
+        asked = self.evaluator
+        return replace(
+            evaluator,
+            cooldown_interval_ms=asked.cooldown_interval_ms,
+            repeats_to_cooldown=asked.repeats_to_cooldown,
+            cool_below_c=asked.cool_below_c,
+            cool_timeout_ms=asked.cool_timeout_ms,
+            cache_flush_bytes=asked.cache_flush_bytes,
+            flush_cpu_cache=asked.flush_cpu_cache,
+            f_preproc=asked.f_preproc,
+        )
+
+    def build_task(self, workload: Workload, trace_json: str | None) -> BuildTask:
+        """Describe the build of one candidate, or of the unscheduled program when `trace_json` is None."""
+        return BuildTask(
+            mod_json=workload.mod_json,
+            target_json=self.scope.target_json,
+            trace_json=trace_json,
+            out_dir=str(self.artifact_dir),
+        )

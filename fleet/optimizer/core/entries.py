@@ -1,0 +1,100 @@
+"""What the core keeps of a job while it runs. Only the core changes these."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Measurement, Trial
+
+Features = NDArray[np.float32]
+"""For the cost model: float32, shape [n_stores, n_features]."""
+
+
+class Stage(enum.Enum):
+    """How far a candidate has come. It only moves down this list, except that a repeat records it again."""
+
+    PROPOSED = "proposed"
+    BUILT = "built"
+    RECORDED = "recorded"
+    CHECKED = "checked"
+    """Its numbers agree with the unscheduled program's."""
+
+    OUT = "out"
+    """Wrong, impossible to check, or failed: it can never be the best."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """One proposal on its way through a job."""
+
+    workload: str
+    """Hash of its workload."""
+
+    trace_json: str
+    digest: str
+    stage: Stage = Stage.PROPOSED
+    artifact: Artifact | None = None
+    features: Features | None = None
+    measurement: Measurement | None = None
+    record_id: int | None = None
+
+    @property
+    def median_sec(self) -> float:
+        """Median of its times [s]; infinite if there is none."""
+        return self.measurement.median_sec if self.measurement else math.inf
+
+
+class Purpose(enum.Enum):
+    """Why something is measured."""
+
+    BASELINES = "baselines"
+    """Unscheduled programs, before the search."""
+
+    SEARCH = "search"
+    RUN_OFF = "run-off"
+    MODEL = "model"
+    """The whole model, untuned and tuned."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """Trials measured together, including repeats of those that were disturbed."""
+
+    purpose: Purpose
+    workload: str
+    """Hash of the workload; empty for baselines and whole models."""
+
+    artifacts: dict[str, Artifact]
+    """By digest."""
+
+    all_trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]
+    """Trials of the current round."""
+
+    seen: list[Measurement] = field(default_factory=list)
+    """Results of the current round, in order."""
+
+    repeats: int = 0
+    """Repeat rounds so far."""
+
+    tries: int = 1
+    """Attempts so far, counting this one; a lost device or a slow model gets another."""
+
+    times: dict[str, float] = field(default_factory=dict)
+    """Newest good median by candidate id [s]."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Checking:
+    """Candidates of one workload whose numbers have to be compared, in this order."""
+
+    purpose: Purpose
+    waiting: deque[Candidate]
+    right: list[Candidate] = field(default_factory=list)

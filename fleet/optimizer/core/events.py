@@ -1,0 +1,345 @@
+"""What happens to a job, and what follows from it. Plain values, no I/O.
+
+`workload` is always the hash of one; `digest` that of a candidate's trace, or
+BASELINE for the unscheduled program.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.artifacts.artifact import Artifact
+from fleet.cost_model.learn import LearnRecord
+from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.entries import Features
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.tasks.propose import SearchRecord
+from fleet.optimizer.weakness import Weakness
+
+
+@dataclass(frozen=True, slots=True)
+class Titled:
+    """The job has a title."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the job is doing now, when the core cannot know."""
+
+    activity: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFound:
+    """A device to measure on."""
+
+    name: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """The job is in the library."""
+
+    conditions: Conditions
+    trials_total: int
+    workloads: Sequence[WorkloadProgress]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadsChosen:
+    """Only the costliest are to be kept."""
+
+    top: int | None
+    """None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonsRecalled:
+    """Features of earlier candidates were computed again."""
+
+    workload: str
+    lessons: Sequence[LearnRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundWanted:
+    """There is room for another round. Answered by Learn and Propose, or nothing when the search is over."""
+
+    workload: str | None = None
+    """None: the one whose next batch is worth most."""
+
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A search has ended. Answered by Build."""
+
+    workload: str
+    traces_by_digest: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFailed:
+    """A search crashed or took too long."""
+
+    workload: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearningFailed:
+    """The cost model stays as it was."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate is built."""
+
+    workload: str
+    digest: str
+    artifact: Artifact
+    features: Features | None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFailed:
+    """A candidate is not built. Answered by Store."""
+
+    workload: str
+    digest: str
+    kind: ErrorKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineBuilt:
+    """An unscheduled program is built."""
+
+    workload: str
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinesWanted:
+    """These unscheduled programs are built and can be timed. Answered by Measure."""
+
+    workloads: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWanted:
+    """Those of these candidates that were built can be measured. Answered by Measure, or the next step if none was."""
+
+    workload: str
+    digests: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBegun:
+    """All possible baselines are there: what each workload gains counts from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOffWanted:
+    """The search is over: compare the best few of a workload once more. Answered by Check and Measure."""
+
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWanted:
+    """The whole model is built, untuned and tuned. Answered by Measure."""
+
+    untuned: Artifact
+    tuned: Artifact
+    inputs: tuple[TensorSpec, ...]
+    timeout_sec: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A device is done with a trial. Answered by Store, except for whole models."""
+
+    batch: int
+    device_name: str
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureEnded:
+    """A device is done with a Measure. Answered by Measure for what was disturbed, by Check, or nothing."""
+
+    batch: int
+    device_name: str
+    wall_sec: float
+    """Time since its start [s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record is in the library."""
+
+    workload: str
+    digest: str
+    record_id: int
+    at_sec: float
+    """Since the start of the process [s]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMade:
+    """The reference outputs of a workload are known."""
+
+    workload: str
+    weakness: Weakness | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFailed:
+    """No candidate of a workload can be checked."""
+
+    workload: str
+    message: str
+
+
+class Verdict(enum.Enum):
+    """The result of a check."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    LOST = "lost"
+    """The device went away during the check."""
+
+    NOT_CHECKED = "not checked"
+    """There is nothing to compare with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A candidate's numbers were compared. Answered by MarkChecked or MarkWrong, and by what comes next."""
+
+    workload: str
+    digest: str
+    verdict: Verdict
+    message: str = ""
+
+
+Event = (
+    Titled
+    | Said
+    | DeviceFound
+    | JobStarted
+    | WorkloadsChosen
+    | LessonsRecalled
+    | RoundWanted
+    | Proposed
+    | SearchFailed
+    | LearningFailed
+    | Built
+    | BuildFailed
+    | BaselineBuilt
+    | BaselinesWanted
+    | BatchWanted
+    | SearchBegun
+    | RunOffWanted
+    | ModelWanted
+    | Measured
+    | MeasureEnded
+    | Stored
+    | ReferenceMade
+    | ReferenceFailed
+    | Checked
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """To the pool: fit the cost model. The next Propose uses it."""
+
+    lessons: Sequence[LearnRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """To the pool: search. Answered with Proposed or SearchFailed."""
+
+    workload: str
+    count: int
+    seed: int
+    records: tuple[SearchRecord, ...]
+    known: frozenset[str]
+    """Digests that are under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """To the pool: build candidates. Each is answered with Built or BuildFailed."""
+
+    workload: str
+    traces_by_digest: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """To a device: measure these, in order, after a pause. Answered with Measured for each, then MeasureEnded."""
+
+    batch: int
+    artifacts: tuple[Artifact, ...]
+    trials: tuple[Trial, ...]
+    pause_sec: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """To the library: keep a result. Answered with Stored, before anything else happens to it."""
+
+    workload: str
+    digest: str
+    trace_json: str
+    artifact_digest: str
+    device_name: str
+    measurement: Measurement
+    is_checked: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """To a device: compare a candidate's numbers with the unscheduled program's. Answered with Checked."""
+
+    workload: str
+    digest: str
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class MarkChecked:
+    """To the library: a candidate computes the right numbers."""
+
+    record_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkWrong:
+    """To the library: a candidate must never be used."""
+
+    record_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """To the user: a message not to be missed."""
+
+    text: str
+
+
+Effect = Learn | Propose | Build | Measure | Store | Check | MarkChecked | MarkWrong | Notice

@@ -1,0 +1,59 @@
+"""Rules that a job's state obeys after every event. Only tests check them, so the optimizer does not pay for it."""
+
+from __future__ import annotations
+
+import math
+
+from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.state import JobCore
+
+
+def broken_invariants(core: JobCore) -> list[str]:
+    """Return a sentence for each broken rule."""
+    return [*_broken_candidates(core), *_broken_workloads(core)]
+
+
+def validate(core: JobCore) -> None:
+    """Check all rules.
+
+    Raises:
+        AssertionError: one does not hold.
+    """
+    broken = broken_invariants(core)
+    if broken:
+        raise AssertionError("; ".join(broken))
+
+
+def _broken_candidates(core: JobCore) -> list[str]:
+    found = []
+    for (workload, digest), candidate in core.candidates.items():
+        is_stored = candidate.stage in (Stage.RECORDED, Stage.CHECKED)
+        if is_stored and (candidate.record_id is None or not math.isfinite(candidate.median_sec)):
+            found.append(f"{digest} is {candidate.stage.value} and has no record or no time")
+        if candidate.stage is Stage.BUILT and candidate.artifact is None:
+            found.append(f"{digest} is built and has no artifact")
+        is_counted = (workload, digest) in core.counted
+        if is_counted == (digest in core.workload(workload).under_way):
+            found.append(f"{digest} is {'counted and' if is_counted else 'neither counted nor'} under way")
+    return found
+
+
+def _broken_workloads(core: JobCore) -> list[str]:
+    found = []
+    progress = core.progress
+    planned = progress.trials_done + sum(len(item.under_way) for item in progress.workloads)
+    if planned > progress.trials_total:
+        found.append(f"{planned} trials are planned of {progress.trials_total}")
+    for item in progress.workloads:
+        shash = item.workload.shash
+        if item.trials != sum(workload == shash for workload, _ in core.counted):
+            found.append(f"{item.workload.name} counts {item.trials} trials, which is not the number of its candidates")
+        traces = [record.trace_json for record in item.records]
+        if len(set(traces)) < len(traces) - item.trials_before:
+            found.append(f"{item.workload.name} has a candidate twice")
+        own = [candidate for candidate in core.candidates.values() if candidate.workload == shash]
+        if any(c.trace_json == item.best_trace and c.stage is not Stage.CHECKED for c in own):
+            found.append(f"the best of {item.workload.name} was not checked")
+        if item.uses_schedule and item.best_sec >= item.untuned_sec:
+            found.append(f"{item.workload.name} uses a schedule that is slower than none")
+    return found

@@ -1,0 +1,127 @@
+"""Decides which candidates are checked, and which of the right ones is the best, per batch and in the run-off."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Batch, Candidate, Checking, Purpose, Stage
+from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
+from fleet.optimizer.core.measuring import CAREFUL_EVALUATOR, Measuring
+from fleet.optimizer.core.prioritizer import Prioritizer
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+
+_FINALISTS = 3
+"""Candidates of each workload that are kept for the run-off."""
+
+_REACH = 1.3
+"""Only candidates within this factor of the best time take part."""
+
+_BASELINE_REACH = 4.0
+"""The unscheduled program does not take part if it was slower than the best by this factor."""
+
+_CHECKED_PER_BATCH = 3
+"""How many candidates of a batch are compared before giving up on finding a right one."""
+
+_UNMEASURED = (Stage.PROPOSED, Stage.BUILT)
+
+
+class Judging(Measuring):
+    """Has numbers compared, keeps the finalists, and holds the run-off."""
+
+    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
+        super().__init__(progress, prioritizer)
+        self._finalists: dict[str, list[Candidate]] = {}
+        self._finishers[Purpose.SEARCH] = self._finish_batch
+        self._finishers[Purpose.RUN_OFF] = self._finish_run_off
+
+    def _finish_batch(self, batch: Batch) -> None:
+        measured = [self.candidates[batch.workload, trial.candidate_id] for trial in batch.all_trials]
+        timed = sorted((c for c in measured if math.isfinite(c.median_sec)), key=lambda c: c.median_sec)
+        self.checking[batch.workload] = Checking(purpose=Purpose.SEARCH, waiting=deque(timed[:_CHECKED_PER_BATCH]))
+        self._check_next(batch.workload)
+
+    def _make_reference(self, event: ev.ReferenceMade) -> None:
+        self.workload(event.workload).weakness = event.weakness
+
+    def _fail_reference(self, event: ev.ReferenceFailed) -> None:
+        item = self.workload(event.workload)
+        close(item, f"its numbers cannot be checked: {event.message}")
+        self._notify(f"{item.workload.operator} gets no more trials: its numbers cannot be checked: {event.message}")
+
+    def _check_next(self, workload: str) -> None:
+        """Ask for the next comparison. During a search, one candidate that is right and the best so far is enough."""
+        checking, item = self.checking[workload], self.workload(workload)
+        while checking.waiting:
+            candidate = checking.waiting[0]
+            if checking.purpose is Purpose.SEARCH and candidate.median_sec >= item.best_sec:
+                break
+            if candidate.stage is not Stage.CHECKED:
+                self._effects.append(ev.Check(workload, candidate.digest, artifact_of(candidate)))
+                return
+            checking.right.append(checking.waiting.popleft())
+        del self.checking[workload]
+        if checking.purpose is Purpose.SEARCH:
+            self._keep_finalists(item)
+            item.best_after_batch.append(item.current_sec)
+        else:
+            self._run_off(item, checking.right)
+
+    def _check(self, event: ev.Checked) -> None:
+        item, checking = self.workload(event.workload), self.checking[event.workload]
+        candidate = checking.waiting.popleft()
+        if event.verdict is ev.Verdict.RIGHT:
+            candidate.stage = Stage.CHECKED
+            if candidate.record_id is not None:
+                self._effects.append(ev.MarkChecked(candidate.record_id))
+            checking.right.append(candidate)
+            if checking.purpose is Purpose.SEARCH:
+                item.best_sec, item.best_trace = candidate.median_sec, candidate.trace_json
+        else:
+            candidate.stage = Stage.OUT
+        if event.verdict is ev.Verdict.WRONG:
+            self._reject(item, candidate, event.message)
+        self._check_next(event.workload)
+
+    def _keep_finalists(self, item: WorkloadProgress) -> None:
+        """Keep the fastest few candidates of a workload and forget the others."""
+        shash = item.workload.shash
+        own = [c for c in self.candidates.values() if c.workload == shash and c.stage not in _UNMEASURED]
+        able = sorted((c for c in own if c.stage is not Stage.OUT), key=lambda c: c.median_sec)[:_FINALISTS]
+        for candidate in own:
+            if candidate not in able:
+                del self.candidates[shash, candidate.digest]
+        self._finalists[shash] = able
+
+    def _begin_run_off(self, event: ev.RunOffWanted) -> None:
+        self._say("comparing the best candidates once more")
+        finalists = self._finalists.get(event.workload, [])
+        close = [c for c in finalists if c.median_sec <= _REACH * finalists[0].median_sec]
+        self.checking[event.workload] = Checking(purpose=Purpose.RUN_OFF, waiting=deque(close))
+        self._check_next(event.workload)
+
+    def _run_off(self, item: WorkloadProgress, runners: list[Candidate]) -> None:
+        """Time the runners beside the unscheduled program, unless that is far behind."""
+        if not runners:
+            return
+        shash, evaluator = item.workload.shash, self.conditions.like_trials(CAREFUL_EVALUATOR)
+        artifacts = [artifact_of(candidate) for candidate in runners]
+        trials = [self._trial(candidate, evaluator) for candidate in runners]
+        baseline = self.baselines.get(shash)
+        if baseline is not None and item.untuned_sec <= _BASELINE_REACH * runners[0].median_sec:
+            artifacts.append(baseline)
+            trials.append(self._baseline_trial(shash, BASELINE, evaluator))
+        self._begin_measuring(Purpose.RUN_OFF, shash, artifacts, trials)
+
+    def _finish_run_off(self, batch: Batch) -> None:
+        """Take the fastest as the best. If the old best ran too, its new time counts."""
+        item = self.workload(batch.workload)
+        times = {
+            self.candidates[batch.workload, digest].trace_json: sec
+            for digest, sec in batch.times.items()
+            if digest != BASELINE
+        }
+        winner = min(times, key=lambda trace: times[trace], default=None)
+        if winner is not None and (item.best_trace in times or times[winner] < item.best_sec):
+            item.best_sec, item.best_trace = times[winner], winner

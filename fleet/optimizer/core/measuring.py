@@ -1,0 +1,201 @@
+"""Decides what is measured and how, what is repeated, and when a batch is finished."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import Evaluator, ModuleKind, Trial
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
+from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
+from fleet.optimizer.core.prioritizer import Prioritizer
+from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
+from fleet.optimizer.core.searching import Searching
+
+UNTUNED, TUNED = "untuned", "tuned"
+"""The two candidates when the whole model is measured."""
+
+_BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
+"""For unscheduled programs: slow ones run a few times, no more."""
+
+_BASELINE_TIMEOUT_SEC = 60.0
+
+CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
+"""For run-offs and whole models."""
+
+_GIVE_UP = 2.0
+"""A candidate this many times slower than the best stops after one repeat."""
+
+_BASELINE_TRIES = 2
+"""Try again: if a device goes away, an unscheduled program is hardly to blame."""
+
+_MODEL_TRIES = 2
+"""If the tuned model comes out slower, measure it once more before saying so."""
+
+
+class Measuring(Searching):
+    """Keeps batches under way until everything disturbed has been measured again."""
+
+    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
+        super().__init__(progress, prioritizer)
+        self._repeats = Repeats(progress.repeats)
+        self._numbers = itertools.count(1)
+        self._finishers: dict[Purpose, Callable[[Batch], None]] = {
+            Purpose.BASELINES: self._finish_baselines,
+            Purpose.MODEL: self._finish_model,
+        }
+
+    def _begin_baselines(self, event: ev.BaselinesWanted) -> None:
+        self._say(f"timing {len(event.workloads)} unscheduled programs")
+        trials = [self._baseline_trial(shash, shash, _BASELINE_EVALUATOR) for shash in event.workloads]
+        self._begin_measuring(Purpose.BASELINES, "", [self.baselines[shash] for shash in event.workloads], trials)
+
+    def _begin_batch(self, event: ev.BatchWanted) -> None:
+        item = self.workload(event.workload)
+        proposed = [self.candidates.get((event.workload, digest)) for digest in event.digests]
+        candidates = [c for c in proposed if c is not None and c.stage is Stage.BUILT]
+        self._say(f"measuring {item.workload.operator}")
+        evaluator = self.conditions.evaluator
+        if math.isfinite(item.current_sec):
+            evaluator = replace(evaluator, give_up_above_sec=_GIVE_UP * item.current_sec)
+        self._begin_measuring(
+            Purpose.SEARCH,
+            event.workload,
+            [artifact_of(candidate) for candidate in candidates],
+            [self._trial(candidate, evaluator) for candidate in candidates],
+        )
+
+    def _begin_model(self, event: ev.ModelWanted) -> None:
+        self._say("running the whole model, untuned and tuned")
+        trials = [
+            Trial(
+                candidate_id=name,
+                artifact_digest=artifact.digest,
+                args=event.inputs,
+                evaluator=CAREFUL_EVALUATOR,
+                timeout_sec=event.timeout_sec,
+                module_kind=ModuleKind.RELAX_VM,
+            )
+            for name, artifact in ((UNTUNED, event.untuned), (TUNED, event.tuned))
+        ]
+        self._begin_measuring(Purpose.MODEL, "", [event.untuned, event.tuned], trials)
+
+    def _begin_measuring(
+        self, purpose: Purpose, workload: str, artifacts: list[Artifact], trials: list[Trial], *, tries: int = 1
+    ) -> None:
+        batch = Batch(
+            purpose=purpose,
+            workload=workload,
+            artifacts={artifact.digest: artifact for artifact in artifacts},
+            trials=tuple(trials),
+            all_trials=tuple(trials),
+            tries=tries,
+        )
+        number = next(self._numbers)
+        self.batches[number] = batch
+        if trials:
+            self._ask_to_measure(number, batch.trials)
+        else:
+            self._finish(number, batch)
+
+    def _ask_to_measure(self, number: int, trials: tuple[Trial, ...], pause_sec: float = 0.0) -> None:
+        artifacts = self.batches[number].artifacts
+        wanted = dict.fromkeys(trial.artifact_digest for trial in trials)
+        self._effects.append(ev.Measure(number, tuple(artifacts[digest] for digest in wanted), trials, pause_sec))
+
+    def _measure(self, event: ev.Measured) -> None:
+        batch, measurement = self.batches[event.batch], event.measurement
+        batch.seen.append(measurement)
+        is_new_trial = batch.purpose is Purpose.SEARCH and batch.repeats == 0
+        left = self.progress.trials_total - self.progress.trials_done - is_new_trial
+        self._repeats.note(measurement, is_again=batch.repeats > 0, trials_left=max(0, left))
+        if measurement.error is None:
+            batch.times[measurement.candidate_id] = measurement.median_sec
+        if batch.purpose is Purpose.MODEL:
+            return
+        is_baseline = batch.purpose is Purpose.BASELINES
+        workload = measurement.candidate_id if is_baseline else batch.workload
+        digest = BASELINE if is_baseline else measurement.candidate_id
+        self._ask_to_store(event.batch, workload, digest, measurement)
+
+    def _end_measuring(self, event: ev.MeasureEnded) -> None:
+        batch = self.batches[event.batch]
+        if batch.purpose is Purpose.SEARCH:
+            self.workload(batch.workload).device_sec += event.wall_sec
+        count, seen, was_spent = self.progress.repeats, tuple(batch.seen), self.progress.repeats.is_spent
+        device = event.device_name or "the device"
+        again = self._repeats.choose(event.device_name, seen, batch.trials, made=batch.repeats)
+        if count.is_spent and not was_spent:
+            self._notify(
+                f"repeats have had their share, {BUDGET_SHARE:.0%} of the job's device time: disturbed times of "
+                f"{device} ({main_disturbance(seen)}) are kept and marked"
+            )
+        if again is not None:
+            self._say(f"measuring {len(again.trials)} again: {again.reason}")
+            if not count.count:
+                self._notify(
+                    f"{device} is disturbed ({again.reason}): measuring {len(again.trials)} again, and from now on "
+                    "whatever is disturbed"
+                )
+            batch.repeats += 1
+            batch.seen.clear()
+            batch.trials = again.trials
+            self._ask_to_measure(event.batch, again.trials, again.pause_sec)
+            return
+        if self._repeats.has_just_given_up(event.device_name, made=batch.repeats):
+            self._notify(
+                f"{device} stays disturbed ({main_disturbance(seen)}): its times are kept and marked, and not "
+                "taken again until it is calm"
+            )
+        self._finish(event.batch, batch)
+
+    def _finish(self, number: int, batch: Batch) -> None:
+        del self.batches[number]
+        self._finishers[batch.purpose](batch)
+
+    def _finish_baselines(self, batch: Batch) -> None:
+        """Measure those again during which the device went away; if it happens again, close their workload."""
+        open_ones = [
+            trial
+            for trial in batch.all_trials
+            if not math.isfinite(self.workload(trial.candidate_id).untuned_sec)
+            and not self.workload(trial.candidate_id).closed_because
+        ]
+        if batch.tries < _BASELINE_TRIES and open_ones:
+            artifacts = [batch.artifacts[trial.artifact_digest] for trial in open_ones]
+            self._begin_measuring(Purpose.BASELINES, "", artifacts, open_ones, tries=batch.tries + 1)
+            return
+        for trial in open_ones:
+            close(self.workload(trial.candidate_id), "its unscheduled program could not be timed")
+
+    def _finish_model(self, batch: Batch) -> None:
+        for name, sec in batch.times.items():
+            self.model_secs[name] = min(sec, self.model_secs.get(name, math.inf))
+        untuned, tuned = (self.model_secs.get(name, math.inf) for name in (UNTUNED, TUNED))
+        if untuned < tuned < math.inf and batch.tries < _MODEL_TRIES and len(batch.artifacts) > 1:
+            self._begin_measuring(
+                Purpose.MODEL, "", list(batch.artifacts.values()), list(batch.all_trials), tries=batch.tries + 1
+            )
+
+    def _trial(self, candidate: Candidate, evaluator: Evaluator) -> Trial:
+        return Trial(
+            candidate_id=candidate.digest,
+            artifact_digest=artifact_of(candidate).digest,
+            args=self.workload(candidate.workload).workload.args,
+            evaluator=evaluator,
+            timeout_sec=self.conditions.trial_timeout_sec,
+        )
+
+    def _baseline_trial(self, shash: str, candidate_id: str, evaluator: Evaluator) -> Trial:
+        return Trial(
+            candidate_id=candidate_id,
+            artifact_digest=self.baselines[shash].digest,
+            args=self.workload(shash).workload.args,
+            evaluator=self.conditions.like_trials(evaluator),
+            timeout_sec=max(_BASELINE_TIMEOUT_SEC, self.conditions.trial_timeout_sec),
+        )

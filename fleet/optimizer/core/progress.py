@@ -1,0 +1,169 @@
+"""The progress of a tuning job, as its display, the tracker and the final report read it.
+
+Only `fleet.optimizer.core.state` changes any of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fleet.cost_model.learn import LearnRecord
+from fleet.domain.measuring import ErrorKind
+from fleet.optimizer.core.prioritizer import Standing
+from fleet.optimizer.tasks.propose import SearchRecord
+from fleet.optimizer.weakness import Weakness
+from fleet.workloads.extract import Workload
+
+_USUAL_TRIAL_SEC = 0.1
+"""Assumed device time of a trial until one has been measured [s]."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkloadProgress:
+    """One workload of a job."""
+
+    workload: Workload
+    trials: int = 0
+    """Trials in this job."""
+
+    trials_before: int = 0
+    """Trials in the library when the job started, for this device model, target and TVM version."""
+
+    errors: Counter[ErrorKind] = field(default_factory=Counter)
+    untuned_sec: float = math.inf
+    best_sec: float = math.inf
+    """Best time of the candidates whose numbers were checked [s]."""
+
+    best_trace: str | None = None
+    best_after_batch: list[float] = field(default_factory=list)
+    device_sec: float = 0.0
+    """Device time that its trials took [s]."""
+
+    closed_because: str = ""
+    """Why it gets no more trials: enough, or nothing new to try."""
+
+    records: list[SearchRecord] = field(default_factory=list)
+    lessons: list[LearnRecord] = field(default_factory=list)
+    under_way: set[str] = field(default_factory=set)
+    """Digests of the traces that are under way."""
+
+    weakness: Weakness | None = None
+    """Why the check of its candidates' numbers says little; None: it says what it should, or nothing was checked."""
+
+    @property
+    def uses_schedule(self) -> bool:
+        """Whether the model gets the best candidate; it does not if the unscheduled program is as fast."""
+        return self.best_trace is not None and self.best_sec < self.untuned_sec
+
+    @property
+    def current_sec(self) -> float:
+        """What the model would run now [s]: the best checked candidate, or the unscheduled program."""
+        return min(self.best_sec, self.untuned_sec)
+
+    @property
+    def speedup(self) -> float:
+        """Unscheduled time over current time; 1.0 while nothing better is known."""
+        return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
+
+    def reject(self, trace_json: str) -> None:
+        """Forget the time of a candidate whose numbers were wrong, so that the search does not build on it."""
+        self.errors[ErrorKind.WRONG_OUTPUT] += 1
+        self.records = [
+            SearchRecord(trace_json=trace_json, run_sec=math.inf) if record.trace_json == trace_json else record
+            for record in self.records
+        ]
+
+    def retime(self, trace_json: str, features: object, run_sec: float) -> None:
+        """Replace a candidate's disturbed time by its new one [s]; infinite if it failed."""
+        self.records = [
+            replace(record, run_sec=run_sec) if record.trace_json == trace_json else record for record in self.records
+        ]
+        self.lessons = [
+            replace(lesson, run_sec=run_sec) if lesson.features is features else lesson for lesson in self.lessons
+        ]
+
+    def settle(self, times: Mapping[str, float]) -> None:
+        """Take the fastest of these checked traces [s] as the best. If the old best ran too, its new time counts."""
+        if not times:
+            return
+        winner = min(times, key=lambda trace: times[trace])
+        if self.best_trace in times or times[winner] < self.best_sec:
+            self.best_sec, self.best_trace = times[winner], winner
+
+    def standing(self, batch_size: int, usual_trial_sec: float) -> Standing:
+        """Return what the prioritizer sees. `usual_trial_sec` counts until a whole batch was measured [s]."""
+        trial_sec = self.device_sec / self.trials if self.trials >= batch_size else usual_trial_sec
+        history = self.best_after_batch or [self.current_sec]
+        return Standing(
+            weight=self.workload.weight,
+            best_after_batch=tuple(history),
+            batches_spent=(self.trials_before + self.trials) / batch_size,
+            batch_device_sec=trial_sec * batch_size,
+            is_open=not self.closed_because,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class RepeatCount:
+    """Measurements repeated because something disturbed the first, and what they may cost."""
+
+    count: int = 0
+    device_sec: float = 0.0
+    """Device time that they took [s]."""
+
+    budget_sec: float = 0.0
+    """Device time that they may take in this job, as far as it can be foreseen [s]."""
+
+    is_spent: bool = False
+    """A disturbed time was kept because the budget was spent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JobProgress:
+    """One job. `listener` is called after every change, `notice` with each message that a user should not miss."""
+
+    title: str = ""
+    job_name: str = ""
+    device_name: str = ""
+    device_model: str = ""
+    activity: str = ""
+    trials_total: int = 0
+    workloads: list[WorkloadProgress] = field(default_factory=list)
+    first_trial_sec: float | None = None
+    """From the start of the process to the first measured candidate [s]."""
+
+    last_record_sec: float | None = None
+    repeats: RepeatCount = field(default_factory=RepeatCount)
+
+    listener: Callable[[], None] = lambda: None
+    notice: Callable[[str], None] = lambda text: None
+
+    @property
+    def trials_done(self) -> int:
+        return sum(item.trials for item in self.workloads)
+
+    @property
+    def trials_repeated(self) -> int:
+        return self.repeats.count
+
+    @property
+    def trials_failed(self) -> int:
+        return sum(item.errors.total() for item in self.workloads)
+
+    def standings(self, batch_size: int) -> list[Standing]:
+        """Return what the prioritizer sees of all workloads."""
+        measured = [item for item in self.workloads if item.trials >= batch_size]
+        trials = sum(item.trials for item in measured)
+        usual_sec = sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
+        return [item.standing(batch_size, usual_sec) for item in self.workloads]
+
+    def total_sec(self, *, tuned: bool) -> float:
+        """Weighted sum over the workloads with a known unscheduled time [s]."""
+        return sum(
+            item.workload.weight * (item.current_sec if tuned else item.untuned_sec)
+            for item in self.workloads
+            if math.isfinite(item.untuned_sec)
+        )

@@ -1,0 +1,96 @@
+"""Applies results to the job, once they are in the library."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from fleet.cost_model.learn import LearnRecord
+from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Candidate, Purpose, Stage
+from fleet.optimizer.core.ledger import BASELINE, Ledger
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.tasks.propose import SearchRecord
+
+
+class Recording(Ledger):
+    """Records results. Nothing else happens to a result before it is stored."""
+
+    def _ask_to_store(self, batch: int, workload: str, digest: str, measurement: Measurement) -> None:
+        candidate = self.candidates.get((workload, digest))
+        is_run_off = batch in self.batches and self.batches[batch].purpose is Purpose.RUN_OFF
+        self.unstored[workload, digest] = (batch, measurement)
+        self._effects.append(
+            ev.Store(
+                workload=workload,
+                digest=digest,
+                trace_json=candidate.trace_json if candidate else "",
+                artifact_digest=candidate.artifact.digest if candidate and candidate.artifact else "",
+                device_name=self.progress.device_name,
+                measurement=measurement,
+                is_checked=True if is_run_off and candidate else None,
+            )
+        )
+
+    def _store(self, event: ev.Stored) -> None:
+        number, measurement = self.unstored.pop((event.workload, event.digest))
+        purpose = self.batches[number].purpose if number in self.batches else Purpose.SEARCH
+        self.progress.last_record_sec = event.at_sec
+        item = self.workload(event.workload)
+        if event.digest == BASELINE:
+            self._book_baseline(item, measurement, may_close=purpose is Purpose.BASELINES)
+        elif purpose is Purpose.SEARCH:
+            self._book(item, self.candidates[event.workload, event.digest], measurement, event)
+
+    def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement, stored: ev.Stored) -> None:
+        """Count one result. A candidate's second result replaces the first, which was disturbed."""
+        is_again = candidate.record_id is not None
+        if is_again and measurement.error in NO_VERDICT:
+            return
+        had_failed = candidate.measurement is not None and candidate.measurement.error is not None
+        candidate.measurement, candidate.record_id = measurement, stored.record_id
+        candidate.stage = Stage.RECORDED if measurement.error is None else Stage.OUT
+        if measurement.error is not None and not had_failed:
+            item.errors[measurement.error] += 1
+        if is_again:
+            retime(item, candidate, measurement.median_sec)
+            return
+        item.trials += 1
+        self.counted.add((candidate.workload, candidate.digest))
+        item.under_way.discard(candidate.digest)
+        if measurement.error is None and self.progress.first_trial_sec is None:
+            self.progress.first_trial_sec = stored.at_sec
+        item.records.append(SearchRecord(trace_json=candidate.trace_json, run_sec=measurement.median_sec))
+        if candidate.features is not None:
+            item.lessons.append(
+                LearnRecord(workload=candidate.workload, run_sec=measurement.median_sec, features=candidate.features)
+            )
+        if candidate.artifact is None:
+            del self.candidates[candidate.workload, candidate.digest]
+
+    def _book_baseline(self, item: WorkloadProgress, measurement: Measurement, *, may_close: bool) -> None:
+        is_verdict = measurement.error not in NO_VERDICT
+        if may_close and is_verdict and measurement.error is not None:
+            item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
+        if measurement.error is None or (may_close and is_verdict):
+            item.untuned_sec = measurement.median_sec
+
+    def _reject(self, item: WorkloadProgress, candidate: Candidate, fault: str) -> None:
+        """Record a candidate as wrong, and forget its time, so that the search does not build on it."""
+        if candidate.record_id is not None:
+            self._effects.append(ev.MarkWrong(candidate.record_id, fault))
+        item.errors[ErrorKind.WRONG_OUTPUT] += 1
+        retime(item, candidate, math.inf)
+        self._notify(f"{item.workload.operator}: a candidate is wrong and not used: {fault}")
+
+
+def retime(item: WorkloadProgress, candidate: Candidate, run_sec: float) -> None:
+    """Let the search see a candidate's new time [s]; infinite if it failed."""
+    item.records = [
+        replace(record, run_sec=run_sec) if record.trace_json == candidate.trace_json else record
+        for record in item.records
+    ]
+    item.lessons = [
+        replace(lesson, run_sec=run_sec) if lesson.features is candidate.features else lesson for lesson in item.lessons
+    ]

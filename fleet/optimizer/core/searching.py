@@ -1,0 +1,98 @@
+"""Decides which workload is searched next, and follows proposals until they are built."""
+
+from __future__ import annotations
+
+import math
+
+from fleet.domain.measuring import Measurement
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Candidate, Stage
+from fleet.optimizer.core.ledger import close
+from fleet.optimizer.core.prioritizer import GradientPrioritizer, Prioritizer
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.recording import Recording
+
+_LESSONS = 2_000
+"""How many of the newest measured candidates the cost model learns from."""
+
+
+class Searching(Recording):
+    """Plans rounds of search."""
+
+    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
+        super().__init__(progress)
+        self._prioritizer = prioritizer or GradientPrioritizer()
+        self._rounds = 0
+        self._lessons_learnt = 0
+
+    def _recall(self, event: ev.LessonsRecalled) -> None:
+        self.workload(event.workload).lessons.extend(event.lessons)
+
+    def _begin_search(self, event: ev.SearchBegun) -> None:
+        for item in self.progress.workloads:
+            item.best_after_batch.insert(0, item.untuned_sec)
+            if len(item.best_after_batch) == 1 and math.isfinite(item.best_sec):  # found by an earlier job
+                item.best_after_batch.append(item.current_sec)
+
+    def _begin_round(self, event: ev.RoundWanted) -> None:
+        item = self._next_workload() if event.workload is None else self.workload(event.workload)
+        planned = self.progress.trials_done + sum(len(other.under_way) for other in self.progress.workloads)
+        count = min(event.count or self.conditions.batch_size, self.progress.trials_total - planned)
+        if item is None or count < 1:
+            return
+        self._say(f"searching {item.workload.operator}")
+        lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
+        if len(lessons) > self._lessons_learnt:
+            self._lessons_learnt = len(lessons)
+            self._effects.append(ev.Learn(lessons[-_LESSONS:]))
+        self._effects.append(
+            ev.Propose(
+                workload=item.workload.shash,
+                count=count,
+                seed=self.conditions.seed + self._rounds,
+                records=tuple(item.records),
+                known=frozenset(item.under_way),
+            )
+        )
+        self._rounds += 1
+
+    def _next_workload(self) -> WorkloadProgress | None:
+        for item in self.progress.workloads:
+            had = item.trials_before + item.trials + len(item.under_way)
+            if had >= self.conditions.enough:
+                close(item, f"has had {had} trials; enough is {self.conditions.enough} (see --enough)")
+        index = self._prioritizer.choose(self.progress.standings(self.conditions.batch_size))
+        return None if index is None else self.progress.workloads[index]
+
+    def _propose(self, event: ev.Proposed) -> None:
+        item = self.workload(event.workload)
+        if not event.traces_by_digest:
+            close(item, "nothing new to try")
+            return
+        for digest, trace_json in event.traces_by_digest.items():
+            self.candidates[event.workload, digest] = Candidate(
+                workload=event.workload, trace_json=trace_json, digest=digest
+            )
+        item.under_way.update(event.traces_by_digest)
+        self._say(f"building {len(event.traces_by_digest)} candidates of {item.workload.operator}")
+        self._effects.append(ev.Build(event.workload, event.traces_by_digest))
+
+    def _fail_search(self, event: ev.SearchFailed) -> None:
+        """Close the workload of a search that crashed or never ended; the others go on."""
+        item = self.workload(event.workload)
+        item.closed_because = f"its search failed: {event.message}"
+        self._notify(f"{item.workload.operator} gets no more trials: {item.closed_because}")
+
+    def _fail_learning(self, event: ev.LearningFailed) -> None:
+        self._notify(f"the cost model could not learn from the last batch: {event.message}")
+
+    def _build(self, event: ev.Built) -> None:
+        candidate = self.candidates[event.workload, event.digest]
+        candidate.artifact, candidate.features, candidate.stage = event.artifact, event.features, Stage.BUILT
+
+    def _fail_build(self, event: ev.BuildFailed) -> None:
+        failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)
+        self._ask_to_store(0, event.workload, event.digest, failed)
+
+    def _build_baseline(self, event: ev.BaselineBuilt) -> None:
+        self.baselines[event.workload] = event.artifact

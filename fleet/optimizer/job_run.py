@@ -1,0 +1,228 @@
+"""Runs one job, from its entry in the library to its report. The core decides, the loop acts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fleet.base.machine import machine_fingerprint
+from fleet.client.aio import Fleet, default_holder
+from fleet.client.steady import SteadyDevice
+from fleet.domain.devices import Inventory, RuntimeKind
+from fleet.domain.jobs import JobStatus
+from fleet.domain.measuring import Evaluator
+from fleet.domain.scope import RecordScope
+from fleet.errors import FleetError
+from fleet.library import Job, JobState, Library
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.events import JobStarted, LessonsRecalled, Said, WorkloadsChosen
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.history import choose_workloads, interrupted_job, lessons_of, recall, schedules
+from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_workloads
+from fleet.optimizer.loop import TuningLoop, feed
+from fleet.optimizer.model_comparison import ModelComparison
+from fleet.optimizer.pool import Pool
+from fleet.optimizer.turns import Turns
+from fleet.workloads.extract import Model, Workload
+
+logger = logging.getLogger(__name__)
+
+_PUBLISH_SEC = 1.0
+_FIRST_BATCH = 4
+"""How many candidates are tried before anything else is measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRun:
+    """A job and what it works with."""
+
+    options: TuneOptions
+    core: JobCore
+    library: Library
+    pool: Pool
+    client: Fleet
+    device: SteadyDevice
+    inventory: Inventory
+    model: Model
+    workloads: list[Workload]
+    """All workloads of the model, costliest first."""
+
+    target_json: str
+    artifact_dir: Path
+    started_at: float
+
+    async def run(self) -> TuneReport:
+        """Run the job, and write in the library how it ended.
+
+        Raises:
+            FleetError, asyncio.CancelledError: see `fleet.optimizer.service.tune`.
+        """
+        chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
+        items = await asyncio.to_thread(recall, self.library, chosen, self._scope)
+        job, total = self._start(items)
+        feed(self.core, JobStarted(self._conditions(job), total, items))
+        publishing = asyncio.create_task(self._publish(job), name="publish job")
+        state, message = JobState.FAILED, "ended by an error"
+        try:
+            report = await self._tune(items)
+            state, message = JobState.FINISHED, ""
+            feed(self.core, Said(""))
+            return self._report(job, report)
+        except asyncio.CancelledError:
+            state, message = JobState.INTERRUPTED, "stopped by its user"
+            raise
+        except FleetError as error:
+            message = str(error)
+            raise
+        finally:
+            publishing.cancel()
+            self.client.publish(self._status(job, state))
+            self._finish(job, state, message)
+
+    async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
+        core, progress = self.core, self.core.progress
+        is_local = self.inventory.host_fingerprint == machine_fingerprint()
+        turns = Turns(shares_cores=is_local)
+        loop = TuningLoop(core, device=self.device, pool=self.pool, library=self.library, turns=turns)
+        if items and progress.trials_total and not items[0].records:
+            await loop.try_first(items[0].workload.shash, _FIRST_BATCH)
+        await loop.measure_untuned()
+        feed(core, WorkloadsChosen(self.options.top))
+        await self._recall_lessons(turns)
+        await loop.run()
+        if not self.options.compares_model:
+            return None
+        if self.inventory.runtime is RuntimeKind.PLAIN:
+            progress.notice(f"the whole model is not compared: {progress.device_name} runs plain functions only")
+            return None
+        run = ModelComparison(
+            model=self.model,
+            core=core,
+            loop=loop,
+            device=self.device,
+            pool=self.pool,
+            turns=turns,
+            threads=self.inventory.core_count,
+            is_local=is_local,
+        )
+        own = progress.workloads
+        return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
+
+    @property
+    def _scope(self) -> RecordScope:
+        return RecordScope(
+            target_json=self.target_json,
+            device_model=self.inventory.device_model,
+            tvm_version=self.inventory.tvm_version,
+        )
+
+    def _conditions(self, job: Job) -> Conditions:
+        options = self.options
+        return Conditions(
+            job_name=job.name,
+            scope=self._scope,
+            device_fingerprint=self.inventory.host_fingerprint,
+            seed=options.seed,
+            batch_size=options.batch_size,
+            search_threads=options.workers or os.cpu_count() or 1,
+            enough=options.enough,
+            evaluator=options.evaluator,
+            trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
+            artifact_dir=self.artifact_dir,
+            started_at=self.started_at,
+        )
+
+    def _start(self, items: list[WorkloadProgress]) -> tuple[Job, int]:
+        """Enter the job into the library; return it and how many trials it may have."""
+        options = self.options
+        conditions = {**options.conditions(), **asdict(self._scope)}
+        count = len(items) if options.top is None else min(options.top, len(items))
+        total = options.trials if options.trials is not None else options.trials_per_workload * count
+        older = interrupted_job(self.library, self.model.digest, conditions)
+        if older is not None:
+            total = max(0, older.trials_total - older.trials_done)
+            self.core.progress.notice(
+                f"going on with {older.name}, interrupted after {older.trials_done} of {older.trials_total} trials"
+            )
+            conditions = {**conditions, "resumes": older.name}
+        job = self.library.start_job(
+            title=options.model.name,
+            model_digest=self.model.digest,
+            conditions=conditions,
+            tuner="evolutionary search, gradient-boosted trees",
+            trials_total=total,
+            holder=default_holder(),
+        )
+        self.library.add_job_workloads(job.name, {item.workload.shash: item.workload.weight for item in items})
+        return job, total
+
+    def _finish(self, job: Job, state: JobState, message: str) -> None:
+        """Write how the job ended. Nothing is awaited: it must be written even while the task is being cancelled."""
+        try:
+            self.library.finish_job(job.name, state, message=message)
+        except FleetError as error:
+            if state is JobState.FINISHED:
+                raise
+            # Do not hide the error that ended the job. Readers will see that the process is gone.
+            logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
+
+    async def _recall_lessons(self, turns: Turns) -> None:
+        """Compute the features of earlier candidates again, so that the cost model starts with what was learnt."""
+        known = [item for item in self.core.progress.workloads if item.trials_before]
+        if not known:
+            return
+        feed(self.core, Said("recalling what was learnt before"))
+        async with turns.building():
+            found = await asyncio.gather(*(lessons_of(self.pool, item, self.target_json) for item in known))
+        for item, lessons in zip(known, found, strict=True):
+            feed(self.core, LessonsRecalled(item.workload.shash, lessons))
+
+    async def _publish(self, job: Job) -> None:
+        while True:
+            self.client.publish(self._status(job, JobState.RUNNING))
+            await asyncio.sleep(_PUBLISH_SEC)
+
+    def _status(self, job: Job, state: JobState) -> JobStatus:
+        progress = self.core.progress
+        return JobStatus(
+            name=job.name,
+            title=progress.title,
+            holder=job.holder,
+            state=state,
+            started_at_sec=job.started_at.timestamp(),
+            trials_done=progress.trials_done,
+            trials_total=progress.trials_total,
+            trials_failed=progress.trials_failed,
+            best_us=progress.total_sec(tuned=True) * 1e6,
+            untuned_us=progress.total_sec(tuned=False) * 1e6,
+            workload_count=len(progress.workloads),
+            activity=progress.activity,
+            trials_repeated=progress.repeats.count,
+        )
+
+    def _report(self, job: Job, model: ModelReport | None) -> TuneReport:
+        progress = self.core.progress
+        return TuneReport(
+            job=job.name,
+            title=progress.title,
+            device=progress.device_name,
+            device_model=progress.device_model,
+            library=self.library.url,
+            trials=progress.trials_done,
+            repeats=progress.repeats,
+            wall_sec=time.monotonic() - self.started_at,
+            first_trial_sec=progress.first_trial_sec,
+            last_record_sec=progress.last_record_sec,
+            workloads=report_workloads(progress),
+            model=model,
+        )
+
+
+def _rests_sec(evaluator: Evaluator) -> float:
+    """Return how long a candidate may rest between repeats; its own time limit does not include that."""
+    return max(evaluator.repeat, evaluator.max_repeat) * evaluator.cooldown_interval_ms / 1000

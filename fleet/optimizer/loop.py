@@ -1,0 +1,157 @@
+"""The tuning loop: propose, build, measure, check, learn, over all workloads of a job.
+
+The core (`fleet.optimizer.core.state`) decides; the loop performs its effects and feeds back their results. Two tasks
+are joined by a queue of one batch. If the device is on another machine, the next batch is made while the last one is
+measured. If builds and measurements share cores, they take turns anyway, so the next batch waits for the results of
+the last and is the better for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from fleet.client.steady import SteadyDevice
+from fleet.library import Library
+from fleet.optimizer.checker import Checker
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.measurer import Measurer
+from fleet.optimizer.pool import Pool
+from fleet.optimizer.recorder import Recorder
+from fleet.optimizer.searcher import Searcher
+from fleet.optimizer.turns import Turns
+from fleet.workloads.workload import Workload
+
+Round = tuple[str, tuple[str, ...]]
+"""A workload and the digests of its new candidates."""
+
+
+def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
+    """Apply an event, show the user what changed, and return the effects left to perform."""
+    effects = core.apply(event)
+    for effect in effects:
+        if isinstance(effect, ev.Notice):
+            core.progress.notice(effect.text)
+    core.progress.listener()
+    return [effect for effect in effects if not isinstance(effect, ev.Notice)]
+
+
+class TuningLoop:
+    """Runs the loop for one job that was started in its core."""
+
+    def __init__(self, core: JobCore, *, device: SteadyDevice, pool: Pool, library: Library, turns: Turns) -> None:
+        self._core = core
+        self._turns = turns
+        self._recorder = Recorder(library, core.conditions)
+        self._measurer = Measurer(device)
+        self._searcher = Searcher(pool, core.conditions, self._workload_of)
+        self._checker = Checker(
+            conditions=core.conditions, device=device, searcher=self._searcher, workload_of=self._workload_of
+        )
+
+    async def apply(self, event: ev.Event) -> None:
+        """Apply an event and perform everything that follows.
+
+        Raises:
+            LibraryError, DiskFull: a result could not be stored; the job must stop.
+            DeviceUnreachable: the device never gives a result.
+        """
+        await self._perform(feed(self._core, event))
+
+    async def try_first(self, shash: str, count: int) -> None:
+        """Measure a few candidates of one workload right away, so that users soon see that everything works."""
+        made = await self._make_round(ev.RoundWanted(shash, count))
+        if made is not None:
+            await self._measure_round(made)
+
+    async def measure_untuned(self) -> None:
+        """Build and time the unscheduled program of each workload that has no such record yet."""
+        items = self._core.progress.workloads
+        missing = list(dict.fromkeys(item.workload.shash for item in items if not math.isfinite(item.untuned_sec)))
+        if not missing:
+            return
+        feed(self._core, ev.Said(f"building {len(missing)} unscheduled programs"))
+        async with self._turns.building():
+            for built in await asyncio.gather(*map(self._checker.build_baseline, missing)):
+                await self.apply(built)
+        async with self._turns.measuring():
+            await self.apply(ev.BaselinesWanted(missing))
+
+    async def run(self) -> None:
+        """Spend the trials, then compare the best few of each workload once more."""
+        feed(self._core, ev.SearchBegun())
+        queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=1)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._produce(queue), name="produce")
+                group.create_task(self._consume(queue), name="consume")
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        async with self._turns.measuring():
+            for item in self._core.progress.workloads:
+                await self.apply(ev.RunOffWanted(item.workload.shash))
+
+    async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
+        while (made := await self._make_round(ev.RoundWanted())) is not None:
+            if not made[1]:
+                continue
+            await queue.put(made)
+            if self._turns.shares_cores:
+                await queue.join()
+        await queue.put(None)
+
+    async def _consume(self, queue: asyncio.Queue[Round | None]) -> None:
+        while (made := await queue.get()) is not None:
+            await self._measure_round(made)
+            queue.task_done()
+
+    async def _make_round(self, wanted: ev.RoundWanted) -> Round | None:
+        """Search and build. Return None if the search is over, and no digests if this round found nothing."""
+        async with self._turns.building():
+            effects = feed(self._core, wanted)
+            proposing = next((effect for effect in effects if isinstance(effect, ev.Propose)), None)
+            if proposing is None:
+                return None
+            await self._perform([effect for effect in effects if effect is not proposing])
+            digests: list[str] = []
+            async for proposed in self._searcher.propose(proposing):
+                builds = feed(self._core, proposed)
+                await self._perform(builds)
+                digests += [
+                    digest for build in builds if isinstance(build, ev.Build) for digest in build.traces_by_digest
+                ]
+        return proposing.workload, tuple(digests)
+
+    async def _measure_round(self, made: Round) -> None:
+        async with self._turns.measuring():
+            await self.apply(ev.BatchWanted(*made))
+
+    async def _perform(self, effects: Sequence[ev.Effect]) -> None:
+        for effect in effects:
+            async with aclosing(self._outcomes(effect)) as outcomes:
+                async for event in outcomes:
+                    await self.apply(event)
+
+    def _outcomes(self, effect: ev.Effect) -> AsyncGenerator[ev.Event, None]:
+        """Perform one effect and yield the resulting events."""
+        match effect:
+            case ev.Learn():
+                return self._searcher.learn(effect)
+            case ev.Propose():
+                return self._searcher.propose(effect)
+            case ev.Build():
+                return self._searcher.build(effect)
+            case ev.Measure():
+                return self._measurer.measure(effect)
+            case ev.Store():
+                return self._recorder.store(effect)
+            case ev.Check():
+                return self._checker.check(effect)
+            case _:
+                return self._recorder.mark(effect)
+
+    def _workload_of(self, shash: str) -> Workload:
+        return self._core.workload(shash).workload

@@ -1,0 +1,154 @@
+"""Runs the whole model on the device, untuned and tuned, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cross.targets.target import parse_target
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.measuring import TensorSpec
+from fleet.errors import MeasurementError
+from fleet.optimizer.core.events import ModelWanted, Said
+from fleet.optimizer.core.measuring import TUNED, UNTUNED
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.job import ModelReport
+from fleet.optimizer.loop import TuningLoop, feed
+from fleet.optimizer.numerics import Array, InputStyle, compare, make_inputs, max_abs_error
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.turns import Turns
+from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.workloads.extract import Model, compile_model
+from fleet.workloads.reference import OnnxRun, reference_outputs
+
+_COMPILE_TIMEOUT_SEC = 600.0
+_RUN_TIMEOUT_SEC = 120.0
+_REFERENCE_RUNS = 20
+_SLOWER = 1.03
+"""A tuned model counts as slower from this factor on: two timings of the same program differ by up to as much."""
+
+_OTHER_SEED = 1_000
+"""Added to the seed for inputs that should give different outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """What the model should answer to which inputs."""
+
+    inputs: Sequence[Array | TensorSpec]
+    outputs: Sequence[Array]
+    by: str
+    """ "onnxruntime" or "untuned"."""
+
+    median_sec: float | None
+    weakness: Weakness | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelComparison:
+    """Compiles, times and checks one model."""
+
+    model: Model
+    core: JobCore
+    loop: TuningLoop
+    device: SteadyDevice
+    pool: Pool
+    turns: Turns
+    threads: int
+    """Cores that ONNX Runtime may use: as many as the device if that is a processor, else all."""
+
+    is_local: bool
+    """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
+
+    async def run(self, schedules: Mapping[str, str]) -> ModelReport:
+        """Run everything and return a report.
+
+        Args:
+            schedules: trace JSON by structural hash; workloads without one stay unscheduled.
+        """
+        feed(self.core, Said("compiling the whole model, untuned and tuned"))
+        async with self.turns.building():
+            untuned, tuned = await asyncio.gather(self._compile({}), self._compile(schedules))
+        async with self.turns.measuring():
+            await self.loop.apply(ModelWanted(untuned, tuned, self.model.inputs, _RUN_TIMEOUT_SEC))
+            feed(self.core, Said("checking the whole model"))
+            try:
+                expected = await self._expect(untuned)
+                outputs = await self._call(tuned, expected.inputs)
+            except MeasurementError as error:
+                return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
+        untuned_sec, tuned_sec = (self.core.model_secs.get(name, math.inf) for name in (UNTUNED, TUNED))
+        mismatch = compare(outputs, expected.outputs)
+        return ModelReport(
+            untuned_ms=_ms(untuned_sec),
+            tuned_ms=_ms(tuned_sec),
+            onnxruntime_ms=_ms(expected.median_sec) if self.is_local else None,
+            is_slower=bool(schedules) and _SLOWER * untuned_sec < tuned_sec < math.inf,
+            max_abs_error=max_abs_error(outputs, expected.outputs),
+            reference=expected.by,
+            weakness=expected.weakness,
+            is_right=mismatch is None,
+            message=mismatch.text if mismatch else "",
+        )
+
+    async def _compile(self, schedules: Mapping[str, str]) -> Artifact:
+        core = self.core
+        return await run_within(
+            self.pool,
+            _COMPILE_TIMEOUT_SEC,
+            compile_model,
+            self.model,
+            core.conditions.scope.target_json,
+            dict(schedules),
+            core.conditions.artifact_dir,
+        )
+
+    async def _expect(self, untuned: Artifact) -> _Expected:
+        """Find inputs for which the model's output is a real test, if there are any."""
+        first: _Expected | None = None
+        for attempt, style in enumerate(InputStyle):
+            found = await self._expect_for(untuned, self.core.conditions.seed + attempt, style)
+            first = first or found
+            if found.weakness is None:
+                return found
+        return first or found
+
+    async def _expect_for(self, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
+        inputs, others = (make_inputs(self.model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
+        run = await self._run_onnx(inputs, _REFERENCE_RUNS if self.is_local else 0)
+        other = await self._run_onnx(others) if run is not None else None
+        if run is not None and other is not None:
+            outputs, answers, by = run.outputs, other.outputs, "onnxruntime"
+        else:
+            outputs, answers = [tuple(await self._call(untuned, given)) for given in (inputs, others)]
+            by = "untuned"
+        return _Expected(
+            inputs=inputs,
+            outputs=outputs,
+            by=by,
+            median_sec=run.median_sec if run is not None else None,
+            weakness=find_weakness(outputs, answers),
+        )
+
+    async def _run_onnx(self, inputs: Sequence[Array | TensorSpec], repeat: int = 0) -> OnnxRun | None:
+        is_processor = parse_target(self.core.conditions.scope.target_json)["kind"] == "llvm"
+        return await run_within(
+            self.pool,
+            _COMPILE_TIMEOUT_SEC,
+            reference_outputs,
+            self.model,
+            [given for given in inputs if not isinstance(given, TensorSpec)],
+            threads=self.threads if is_processor else os.cpu_count() or 1,
+            repeat=repeat,
+        )
+
+    async def _call(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
+        return await self.device.call(artifact, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
+
+
+def _ms(sec: float | None) -> float | None:
+    return sec * 1e3 if sec is not None and math.isfinite(sec) else None

@@ -1,0 +1,85 @@
+"""Runs searches, learning and builds in the pool, as the core asks, and reports the results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from fleet.cost_model.learn import learn
+from fleet.domain.measuring import ErrorKind
+from fleet.errors import BuildError, InvalidRequest
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.events import (
+    BaselineBuilt,
+    Build,
+    BuildFailed,
+    Built,
+    Learn,
+    LearningFailed,
+    Propose,
+    Proposed,
+    SearchFailed,
+)
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.tasks.build import build_candidate
+from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.workloads.workload import Workload
+
+_SEARCH_TIMEOUT_SEC = 120.0
+
+
+class Searcher:
+    """Runs a job's tasks in the pool. Keeps the newest cost model."""
+
+    def __init__(self, pool: Pool, conditions: Conditions, workload_of: Callable[[str], Workload]) -> None:
+        self._pool = pool
+        self._conditions = conditions
+        self._workload_of = workload_of
+        self._snapshot: bytes | None = None
+
+    async def learn(self, effect: Learn) -> AsyncGenerator[LearningFailed, None]:
+        """Fit the cost model that the next search uses."""
+        try:
+            self._snapshot = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, learn, effect.lessons)
+        except BuildError as error:
+            yield LearningFailed(str(error))
+
+    async def propose(self, effect: Propose) -> AsyncGenerator[Proposed | SearchFailed, None]:
+        """Search for new candidates."""
+        task = ProposeTask(
+            mod_json=self._workload_of(effect.workload).mod_json,
+            target_json=self._conditions.scope.target_json,
+            records=effect.records,
+            model=self._snapshot,
+            count=effect.count,
+            seed=effect.seed,
+            known=effect.known,
+            threads=self._conditions.search_threads,
+        )
+        try:
+            proposals = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, propose, task)
+        except BuildError as error:
+            yield SearchFailed(effect.workload, str(error))
+        else:
+            yield Proposed(effect.workload, {proposal.digest: proposal.trace_json for proposal in proposals})
+
+    async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
+        """Build candidates, all at once."""
+        building = [self._build(effect.workload, *named) for named in effect.traces_by_digest.items()]
+        for built in asyncio.as_completed(building):
+            yield await built
+
+    async def build_baseline(self, shash: str) -> BaselineBuilt:
+        """Build an unscheduled program."""
+        task = self._conditions.build_task(self._workload_of(shash), None)
+        built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
+        return BaselineBuilt(shash, built.artifact)
+
+    async def _build(self, shash: str, digest: str, trace_json: str) -> Built | BuildFailed:
+        task = self._conditions.build_task(self._workload_of(shash), trace_json)
+        try:
+            built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
+        except (BuildError, InvalidRequest) as error:
+            kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
+            return BuildFailed(shash, digest, kind, str(error))
+        return Built(shash, digest, built.artifact, built.features)

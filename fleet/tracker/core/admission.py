@@ -1,0 +1,76 @@
+"""Which requests are let in, and what the others are told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.domain.selectors import parse_selector
+from fleet.errors import InvalidRequest
+from fleet.tracker.core.entries import BITSTREAM_LABEL, DeviceEntry, RequestEntry, TrackerLimits
+from fleet.tracker.core.events import Acquire
+
+MAX_SHOWN_CHARS = 500
+"""Longer names and reasons of clients are cut: they are kept, and shown to everyone."""
+_MAX_SELECTOR_CHARS = 1_000
+_MAX_REQUEST_ID_CHARS = 128
+_TOO_MUCH = (
+    f"the request says too much; at most {_MAX_REQUEST_ID_CHARS} characters of request_id and {_MAX_SELECTOR_CHARS} of "
+    "selector are taken"
+)
+_LISTED_DEVICES = 10
+"""A refusal lists this many of the devices there are."""
+
+
+def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: TrackerLimits) -> RequestEntry:
+    """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
+
+    Raises:
+        InvalidRequest: no id, a malformed selector, a priority out of bounds, or texts that are too long.
+    """
+    if not event.request_id:
+        raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
+    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
+        raise InvalidRequest(_TOO_MUCH)
+    if abs(event.priority) > limits.max_priority:
+        allowed = f"-{limits.max_priority} to {limits.max_priority}"
+        raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
+    ttl_sec = event.ttl_sec if event.ttl_sec > 0 else limits.default_ttl_sec
+    duration_sec = event.max_duration_sec if event.max_duration_sec > 0 else limits.max_duration_sec
+    return RequestEntry(
+        client_id=event.client_id,
+        request_id=event.request_id,
+        holder=holder,
+        selector=str(parse_selector(event.selector)),
+        priority=event.priority,
+        ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
+        max_duration_sec=min(duration_sec, limits.max_duration_sec),
+        deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
+        asked_at_sec=now,
+        purpose=event.purpose[:MAX_SHOWN_CHARS],
+        order=(now - event.priority * limits.aging_sec, arrival),
+        preferred=preferred_selector(event.selector, event.prefer),
+    )
+
+
+def preferred_selector(selector: str, prefer: str) -> str:
+    """Return the selector of those devices that do and are preferred, canonical; empty without a preference.
+
+    Raises:
+        InvalidRequest: one of the two is malformed, or the preference, which may come again alone, is too long.
+    """
+    if len(prefer) > _MAX_SELECTOR_CHARS:
+        raise InvalidRequest(_TOO_MUCH)
+    return str(parse_selector(selector) & parse_selector(prefer)) if prefer else ""
+
+
+def no_match_message(selector: str, devices: Mapping[str, DeviceEntry]) -> str:
+    """Say that nothing will ever satisfy the selector, what there is, and what to do."""
+    if not devices:
+        return f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
+    names = sorted(devices)
+    listed = ", ".join(f"{name} ({devices[name].kind})" for name in names[:_LISTED_DEVICES])
+    more = f" and {len(names) - _LISTED_DEVICES} more" if len(names) > _LISTED_DEVICES else ""
+    advice = "choose one or start an agent that has it"
+    if any(condition.key == BITSTREAM_LABEL for condition in parse_selector(selector).conditions):
+        advice = "none holds that bitstream now: ask for the board, prefer the bitstream (--prefer), and program it"
+    return f"no device matches {selector!r}; there are {listed}{more}; {advice}"

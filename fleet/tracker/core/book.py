@@ -1,0 +1,90 @@
+"""All that the tracker knows at one moment, and what the current event has brought about so far.
+
+The modules beside this one change it, each for its subject: `devices`, `clients`, `requests`, `leases`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from fleet.errors import FleetError
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import (
+    Changes,
+    ClientEntry,
+    DeviceEntry,
+    Durable,
+    LeaseEnd,
+    LeaseEntry,
+    RequestEntry,
+    TrackerLimits,
+)
+from fleet.tracker.core.queue import Queue
+from fleet.tracker.core.timers import Timers
+
+
+class Book:
+    """Devices, leases, requests and clients. `boot` must be larger than at every earlier start on the same journal."""
+
+    def __init__(self, *, boot: int, limits: TrackerLimits | None = None) -> None:
+        self.limits = limits or TrackerLimits()
+        self.devices: dict[str, DeviceEntry] = {}
+        self.devices_by_agent: dict[str, dict[str, None]] = {}
+        """Names of the devices that each attached agent serves."""
+
+        self.leases: dict[str, LeaseEntry] = {}
+        """Live leases by name."""
+
+        self.ends: OrderedDict[str, tuple[LeaseEnd, str]] = OrderedDict()
+        """How leases ended that are over, and why, by name."""
+
+        self.clients: dict[str, ClientEntry] = {}
+        self.queue = Queue()
+        self.boot = boot
+        self.last_epoch = boot << 32
+        self.grant_count = 0
+        self.arrivals = 0
+        """Requests so far."""
+
+        self.version = 0
+        """Grows with every change that a snapshot could show."""
+
+        self.journal_trouble = ""
+        """Why no grants are made, or empty."""
+
+        self.now_sec = 0.0
+        """The latest time that any event carried."""
+
+        self.timers = Timers()
+        self.effects: list[ev.Effect] = []
+        self.changes = Changes()
+
+    def take_changes(self) -> Changes:
+        """Return what changed since the last call, for the journal."""
+        changes, self.changes = self.changes, Changes()
+        return changes
+
+    def next_timer_sec(self) -> float | None:
+        """Return the latest moment for the next event, so that nothing happens too late."""
+        return self.timers.next_sec()
+
+    def durable(self) -> Durable:
+        """Return what the journal should hold."""
+        waiting = [request for client in self.clients.values() for request in client.requests.values()]
+        parked = [request for client in self.clients.values() for request in client.parked.values()]
+        return Durable(boot=self.boot, devices=list(self.devices.values()), requests=waiting + parked)
+
+    def refuse(self, client_id: str, request_id: str, error_class: type[FleetError], message: str) -> None:
+        """Tell a client that a request is over without a device."""
+        self.effects.append(ev.Refused(client_id, request_id, error_class, message))
+
+    def remove_request(self, request: RequestEntry) -> None:
+        """Let a request wait no more."""
+        self.clients[request.client_id].requests.pop(request.request_id, None)
+        self.queue.discard(request)
+        self.changes.requests[request.key] = None
+
+    def unpark(self, request: RequestEntry) -> None:
+        """Expect no longer that a client repeats this request."""
+        del self.clients[request.client_id].parked[request.request_id]
+        self.changes.requests[request.key] = None

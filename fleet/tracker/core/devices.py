@@ -1,0 +1,120 @@
+"""Devices come and go with their agents, and say how they are."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fleet.tracker.core import events as ev
+from fleet.tracker.core import leases
+from fleet.tracker.core.book import Book
+from fleet.tracker.core.entries import DeviceEntry, LeaseEnd, with_bitstream
+
+
+def attach(book: Book, event: ev.AgentAttached) -> None:
+    """Take an agent's devices in, unless another agent has one of that name."""
+    for offered in event.devices:
+        known = book.devices.get(offered.name)
+        if known and known.is_attached and known.agent_id != event.agent_id:
+            message = f"{offered.name} is attached by another agent at {known.address}; rename one of them"
+            book.effects.append(ev.AttachRefused(event.agent_id, message))
+            return
+    book.version += 1
+    names = dict.fromkeys(offered.name for offered in event.devices)
+    for name in book.devices_by_agent.get(event.agent_id, {}):
+        if name not in names:
+            _give_up(book, book.devices[name])
+    book.devices_by_agent[event.agent_id] = names
+    attached = [_admit(book, event, offered) for offered in event.devices]
+    epochs = {d.name: d.lease.epoch - 1 if d.lease else book.last_epoch for d in attached}
+    book.effects.append(ev.Attached(event.agent_id, epochs))
+    for device in attached:
+        leases.serve(book, device)
+
+
+def detach(book: Book, event: ev.AgentDetached) -> None:
+    """Take an agent's devices offline. Their leases live on: the agent may come back."""
+    book.version += 1
+    for name in book.devices_by_agent.pop(event.agent_id, {}):
+        _take_offline(book, book.devices[name])
+
+
+def report(book: Book, event: ev.DeviceReported) -> None:
+    """Note how a device is, and what its fabric holds."""
+    if event.device_name not in book.devices_by_agent.get(event.agent_id, ()):
+        return
+    device = book.devices[event.device_name]
+    is_programmed = device.bitstream_digest != event.bitstream_digest
+    if not is_programmed and (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
+        return
+    book.version += 1
+    if is_programmed:
+        # Selectors see other labels now; the device is not free until it is served.
+        device.labels = with_bitstream(device.labels, event.bitstream_digest)
+        book.queue.add_device(device.name, device.labels)
+    device.is_healthy, device.reason = event.is_healthy, event.reason
+    book.changes.devices[device.name] = device
+    leases.serve(book, device)
+
+
+def forget_if_long_gone(book: Book, name: str) -> None:
+    """Forget a device whose agent has been away too long, but not while it is leased."""
+    device = book.devices.get(name)
+    if device is None or device.detached_at_sec is None:
+        return
+    if device.detached_at_sec + book.limits.forget_device_sec > book.now_sec:
+        return
+    if device.lease is not None:
+        again_sec = book.now_sec + book.limits.forget_device_sec
+        book.timers.add(again_sec, partial(forget_if_long_gone, book, name))
+        return
+    _forget(book, name)
+
+
+def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> DeviceEntry:
+    device = book.devices.get(offered.name)
+    labels = dict(offered.labels)
+    if device is None:
+        device = DeviceEntry(
+            name=offered.name,
+            kind=offered.kind,
+            labels=labels,
+            description=offered.description,
+            address=event.address,
+            agent_id=event.agent_id,
+        )
+        book.devices[device.name] = device
+        book.changes.leases[device.name] = device
+    if device.lease and device.agent_id != event.agent_id:
+        # Another agent process cannot have the worker of the old one's session.
+        leases.end(book, device.lease, LeaseEnd.REVOKED, f"the agent of {device.name} was started anew")
+    device.kind, device.labels, device.description = offered.kind, labels, offered.description
+    device.address, device.agent_id = event.address, event.agent_id
+    device.is_attached, device.attached_at_sec, device.detached_at_sec = True, book.now_sec, None
+    device.is_healthy, device.reason = offered.is_healthy, offered.reason
+    book.queue.add_device(device.name, labels)
+    book.changes.devices[device.name] = device
+    return device
+
+
+def _give_up(book: Book, device: DeviceEntry) -> None:
+    """Drop a device that its agent, which is here, no longer serves: it will not come back."""
+    if device.lease is None:
+        _forget(book, device.name)
+    else:
+        _take_offline(book, device)
+
+
+def _take_offline(book: Book, device: DeviceEntry) -> None:
+    device.is_attached, device.detached_at_sec = False, book.now_sec
+    book.queue.set_busy(device.name)
+    book.changes.devices[device.name] = device
+    due_sec = book.now_sec + book.limits.forget_device_sec
+    book.timers.add(due_sec, partial(forget_if_long_gone, book, device.name))
+
+
+def _forget(book: Book, name: str) -> None:
+    book.version += 1
+    book.queue.remove_device(name)
+    del book.devices[name]
+    book.changes.devices[name] = None
+    book.changes.leases[name] = None

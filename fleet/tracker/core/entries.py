@@ -1,0 +1,164 @@
+"""The tracker's own entries of devices, leases, requests and clients; they change, the fleet's values do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet.domain.leases import LeaseEnd as LeaseEnd
+
+BITSTREAM_LABEL = "bitstream"
+"""Label that follows what a device's fabric holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerLimits:
+    """What the tracker allows."""
+
+    default_ttl_sec: float = 30.0
+    min_ttl_sec: float = 2.0
+    max_ttl_sec: float = 300.0
+    max_duration_sec: float = 24 * 3600.0
+    """Life of a lease, however often it is renewed."""
+    grace_sec: float = 10.0
+    """How long leases of a lost client live on.
+
+    Clients may take as long to come back after a tracker's restart.
+    """
+    aging_sec: float = 60.0
+    """A request gains one step of priority each time it has waited this long."""
+    max_priority: int = 100
+    """Largest priority, positive or negative; with aging it bounds how long anyone can be passed by."""
+    max_waiting: int = 200_000
+    forget_device_sec: float = 24 * 3600.0
+    """A device is forgotten when its agent has been away this long."""
+    remembered_ends: int = 10_000
+    """Ended leases whose reason can still be told."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LeaseEntry:
+    """Exclusive use of one device by one client."""
+
+    name: str
+    device_name: str
+    epoch: int
+    client_id: str
+    request_id: str
+    holder: str
+    purpose: str
+    ttl_sec: float
+    granted_at_sec: float
+    expires_at_sec: float
+    ends_at_sec: float
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class DeviceEntry:
+    """One device, attached or known from earlier."""
+
+    name: str
+    kind: str
+    labels: dict[str, str]
+    """What selectors match: the agent's labels, "name" and "kind", and "bitstream" where a fabric is programmed."""
+    description: bytes
+    """Serialised fleet.v1.Inventory, opaque here."""
+    address: str
+    agent_id: str
+    epoch: int = 0
+    """Of the newest lease ever granted on it."""
+    is_attached: bool = False
+    is_healthy: bool = True
+    reason: str = ""
+    """Why it is not healthy."""
+    attached_at_sec: float = 0.0
+    detached_at_sec: float | None = None
+    """None while attached."""
+    lease: LeaseEntry | None = None
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether it could be granted now."""
+        return self.is_attached and self.is_healthy and self.lease is None
+
+    @property
+    def bitstream_digest(self) -> str:
+        """What its fabric was programmed with last; empty: nothing, or unknown."""
+        return self.labels.get(BITSTREAM_LABEL, "")
+
+
+def with_bitstream(labels: Mapping[str, str], digest: str) -> dict[str, str]:
+    """Return the labels of a device whose fabric holds this; empty: nothing, or unknown."""
+    others = {key: value for key, value in labels.items() if key != BITSTREAM_LABEL}
+    return {**others, BITSTREAM_LABEL: digest} if digest else others
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RequestEntry:
+    """A wait for a device."""
+
+    client_id: str
+    request_id: str
+    holder: str
+    selector: str
+    """Canonical text."""
+    priority: int
+    ttl_sec: float
+    max_duration_sec: float
+    deadline_sec: float | None
+    asked_at_sec: float
+    purpose: str
+    order: tuple[float, int]
+    """Requests are served in this order: moment of asking moved by priority, then number of arrival."""
+    preferred: str = ""
+    """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
+
+    The journal does not keep it: the client says it again when it repeats the request after a restart.
+    """
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Unique among waiting requests."""
+        return (self.client_id, self.request_id)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClientEntry:
+    """Whoever opened a stream with this client_id."""
+
+    client_id: str
+    holder: str
+    is_connected: bool = False
+    lost_until_sec: float = 0.0
+    """When a lost client's leases end."""
+    leases: dict[str, LeaseEntry] = field(default_factory=dict)
+    """Live leases by the request that they answer."""
+    requests: dict[str, RequestEntry] = field(default_factory=dict)
+    """Waiting requests by id."""
+    parked: dict[str, RequestEntry] = field(default_factory=dict)
+    """Requests from before the tracker's restart that the client has not repeated yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Durable:
+    """What the journal keeps of the state."""
+
+    boot: int
+    """Grows with every start of the tracker; the upper 32 bits of its epochs."""
+    devices: list[DeviceEntry]
+    """`lease` and `epoch` of each are set."""
+    requests: list[RequestEntry]
+    """In any order."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """What differs from the journal, by key; None means gone."""
+
+    devices: dict[str, DeviceEntry | None] = field(default_factory=dict)
+    leases: dict[str, DeviceEntry | None] = field(default_factory=dict)
+    """By device name: its newest epoch and live lease."""
+    requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.devices or self.leases or self.requests)

@@ -1,0 +1,238 @@
+"""What happens to the tracker's state, and what follows from it. Plain values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet.errors import FleetError
+from fleet.tracker.core.entries import LeaseEnd, LeaseEntry, RequestEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedDevice:
+    """A device as its agent describes it."""
+
+    name: str
+    kind: str
+    labels: Mapping[str, str]
+    description: bytes
+    is_healthy: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAttached:
+    """An agent opened its stream. Answered by Attached or AttachRefused."""
+
+    agent_id: str
+    address: str
+    devices: tuple[OfferedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDetached:
+    """An agent's stream is gone."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReported:
+    """An agent said how a device is."""
+
+    agent_id: str
+    device_name: str
+    is_healthy: bool
+    reason: str
+    bitstream_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnected:
+    """A client opened its stream. Answered by Welcomed."""
+
+    client_id: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLost:
+    """A client's stream is gone."""
+
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A client asks for a device. Answered by Granted, Queued or Refused."""
+
+    client_id: str
+    request_id: str
+    selector: str
+    priority: int = 0
+    ttl_sec: float = 0.0
+    max_duration_sec: float = 0.0
+    wait_timeout_sec: float = 0.0
+    purpose: str = ""
+    prefer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A client leaves the queue."""
+
+    client_id: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A client keeps a lease. Answered by Renewed or LeaseEnded."""
+
+    client_id: str
+    lease_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A client gives a lease back. Answered by LeaseEnded."""
+
+    client_id: str
+    lease_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """An operator takes a lease away. Answered by Revoked, or nothing when there is no such live lease."""
+
+    lease_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFailed:
+    """What changed could not be written.
+
+    These grants, not yet told to anyone, are taken back, and no new ones are made.
+    """
+
+    grants: tuple[LeaseEntry, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecovered:
+    """Everything is written again: grants go on."""
+
+
+Event = (
+    AgentAttached
+    | AgentDetached
+    | DeviceReported
+    | ClientConnected
+    | ClientLost
+    | Acquire
+    | Cancel
+    | Renew
+    | Release
+    | Revoke
+    | Tick
+    | JournalFailed
+    | JournalRecovered
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The agent is in. Every lease up to the epoch given for a device is over."""
+
+    agent_id: str
+    epochs_by_device: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRefused:
+    """A device name belongs to another attached agent."""
+
+    agent_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """To an agent: on this device every lease up to this epoch is over."""
+
+    agent_id: str
+    device_name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """To a client: the stream is open, these leases are live."""
+
+    client_id: str
+    leases: tuple[LeaseEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """To a client: the request waits."""
+
+    client_id: str
+    request: RequestEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """To a client: a device."""
+
+    client_id: str
+    lease: LeaseEntry
+    is_repeat: bool = False
+    """Whether the client asked again for what it was granted before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """To a client: the request is over without a device."""
+
+    client_id: str
+    request_id: str
+    error_class: type[FleetError]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """To a client: a lease lives on."""
+
+    client_id: str
+    lease: LeaseEntry
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """To a client: a lease is over."""
+
+    client_id: str
+    lease_name: str
+    end: LeaseEnd
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """To the operator: the lease is over."""
+
+    lease: LeaseEntry
+
+
+ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded
+Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked

@@ -1,0 +1,58 @@
+"""What must hold after every event; tests call it, the tracker never pays for it."""
+
+from __future__ import annotations
+
+from fleet.tracker.core.state import TrackerState
+
+
+def validate(state: TrackerState) -> None:
+    """Check all rules of the tracker's state by looking at everything.
+
+    Raises:
+        RuntimeError: one does not hold; the message says which.
+    """
+    _validate_leases(state)
+    _validate_requests(state)
+    _validate_devices(state)
+    state.queue.validate()
+
+
+def _validate_leases(state: TrackerState) -> None:
+    by_device = [device.lease for device in state.devices.values() if device.lease]
+    _require({lease.name for lease in by_device} == set(state.leases), "leases and devices agree")
+    _require(len({lease.device_name for lease in state.leases.values()}) == len(state.leases), "one lease per device")
+    by_client = [lease for client in state.clients.values() for lease in client.leases.values()]
+    _require({lease.name for lease in by_client} == set(state.leases), "leases and clients agree")
+    for lease in state.leases.values():
+        device = state.devices[lease.device_name]
+        _require(device.lease is lease and device.epoch == lease.epoch, f"{lease.name} is the newest of its device")
+        _require(lease.epoch <= state.last_epoch, f"epoch of {lease.name} was counted")
+        _require(state.now_sec < lease.expires_at_sec <= lease.ends_at_sec, f"{lease.name} is within its time")
+
+
+def _validate_requests(state: TrackerState) -> None:
+    waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
+    queued = list(state.queue.first(len(state.queue)))
+    _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
+    for client in state.clients.values():
+        _require(client.is_connected or not client.requests, "a client that is gone waits for nothing")
+        _require(not client.requests.keys() & client.leases.keys(), "an answered request waits no more")
+        _require(not client.requests.keys() & client.parked.keys(), "a request is parked or waits")
+        _require(client.is_connected or bool(client.leases or client.parked), "an idle lost client is forgotten")
+    for request in queued:
+        is_late = request.deadline_sec is not None and request.deadline_sec <= state.now_sec
+        _require(not is_late, f"request {request.request_id} is within its deadline")
+        is_first = state.queue.first_free(request.selector) is None
+        _require(is_first or bool(state.journal_trouble), f"request {request.request_id} waits for a reason")
+
+
+def _validate_devices(state: TrackerState) -> None:
+    can_serve = {device.name for device in state.devices.values() if device.can_serve}
+    _require(set(state.queue.free_devices()) == can_serve, "free devices are those that can serve")
+    for device in state.devices.values():
+        _require(device.is_attached is (device.detached_at_sec is None), f"{device.name} is attached or not")
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise RuntimeError(f"invariant broken: {what}")

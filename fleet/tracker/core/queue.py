@@ -1,0 +1,295 @@
+"""Who waits for what, and which devices are free. Pure, and fast with 100,000 requests and 10,000 devices.
+
+Requests with one selector form a group. A group knows its matching devices, the free ones among them (least recently
+used first), and its requests in the order of service. A freed device looks only at the heads of the groups that match
+it. The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
+moment of asking moved by the priority sorts them for good.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+
+from sortedcontainers import SortedList
+
+from fleet.domain.selectors import Selector, parse_selector
+from fleet.tracker.core.entries import RequestEntry
+
+_MAX_IDLE_GROUPS = 1024
+"""Groups without requests that are kept, so that a busy fleet does not match its devices again for every request."""
+_MAX_OVERLAPS = 64
+"""A group that shares devices with more others than this counts positions over all requests."""
+
+
+class Group:
+    """Requests with one selector, and the devices that will do."""
+
+    __slots__ = ("devices", "exact_name", "free", "overlapping", "selector", "waiting")
+
+    def __init__(self, selector: Selector) -> None:
+        self.selector = selector
+        self.exact_name = _exact_name(selector)
+        self.devices: dict[str, None] = {}
+        self.free: OrderedDict[str, None] = OrderedDict()
+        self.waiting = SortedList()
+        self.overlapping: set[Group] | None = None
+        """Other groups that share a device with this one; None: not known now."""
+
+
+class Queue:
+    """All groups, their requests and their devices."""
+
+    def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS) -> None:
+        self._max_idle_groups = max_idle_groups
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._classes: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
+        """Devices by their labels without the name: a selector is matched once for all devices that are alike."""
+        self._groups: dict[str, Group] = {}
+        self._groups_by_exact_name: dict[str, set[Group]] = {}
+        self._general_groups: dict[Group, None] = {}
+        self._groups_by_device: dict[str, dict[Group, None]] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        self._free: dict[str, int] = {}
+        self._free_count = 0
+        self._requests: dict[tuple[float, int], RequestEntry] = {}
+        self._all = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    # devices
+
+    def add_device(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make a device known, not free; one that was known under other labels is matched anew."""
+        if self._labels.get(name) == labels:
+            return
+        self.remove_device(name)
+        self._labels[name] = dict(labels)
+        self._classes.setdefault(_class_key(labels), {})[name] = None
+        named = self._groups_by_exact_name.get(labels["name"], ())
+        groups = [group for group in (*self._general_groups, *named) if group.selector.matches(labels)]
+        self._groups_by_device[name] = dict.fromkeys(groups)
+        for group in groups:
+            group.devices[name] = None
+            group.overlapping = None
+
+    def remove_device(self, name: str) -> None:
+        """Forget a device."""
+        labels = self._labels.pop(name, None)
+        if labels is None:
+            return
+        self.set_busy(name)
+        key = _class_key(labels)
+        del self._classes[key][name]
+        if not self._classes[key]:
+            del self._classes[key]
+        for group in self._groups_by_device.pop(name):
+            del group.devices[name]
+            group.overlapping = None
+
+    def set_free(self, name: str) -> None:
+        """Let requests have the device."""
+        if name in self._free:
+            return
+        self._free_count += 1
+        self._free[name] = self._free_count
+        for group in self._groups_by_device[name]:
+            group.free[name] = None
+
+    def set_busy(self, name: str) -> None:
+        """Let no request have the device."""
+        if self._free.pop(name, None) is None:
+            return
+        for group in self._groups_by_device[name]:
+            del group.free[name]
+
+    def free_devices(self) -> list[str]:
+        """Names of the free devices, least recently used first."""
+        return sorted(self._free, key=self._free.__getitem__)
+
+    def is_known(self, selector: str) -> bool:
+        """Tell whether any device, free or not, attached or not, will do."""
+        return bool(self._group(selector).devices)
+
+    def matching(self, selector: str, limit: int) -> list[str]:
+        """Names of devices that will do, at most `limit`."""
+        return list(islice(self._group(selector).devices, limit))
+
+    def match_count(self, selector: str) -> int:
+        """How many devices will do."""
+        return len(self._group(selector).devices)
+
+    def first_free(self, selector: str, preferred: str = "") -> str | None:
+        """Name of the free device that will do and was used least recently, a preferred one if there is any.
+
+        Args:
+            selector: canonical text.
+            preferred: canonical text that is stricter than `selector`; empty: no preference.
+        """
+        if preferred and (name := self.first_free(preferred)) is not None:
+            return name
+        return next(iter(self._group(selector).free), None)
+
+    # requests
+
+    def push(self, request: RequestEntry) -> None:
+        """Let a request wait."""
+        group = self._group(request.selector)
+        self._idle.pop(request.selector, None)
+        group.waiting.add(request.order)
+        self._all.add(request.order)
+        self._requests[request.order] = request
+
+    def discard(self, request: RequestEntry) -> None:
+        """Let a request wait no more."""
+        if self._requests.pop(request.order, None) is None:
+            return
+        self._all.remove(request.order)
+        group = self._groups[request.selector]
+        group.waiting.remove(request.order)
+        if not group.waiting:
+            self._retire(request.selector)
+
+    def discard_many(self, requests: Collection[RequestEntry]) -> None:
+        """Let requests wait no more; faster than one by one where they are most of all that wait."""
+        if len(requests) * 8 < len(self._requests):
+            for request in requests:
+                self.discard(request)
+            return
+        gone = {request.order for request in requests if self._requests.pop(request.order, None)}
+        self._all = SortedList(order for order in self._all if order not in gone)
+        for selector in dict.fromkeys(request.selector for request in requests):
+            group = self._groups[selector]
+            group.waiting = SortedList(order for order in group.waiting if order not in gone)
+            if not group.waiting:
+                self._retire(selector)
+
+    def next_for(self, device_name: str) -> RequestEntry | None:
+        """Return the request that this device should serve."""
+        best: tuple[float, int] | None = None
+        for group in self._groups_by_device[device_name]:
+            if group.waiting and (best is None or group.waiting[0] < best):
+                best = group.waiting[0]
+        return None if best is None else self._requests[best]
+
+    def position(self, request: RequestEntry) -> int:
+        """Count the requests that are served before this one among those that could take a device from it.
+
+        Where very many selectors compete, all requests are counted, so the number may be too large, never too small.
+        """
+        group = self._group(request.selector)
+        overlapping = self._overlapping(group)
+        if len(overlapping) > _MAX_OVERLAPS:
+            return int(self._all.bisect_left(request.order))
+        ahead = sum(other.waiting.bisect_left(request.order) for other in overlapping if other.waiting)
+        return int(group.waiting.bisect_left(request.order)) + int(ahead)
+
+    def first(self, limit: int) -> Iterator[RequestEntry]:
+        """Yield waiting requests in the order of service."""
+        return (self._requests[order] for order in islice(self._all, limit))
+
+    # groups
+
+    def _group(self, text: str) -> Group:
+        group = self._groups.get(text)
+        if group is None:
+            group = self._groups[text] = self._make_group(parse_selector(text))
+            self._retire(text)
+        elif not group.waiting:
+            self._idle.move_to_end(text)
+        return group
+
+    def _make_group(self, selector: Selector) -> Group:
+        group = Group(selector)
+        if group.exact_name is None:
+            self._general_groups[group] = None
+        else:
+            self._groups_by_exact_name.setdefault(group.exact_name, set()).add(group)
+        group.devices = dict.fromkeys(self._match(group))
+        free = sorted((name for name in group.devices if name in self._free), key=self._free.__getitem__)
+        group.free = OrderedDict.fromkeys(free)
+        for name in group.devices:
+            self._groups_by_device[name][group] = None
+        for other in self._overlapping(group):
+            if other.overlapping is not None:
+                other.overlapping.add(group)
+        return group
+
+    def _match(self, group: Group) -> Iterable[str]:
+        conditions = group.selector.conditions
+        if group.exact_name is not None:
+            labels = self._labels.get(f"devices/{group.exact_name}")
+            return [f"devices/{group.exact_name}"] if labels and group.selector.matches(labels) else []
+        unnamed = Selector(tuple(condition for condition in conditions if condition.key != "name"))
+        found = [name for key, names in self._classes.items() if unnamed.matches(dict(key)) for name in names]
+        if len(unnamed.conditions) == len(conditions):
+            return found
+        return [name for name in found if group.selector.matches(self._labels[name])]
+
+    def _overlapping(self, group: Group) -> set[Group]:
+        if group.overlapping is None:
+            group.overlapping = set().union(*(self._groups_by_device[name] for name in group.devices))
+            group.overlapping.discard(group)
+        return group.overlapping
+
+    def _retire(self, text: str) -> None:
+        """Keep a group without requests for a while."""
+        self._idle[text] = None
+        if len(self._idle) <= self._max_idle_groups:
+            return
+        oldest, _ = self._idle.popitem(last=False)
+        group = self._groups.pop(oldest)
+        for other in self._overlapping(group):
+            if other.overlapping is not None:
+                other.overlapping.discard(group)
+        for name in group.devices:
+            del self._groups_by_device[name][group]
+        if group.exact_name is None:
+            del self._general_groups[group]
+            return
+        named = self._groups_by_exact_name[group.exact_name]
+        named.discard(group)
+        if not named:
+            del self._groups_by_exact_name[group.exact_name]
+
+    def validate(self) -> None:
+        """Check that every index says what a search of everything would say.
+
+        Raises:
+            RuntimeError: one does not; the message says which.
+        """
+        for text, group in self._groups.items():
+            matching = {name for name, labels in self._labels.items() if group.selector.matches(labels)}
+            _require(set(group.devices) == matching, f"devices of {text}")
+            free = [name for name in self.free_devices() if name in matching]
+            _require(list(group.free) == free, f"free devices of {text}")
+            waiting = sorted(order for order, request in self._requests.items() if request.selector == text)
+            _require(list(group.waiting) == waiting, f"requests of {text}")
+            _require(bool(group.waiting) is not (text in self._idle), f"idleness of {text}")
+            if group.overlapping is not None:
+                shared = {
+                    g for g in self._groups.values() if g is not group and g.devices.keys() & group.devices.keys()
+                }
+                _require(group.overlapping == shared, f"overlap of {text}")
+        for name, groups in self._groups_by_device.items():
+            expected = {group for group in self._groups.values() if name in group.devices}
+            _require(set(groups) == expected, f"groups of {name}")
+        _require(list(self._all) == sorted(self._requests), "order of all requests")
+
+
+def _exact_name(selector: Selector) -> str | None:
+    for condition in selector.conditions:
+        if condition.key == "name" and not condition.is_negated and not set("*?[") & set(condition.pattern):
+            return condition.pattern
+    return None
+
+
+def _class_key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in labels.items() if key != "name"))
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise RuntimeError(f"queue index is wrong: {what}")

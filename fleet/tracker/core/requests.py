@@ -1,0 +1,102 @@
+"""The life of a request: it is answered at once, or it waits for a grant, a cancel or its deadline."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
+from fleet.tracker.core import events as ev
+from fleet.tracker.core import leases
+from fleet.tracker.core.admission import make_request, no_match_message, preferred_selector
+from fleet.tracker.core.book import Book
+from fleet.tracker.core.entries import ClientEntry, RequestEntry
+
+
+def acquire(book: Book, event: ev.Acquire) -> None:
+    """Answer a request, which may be one that the client repeats."""
+    client = book.clients.get(event.client_id)
+    if client is None or not client.is_connected:
+        return
+    if waiting := client.requests.get(event.request_id):
+        book.effects.append(ev.Queued(client.client_id, waiting))
+    elif lease := client.leases.get(event.request_id):
+        book.effects.append(ev.Granted(client.client_id, lease, is_repeat=True))
+    elif parked := client.parked.get(event.request_id):
+        _take_up(book, client, parked, event)
+    else:
+        _take_in(book, client, event)
+
+
+def cancel(book: Book, event: ev.Cancel) -> None:
+    """Take a request out of the queue."""
+    client = book.clients.get(event.client_id)
+    if client is None or not client.is_connected:
+        return
+    if request := client.requests.get(event.request_id):
+        book.remove_request(request)
+    elif request := client.parked.get(event.request_id):
+        book.unpark(request)
+    else:
+        return
+    book.refuse(client.client_id, event.request_id, Cancelled, f"request {event.request_id!r} was cancelled")
+
+
+def _take_up(book: Book, client: ClientEntry, parked: RequestEntry, event: ev.Acquire) -> None:
+    """Go on with a request from before the client's stream or the tracker was new."""
+    book.unpark(parked)
+    if parked.deadline_sec is not None and parked.deadline_sec <= book.now_sec:
+        _refuse_late(book, parked)
+        return
+    with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
+        parked.preferred = preferred_selector(parked.selector, event.prefer)
+    _serve_or_wait(book, client, parked)
+
+
+def _take_in(book: Book, client: ClientEntry, event: ev.Acquire) -> None:
+    book.arrivals += 1
+    try:
+        request = make_request(event, client.holder, book.now_sec, book.arrivals, book.limits)
+    except InvalidRequest as error:
+        book.refuse(client.client_id, event.request_id, InvalidRequest, str(error))
+        return
+    if not book.queue.is_known(request.selector):
+        message = no_match_message(event.selector, book.devices)
+        book.refuse(client.client_id, request.request_id, NoMatchingDevice, message)
+        return
+    _serve_or_wait(book, client, request)
+
+
+def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> None:
+    if book.journal_trouble:
+        book.refuse(client.client_id, request.request_id, DiskFull, book.journal_trouble)
+        return
+    name = book.queue.first_free(request.selector, request.preferred)
+    if name is not None:
+        leases.grant(book, book.devices[name], request)
+        return
+    if len(book.queue) >= book.limits.max_waiting:
+        message = f"{len(book.queue)} requests wait already; try again later"
+        book.refuse(client.client_id, request.request_id, QueueFull, message)
+        return
+    client.requests[request.request_id] = request
+    book.queue.push(request)
+    book.changes.requests[request.key] = request
+    if request.deadline_sec is not None:
+        book.timers.add(request.deadline_sec, partial(_end_wait, book, request.key))
+    book.effects.append(ev.Queued(client.client_id, request))
+
+
+def _end_wait(book: Book, key: tuple[str, str]) -> None:
+    client = book.clients.get(key[0])
+    request = client.requests.get(key[1]) if client else None
+    if request is None or request.deadline_sec is None or request.deadline_sec > book.now_sec:
+        return
+    book.remove_request(request)
+    _refuse_late(book, request)
+
+
+def _refuse_late(book: Book, request: RequestEntry) -> None:
+    waited_sec = book.now_sec - request.asked_at_sec
+    message = f"no device matching {request.selector!r} became free within {waited_sec:.3g} s"
+    book.refuse(request.client_id, request.request_id, WaitTimeout, message)

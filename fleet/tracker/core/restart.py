@@ -1,0 +1,47 @@
+"""What a start on a journal brings back: devices without their agents, leases and requests without their clients."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fleet.tracker.core import clients, devices, leases
+from fleet.tracker.core.book import Book
+from fleet.tracker.core.entries import ClientEntry, DeviceEntry, Durable, RequestEntry
+
+
+def restore(book: Book, durable: Durable) -> None:
+    """Fill an empty book from the journal."""
+    for device in durable.devices:
+        _restore_device(book, device)
+    for request in sorted(durable.requests, key=lambda request: request.order):
+        _restore_request(book, request)
+
+
+def _restore_device(book: Book, device: DeviceEntry) -> None:
+    book.devices[device.name] = device
+    device.is_attached = False
+    if device.detached_at_sec is None:
+        device.detached_at_sec = book.now_sec
+    book.queue.add_device(device.name, device.labels)
+    forget_at_sec = device.detached_at_sec + book.limits.forget_device_sec
+    book.timers.add(forget_at_sec, partial(devices.forget_if_long_gone, book, device.name))
+    book.last_epoch = max(book.last_epoch, device.epoch)
+    lease = device.lease
+    if lease is None:
+        return
+    book.leases[lease.name] = lease
+    _client(book, lease.client_id, lease.holder).leases[lease.request_id] = lease
+    book.timers.add(lease.expires_at_sec, partial(leases.expire, book, lease.name))
+
+
+def _restore_request(book: Book, request: RequestEntry) -> None:
+    _client(book, request.client_id, request.holder).parked[request.request_id] = request
+    book.arrivals = max(book.arrivals, request.order[1])
+
+
+def _client(book: Book, client_id: str, holder: str) -> ClientEntry:
+    client = book.clients.get(client_id)
+    if client is None:
+        client = book.clients[client_id] = ClientEntry(client_id=client_id, holder=holder)
+        clients.start_grace(book, client)
+    return client

@@ -1,0 +1,90 @@
+"""The tracker's state: `apply(event, now)` changes it and returns what follows. No I/O, no clock, no randomness.
+
+The rules that hold after every event (`fleet.tracker.core.invariants` checks them):
+
+- A device has at most one live lease, and its epoch is larger than that of every earlier lease, also over restarts.
+- An ended lease never comes back: renewing it says how it ended.
+- A request leaves the queue by grant, cancel, deadline or loss of its client; nothing else.
+- No device is free while a request that it could serve waits, unless the journal cannot be written.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from fleet.errors import DiskFull
+from fleet.tracker.core import clients, devices, leases, requests
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.book import Book
+from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
+from fleet.tracker.core.restart import restore
+
+
+class TrackerState(Book):
+    """A book that events change."""
+
+    @classmethod
+    def restore(cls, durable: Durable, now: float, limits: TrackerLimits | None = None) -> TrackerState:
+        """Make the state that follows a start on this journal: no agent and no client is there yet."""
+        state = cls(boot=durable.boot, limits=limits)
+        state.now_sec = now
+        restore(state, durable)
+        return state
+
+    def apply(self, event: ev.Event, now: float) -> list[ev.Effect]:
+        """Change the state by one event and return what follows, in order."""
+        self.now_sec = max(self.now_sec, now)
+        for due in self.timers.pop_due(self.now_sec):
+            due()
+        _apply(self, event)
+        effects, self.effects = self.effects, []
+        if effects:
+            self.version += 1
+        return effects
+
+
+def _apply(book: Book, event: ev.Event) -> None:
+    match event:  # the most frequent first
+        case ev.Acquire():
+            requests.acquire(book, event)
+        case ev.Release():
+            leases.release(book, event)
+        case ev.Renew():
+            leases.renew(book, event)
+        case ev.Tick():
+            pass
+        case ev.DeviceReported():
+            devices.report(book, event)
+        case ev.Cancel():
+            requests.cancel(book, event)
+        case ev.Revoke():
+            leases.revoke(book, event)
+        case ev.ClientConnected():
+            clients.connect(book, event)
+        case ev.ClientLost():
+            clients.lose(book, event)
+        case ev.AgentAttached():
+            devices.attach(book, event)
+        case ev.AgentDetached():
+            devices.detach(book, event)
+        case ev.JournalFailed():
+            _fail_journal(book, event)
+        case ev.JournalRecovered():
+            _recover_journal(book)
+        case _:
+            assert_never(event)
+
+
+def _fail_journal(book: Book, event: ev.JournalFailed) -> None:
+    book.journal_trouble = event.message
+    for lease in event.grants:
+        if book.leases.get(lease.name) is lease:
+            leases.end(book, lease, LeaseEnd.REVOKED, event.message, is_told=False)
+            leases.serve(book, book.devices[lease.device_name])
+        book.refuse(lease.client_id, lease.request_id, DiskFull, event.message)
+
+
+def _recover_journal(book: Book) -> None:
+    book.journal_trouble = ""
+    for name in book.queue.free_devices():
+        leases.serve(book, book.devices[name])

@@ -1,0 +1,99 @@
+"""Runs a tracker until a signal: what `python -m fleet.tracker`, `fleet tracker serve` and `fleet up` all do."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.base import logs
+from fleet.base.config import TRACKER_PORT, data_dir
+from fleet.errors import FleetError
+from fleet.tracker.server import Tracker, TrackerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerOptions:
+    """The command line of a tracker."""
+
+    host: str = "127.0.0.1"
+    port: int = TRACKER_PORT
+    """0: a free one."""
+
+    state_dir: Path | None = None
+    """Journal and signing key; None: in the data directory."""
+
+    is_network_allowed: bool = False
+    """Listen where other machines can connect, without encryption."""
+
+    is_discoverable: bool = True
+    """Announce the tracker by zeroconf."""
+
+    log_level: str = "INFO"
+
+    def to_argv(self) -> list[str]:
+        """Return a command line for a child process, the inverse of `parse_options`."""
+        argv = ["--host", self.host, "--port", str(self.port), "--log-level", self.log_level]
+        argv += ["--state-dir", str(self.state_dir)] if self.state_dir is not None else []
+        argv += ["--allow-network"] if self.is_network_allowed else []
+        argv += [] if self.is_discoverable else ["--no-discovery"]
+        return argv
+
+
+def parse_options(argv: Sequence[str]) -> TrackerOptions:
+    """Read the command line of `python -m fleet.tracker`; exit if it cannot be read."""
+    defaults = TrackerOptions()
+    parser = argparse.ArgumentParser(prog="python -m fleet.tracker", description="Grants the fleet's devices.")
+    parser.add_argument("--host", default=defaults.host, help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=int, default=defaults.port, help="0: any free one (default %(default)s)")
+    parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {_default_state_dir()})")
+    parser.add_argument("--allow-network", action="store_true", help="listen where other machines can reach it")
+    parser.add_argument("--no-discovery", action="store_true", help="do not advertise by zeroconf")
+    levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
+    parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
+    given = parser.parse_args(argv)
+    return TrackerOptions(
+        host=given.host,
+        port=given.port,
+        state_dir=given.state_dir,
+        is_network_allowed=given.allow_network,
+        is_discoverable=not given.no_discovery,
+        log_level=given.log_level,
+    )
+
+
+def run_tracker(options: TrackerOptions) -> int:
+    """Serve until a signal; return the exit code."""
+    logs.setup(options.log_level)
+    try:
+        asyncio.run(_serve(options))
+    except FleetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+async def _serve(options: TrackerOptions) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    config = TrackerConfig(
+        host=options.host,
+        port=options.port,
+        state_dir=options.state_dir or _default_state_dir(),
+        is_network_allowed=options.is_network_allowed,
+        is_discoverable=options.is_discoverable,
+    )
+    async with Tracker(config) as tracker:
+        sys.stdout.write(f"tracker listening on {tracker.address}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def _default_state_dir() -> Path:
+    return data_dir() / "tracker"

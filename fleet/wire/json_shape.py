@@ -1,0 +1,47 @@
+"""Domain values as JSON: the shape of the protos, defaults included, which scripts rely on."""
+
+from __future__ import annotations
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
+from fleet.domain.leases import Lease
+from fleet.domain.snapshot import Snapshot
+from fleet.v1 import device_pb2
+from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
+from fleet.wire.leases import lease_to_proto
+from fleet.wire.snapshots import snapshot_to_proto
+
+JsonObject = dict[str, object]
+
+
+def snapshot_json(snapshot: Snapshot) -> JsonObject:
+    return _json(snapshot_to_proto(snapshot))
+
+
+def device_json(device: DeviceStatus) -> JsonObject:
+    return _json(device_to_proto(device))
+
+
+def lease_json(lease: Lease) -> JsonObject:
+    return _json(lease_to_proto(lease))
+
+
+def telemetry_json(telemetry: Telemetry) -> JsonObject:
+    return _json(telemetry_to_proto(telemetry))
+
+
+def inventory_json(inventory: Inventory) -> str:
+    """Return an inventory as text for `inventory_from_json` in another process."""
+    return json_format.MessageToJson(inventory_to_proto(inventory), indent=None)
+
+
+def inventory_from_json(text: str) -> Inventory:
+    return inventory_from_proto(json_format.Parse(text, device_pb2.Inventory(), ignore_unknown_fields=True))
+
+
+def _json(message: Message) -> JsonObject:
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )

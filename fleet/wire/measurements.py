@@ -1,0 +1,256 @@
+"""Trials, measurements and their arguments on the wire."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from fleet.domain.measuring import (
+    Argument,
+    Call,
+    Clocks,
+    Disturbance,
+    DisturbanceKind,
+    ErrorKind,
+    Evaluator,
+    Measurement,
+    ModuleKind,
+    Tensor,
+    TensorSpec,
+    Trial,
+    disturbances_in,
+)
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.wire.times import duration, duration_sec
+
+_ERROR_KINDS: Mapping[ErrorKind, measurement_pb2.ErrorKind] = {
+    kind: cast("measurement_pb2.ErrorKind", measurement_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value}"))
+    for kind in ErrorKind
+}
+_ERROR_KINDS_BY_NUMBER = {int(number): kind for kind, number in _ERROR_KINDS.items()}
+_DISTURBANCES: Mapping[DisturbanceKind, measurement_pb2.DisturbanceKind] = {
+    DisturbanceKind.REFERENCE_DRIFT: measurement_pb2.DISTURBANCE_KIND_REFERENCE_DRIFT,
+    DisturbanceKind.CONTENTION: measurement_pb2.DISTURBANCE_KIND_CONTENTION,
+    DisturbanceKind.THROTTLED: measurement_pb2.DISTURBANCE_KIND_THROTTLED,
+    DisturbanceKind.FOREIGN_PROCESSES: measurement_pb2.DISTURBANCE_KIND_FOREIGN_PROCESSES,
+    DisturbanceKind.GOVERNOR_CHANGED: measurement_pb2.DISTURBANCE_KIND_GOVERNOR_CHANGED,
+    DisturbanceKind.CLOCK_FELL: measurement_pb2.DISTURBANCE_KIND_CLOCK_FELL,
+    DisturbanceKind.STILL_WARM: measurement_pb2.DISTURBANCE_KIND_STILL_WARM,
+    DisturbanceKind.OTHER: measurement_pb2.DISTURBANCE_KIND_UNSPECIFIED,
+}
+_MODULE_KINDS: Mapping[ModuleKind, measurement_pb2.ModuleKind] = {
+    ModuleKind.FUNCTIONS: measurement_pb2.MODULE_KIND_FUNCTIONS,
+    ModuleKind.RELAX_VM: measurement_pb2.MODULE_KIND_RELAX_VM,
+}
+_DEFAULT_TRIAL = Trial(candidate_id="", artifact_digest="")
+_DEFAULT_CALL = Call(artifact_digest="")
+_DISTURBANCES_BY_NUMBER = {number: kind for kind, number in _DISTURBANCES.items()}
+
+
+def tensor_spec_to_proto(spec: TensorSpec) -> tensor_pb2.TensorSpec:
+    return tensor_pb2.TensorSpec(shape=spec.shape, dtype=spec.dtype)
+
+
+def tensor_to_proto(tensor: Tensor) -> tensor_pb2.Tensor:
+    return tensor_pb2.Tensor(spec=tensor_spec_to_proto(tensor.spec), content=tensor.content)
+
+
+def tensor_from_proto(message: tensor_pb2.Tensor) -> Tensor:
+    return Tensor(TensorSpec(tuple(message.spec.shape), message.spec.dtype), message.content)
+
+
+def argument_to_proto(argument: Argument) -> tensor_pb2.Argument:
+    match argument:
+        case TensorSpec(is_output=True):
+            return tensor_pb2.Argument(output=tensor_spec_to_proto(argument))
+        case TensorSpec():
+            return tensor_pb2.Argument(fill=tensor_spec_to_proto(argument))
+        case Tensor():
+            return tensor_pb2.Argument(tensor=tensor_to_proto(argument))
+        case int():
+            return tensor_pb2.Argument(int_value=argument)
+    return tensor_pb2.Argument(float_value=argument)
+
+
+def arguments_from_proto(messages: Iterable[tensor_pb2.Argument]) -> tuple[Argument, ...]:
+    """Read arguments. Raises ValueError for one that is empty."""
+    return tuple(_argument_from_proto(message, index) for index, message in enumerate(messages))
+
+
+def _argument_from_proto(message: tensor_pb2.Argument, index: int) -> Argument:
+    kind = message.WhichOneof("kind")
+    match kind:
+        case "fill" | "output":
+            spec = message.output if kind == "output" else message.fill
+            return TensorSpec(tuple(spec.shape), spec.dtype, kind == "output")
+        case "tensor":
+            return tensor_from_proto(message.tensor)
+        case "int_value":
+            return message.int_value
+        case "float_value":
+            return message.float_value
+    raise ValueError(f"argument {index} is empty")
+
+
+def error_kind_to_proto(kind: ErrorKind | None) -> measurement_pb2.ErrorKind:
+    """Return the number of an error kind on the wire; 0 for None."""
+    return _ERROR_KINDS[kind] if kind is not None else measurement_pb2.ERROR_KIND_UNSPECIFIED
+
+
+def error_kind_from_proto(value: int) -> ErrorKind | None:
+    """Read an error kind: None for UNSPECIFIED. A kind known only to newer peers becomes RUN_FAILED."""
+    if value == measurement_pb2.ERROR_KIND_UNSPECIFIED:
+        return None
+    return _ERROR_KINDS_BY_NUMBER.get(value, ErrorKind.RUN_FAILED)
+
+
+def module_kind_to_proto(kind: ModuleKind) -> measurement_pb2.ModuleKind:
+    """Return the number of a module kind on the wire."""
+    return _MODULE_KINDS[kind]
+
+
+def module_kind_from_proto(value: int) -> ModuleKind:
+    """Read a module kind; FUNCTIONS if it is unset."""
+    return ModuleKind.RELAX_VM if value == measurement_pb2.MODULE_KIND_RELAX_VM else ModuleKind.FUNCTIONS
+
+
+def evaluator_to_proto(evaluator: Evaluator) -> measurement_pb2.Evaluator:
+    fields = {name: getattr(evaluator, name) for name in evaluator.__dataclass_fields__}
+    return measurement_pb2.Evaluator(**fields)
+
+
+def evaluator_from_proto(message: measurement_pb2.Evaluator) -> Evaluator:
+    """Read an evaluator; zero means the default, as the proto says."""
+    return _read_evaluator(message.SerializeToString())
+
+
+@functools.lru_cache(maxsize=64)
+def _read_evaluator(content: bytes) -> Evaluator:
+    """Read an evaluator. Cached: all trials of a job share one, and it is the slowest part of a trial to read."""
+    message = measurement_pb2.Evaluator.FromString(content)
+    return Evaluator(**{field.name: value for field, value in message.ListFields()})
+
+
+def trial_to_proto(trial: Trial) -> measurement_pb2.MeasureRequest:
+    return measurement_pb2.MeasureRequest(
+        candidate_id=trial.candidate_id,
+        artifact_digest=trial.artifact_digest,
+        function=trial.function,
+        args=map(argument_to_proto, trial.args),
+        evaluator=evaluator_to_proto(trial.evaluator),
+        timeout=duration(trial.timeout_sec),
+        module_kind=module_kind_to_proto(trial.module_kind),
+        ends_batch=trial.ends_batch,
+    )
+
+
+def trial_from_proto(message: measurement_pb2.MeasureRequest) -> Trial:
+    """Read a trial. Raises ValueError for an argument that is empty."""
+    return Trial(
+        candidate_id=message.candidate_id,
+        artifact_digest=message.artifact_digest,
+        function=message.function or _DEFAULT_TRIAL.function,
+        args=arguments_from_proto(message.args),
+        evaluator=evaluator_from_proto(message.evaluator),
+        timeout_sec=trial_timeout_sec(message),
+        module_kind=module_kind_from_proto(message.module_kind),
+        ends_batch=message.ends_batch,
+    )
+
+
+def trial_timeout_sec(message: measurement_pb2.MeasureRequest) -> float:
+    """Return the requested timeout, or the default of a `Trial`."""
+    return duration_sec(message.timeout) if message.HasField("timeout") else _DEFAULT_TRIAL.timeout_sec
+
+
+def call_to_proto(call: Call) -> session_service_pb2.CallRequest:
+    return session_service_pb2.CallRequest(
+        artifact_digest=call.artifact_digest,
+        function=call.function,
+        args=map(argument_to_proto, call.args),
+        timeout=duration(call.timeout_sec),
+        module_kind=module_kind_to_proto(call.module_kind),
+    )
+
+
+def call_from_proto(message: session_service_pb2.CallRequest) -> Call:
+    """Read a call. Raises ValueError for an argument that is empty."""
+    return Call(
+        artifact_digest=message.artifact_digest,
+        function=message.function or _DEFAULT_CALL.function,
+        args=arguments_from_proto(message.args),
+        timeout_sec=call_timeout_sec(message),
+        module_kind=module_kind_from_proto(message.module_kind),
+    )
+
+
+def call_timeout_sec(message: session_service_pb2.CallRequest) -> float:
+    """Return the requested timeout, or the default of a `Call`."""
+    return duration_sec(message.timeout) if message.HasField("timeout") else _DEFAULT_CALL.timeout_sec
+
+
+def disturbance_to_proto(disturbance: Disturbance) -> measurement_pb2.Disturbance:
+    return measurement_pb2.Disturbance(kind=_DISTURBANCES[disturbance.kind], text=disturbance.text)
+
+
+def disturbance_from_proto(message: measurement_pb2.Disturbance) -> Disturbance:
+    """Read a disturbance. A kind known only to newer peers becomes OTHER."""
+    return Disturbance(_DISTURBANCES_BY_NUMBER.get(message.kind, DisturbanceKind.OTHER), message.text)
+
+
+def provenance_from_proto(message: measurement_pb2.Provenance) -> dict[str, object]:
+    """Return a provenance, JSON-ready, with the domain's names for kinds."""
+    from google.protobuf import json_format
+
+    provenance = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    if message.disturbances:
+        found = map(disturbance_from_proto, message.disturbances)
+        provenance["disturbances"] = [{"kind": one.kind.value, "text": one.text} for one in found]
+    return provenance
+
+
+def provenance_to_proto(provenance: Mapping[str, object]) -> measurement_pb2.Provenance:
+    message = measurement_pb2.Provenance(flushed=str(provenance.get("flushed", "")))
+    rest = {key: value for key, value in provenance.items() if key not in ("disturbances", "flushed")}
+    if rest:  # never true in a worker, so workers do not pay for this import
+        from google.protobuf import json_format
+
+        json_format.ParseDict(rest, message)
+    message.disturbances.extend(map(disturbance_to_proto, disturbances_in(provenance)))
+    return message
+
+
+def measurement_from_proto(message: measurement_pb2.Measurement) -> Measurement:
+    clocks = message.clocks
+    return Measurement(
+        candidate_id=message.candidate_id,
+        run_secs=tuple(message.run_secs),
+        error=error_kind_from_proto(message.error),
+        error_message=message.error_message,
+        signal=message.signal,
+        clocks=Clocks(
+            wait_sec=duration_sec(clocks.wait), load_sec=duration_sec(clocks.load), run_sec=duration_sec(clocks.run)
+        ),
+        provenance=provenance_from_proto(message.provenance),
+        time_source=message.time_source or "wall",
+        run_cycles=tuple(message.run_cycles),
+    )
+
+
+def measurement_to_proto(measurement: Measurement) -> measurement_pb2.Measurement:
+    return measurement_pb2.Measurement(
+        candidate_id=measurement.candidate_id,
+        run_secs=measurement.run_secs,
+        error=error_kind_to_proto(measurement.error),
+        error_message=measurement.error_message,
+        signal=measurement.signal,
+        clocks=measurement_pb2.Clocks(
+            wait=duration(measurement.clocks.wait_sec),
+            load=duration(measurement.clocks.load_sec),
+            run=duration(measurement.clocks.run_sec),
+        ),
+        time_source=measurement.time_source,
+        provenance=provenance_to_proto(measurement.provenance),
+        run_cycles=measurement.run_cycles,
+    )

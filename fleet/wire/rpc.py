@@ -1,0 +1,310 @@
+"""gRPC as the fleet uses it: stubs and handlers made from descriptors, and errors that keep their class on the way.
+
+`add_service` and `Stub` read the service descriptors in `*_pb2`, so no generated `_pb2_grpc` is needed: those refuse
+the older grpcio that some boards are stuck with.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+
+from fleet.errors import (
+    AlreadyExists,
+    BuildError,
+    Cancelled,
+    ConfigError,
+    DeviceError,
+    DeviceUnreachable,
+    DiskFull,
+    FleetError,
+    ImportFailed,
+    InvalidRequest,
+    LeaseError,
+    LibraryError,
+    MeasurementError,
+    NotFound,
+    QueueFull,
+    TrackerUnavailable,
+    Unauthenticated,
+    WaitTimeout,
+    error_classes,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+else:
+    Context = grpc.aio.ServicerContext
+
+ERROR_KEY = "fleet-error"
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
+"""Bound on one message: the largest tensor of a Call."""
+
+_MAX_ERROR_BYTES = 2_000
+_STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
+    FleetError: grpc.StatusCode.INTERNAL,
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    LeaseError: grpc.StatusCode.FAILED_PRECONDITION,
+    QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    WaitTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    DeviceError: grpc.StatusCode.FAILED_PRECONDITION,
+    DeviceUnreachable: grpc.StatusCode.UNAVAILABLE,
+    BuildError: grpc.StatusCode.FAILED_PRECONDITION,
+    ImportFailed: grpc.StatusCode.INVALID_ARGUMENT,
+    MeasurementError: grpc.StatusCode.FAILED_PRECONDITION,
+    LibraryError: grpc.StatusCode.FAILED_PRECONDITION,
+    DiskFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TrackerUnavailable: grpc.StatusCode.UNAVAILABLE,
+}
+"""A class that is missing here gets the status of its base. Our own clients use the name of the class instead."""
+
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+"""Returned by `read` at the end of a stream."""
+
+CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A proxy from the environment has no business between a board and its tracker.
+    ("grpc.enable_http_proxy", 0),
+    # In tests one process talks to many trackers, so a channel must not borrow another's connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Two servers on one port would share its connections at random: a port in use must be an error.
+    ("grpc.so_reuseport", 0),
+]
+
+
+class CallContext(Protocol):
+    """What our services use of a `grpc.aio.ServicerContext`."""
+
+    def peer(self) -> str:
+        """Where the caller is, "ipv4:127.0.0.1:4000"."""
+        ...
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Headers of the call."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[object], None], /) -> None:
+        """Call back once the call is over, however it ended."""
+        ...
+
+
+def make_channel(address: str) -> grpc.aio.Channel:
+    """Open a channel to "host:port"."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def make_server() -> grpc.aio.Server:
+    """Make a server with the fleet's limits and keepalive."""
+    return grpc.aio.server(options=SERVER_OPTIONS)
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, *, what: str) -> int:
+    """Bind `server` and return its port; 0 asks for any free one.
+
+    Raises:
+        ConfigError: the port is in use or the address is not this machine's; `what` names who wanted it.
+    """
+    refused = _reason_not_to_bind(host, port) if port else None
+    if refused is None:
+        try:
+            return server.add_insecure_port(f"{_bracketed(host)}:{port}")
+        except RuntimeError as error:
+            refused = str(error)
+    raise ConfigError(f"{what} cannot listen on {host}:{port}: {refused}; choose another port with --port")
+
+
+def add_service(server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object) -> None:
+    """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
+
+    A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
+    that it raises reaches the client as the same class, see `from_rpc_error`.
+    """
+    handlers = {}
+    for method in descriptor.methods:
+        function = _guarded(getattr(servicer, _snake(method.name)), method.full_name)
+        streams = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
+        make_handler = getattr(grpc, "{}_{}_rpc_method_handler".format(*streams))
+        handlers[method.name] = make_handler(
+            function,
+            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+
+
+class Stub:
+    """Client side of one service: an attribute per rpc, in snake case, each a grpc.aio multicallable."""
+
+    def __init__(self, channel: grpc.aio.Channel, descriptor: ServiceDescriptor) -> None:
+        for method in descriptor.methods:
+            streams = (
+                "stream" if method.client_streaming else "unary",
+                "stream" if method.server_streaming else "unary",
+            )
+            make_call = getattr(channel, "{}_{}".format(*streams))
+            call = make_call(
+                f"/{descriptor.full_name}/{method.name}",
+                request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
+                response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+            )
+            setattr(self, _snake(method.name), call)
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"no rpc {name!r}")
+
+
+async def read_next(call: grpc.aio.StreamStreamCall[Any, T]) -> T | None:
+    """Return the next answer of a stream; None at its end."""
+    message = await call.read()
+    return None if message is EOF else cast("T", message)
+
+
+def status_of(cls: type[FleetError]) -> grpc.StatusCode:
+    """Return the gRPC status that an error of this class ends a call with."""
+    return next(_STATUS[base] for base in cls.__mro__ if base in _STATUS)
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -> FleetError:
+    """Return the FleetError that a server raised; `unavailable` when no server answered. Raise it `from error`."""
+    trailers: Iterable[Any] = error.trailing_metadata() or ()
+    name = next((str(value) for key, value in trailers if key == ERROR_KEY), None)
+    details = error.details() or error.code().name
+    cls = error_classes().get(name or "")
+    if cls is not None:
+        return cls(details)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return unavailable(details)
+    return FleetError(f"{error.code().name}: {details}")
+
+
+class Ending:
+    """Remembers how the server ended a call that this side may still write to.
+
+    If a write fails because the server has ended the call, grpc.aio reports INTERNAL instead of the server's own error
+    (https://github.com/grpc/grpc/issues/36066). That error arrived earlier and is kept here.
+    """
+
+    def __init__(self, call: grpc.aio.Call) -> None:
+        """Watch a call from its start."""
+        self._told: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._keep)
+
+    def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return the error that the server ended the call with, in place of the one that was raised here."""
+        return self._told or raised
+
+    def _keep(self, call: grpc.aio.Call) -> None:
+        code, details = _at_once(call.code()) or grpc.StatusCode.UNKNOWN, _at_once(call.details()) or ""
+        trailers = _at_once(call.trailing_metadata())
+        if code is grpc.StatusCode.OK:
+            code, details = grpc.StatusCode.UNAVAILABLE, "the server ended the call before it had heard all"
+        nothing = grpc.aio.Metadata()
+        self._told = grpc.aio.AioRpcError(code, nothing, trailers or nothing, details=details, debug_error_string=None)
+
+
+def _at_once(answer: Coroutine[object, None, T]) -> T | None:
+    """Return the answer of a call that is done, without waiting."""
+    try:
+        answer.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    answer.close()
+    return None
+
+
+def _guarded(function: Callable[..., Any], full_name: str) -> Callable[[object, Context], object]:
+    """Wrap a servicer method so that what it raises becomes a status that `from_rpc_error` can read."""
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def stream(request: object, context: Context) -> AsyncIterator[object]:
+            try:
+                async for response in function(request, context):
+                    yield response
+            except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
+                await _abort(context, error, full_name)
+
+        return stream
+
+    @functools.wraps(function)
+    async def unary(request: object, context: Context) -> object:
+        try:
+            return await function(request, context)
+        except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
+            await _abort(context, error, full_name)
+
+    return unary
+
+
+async def _abort(context: Context, error: Exception, full_name: str) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        error = DiskFull(
+            f"no space left for {error.filename or 'a file'} on {socket.gethostname()}; free some and try again"
+        )
+    if isinstance(error, FleetError):
+        await context.abort(status_of(type(error)), _cut(str(error)), ((ERROR_KEY, type(error).__name__),))
+    logger.error("rpc failed", extra={"rpc": full_name}, exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, _cut(f"{type(error).__name__}: {error}"))
+
+
+def _cut(text: str) -> str:
+    """Cut a text to what fits a header: a byte may take three there, and gRPC refuses headers beyond 8 KiB."""
+    return text.encode(errors="replace")[:_MAX_ERROR_BYTES].decode(errors="ignore")
+
+
+def _reason_not_to_bind(host: str, port: int) -> str | None:
+    """Try the port with a plain socket first: its errors have an errno, unlike gRPC's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+    return None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

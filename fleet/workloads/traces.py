@@ -1,0 +1,60 @@
+"""Schedules as text: a trace is the JSON of scheduling steps; replaying it on its workload gives the candidate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fleet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule.database import TuningRecord
+    from tvm.s_tir.meta_schedule.database import Workload as MetaScheduleWorkload
+    from tvm.tirx import FloatImm, IntImm
+
+
+def trace_json(schedule: Schedule) -> str:
+    """Return the steps of a schedule, post-processing included, in the form that MetaSchedule's databases store."""
+    return json.dumps(schedule.trace.as_json(), default=_plain, separators=(",", ":"))
+
+
+def replay(mod: IRModule, trace: str) -> Schedule:
+    """Replay a trace on a module and return the schedule.
+
+    Raises:
+        InvalidRequest: the trace does not fit the module.
+    """
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import Trace
+
+    schedule = Schedule(mod)
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except Exception as error:
+        raise InvalidRequest(f"the trace does not fit its workload: {str(error).strip()[-300:]}") from error
+    return schedule
+
+
+def tuning_record(
+    trace: str, run_secs: Sequence[float], target: object, workload: MetaScheduleWorkload
+) -> TuningRecord:
+    """Return a time in MetaSchedule's form, for its databases.
+
+    Args:
+        target: the target's JSON as an object, or None.
+
+    Raises:
+        Exception: whatever TVM raises for a trace that it cannot read.
+    """
+    from tvm.s_tir.meta_schedule.database import TuningRecord
+
+    return TuningRecord.from_json([json.loads(trace), list(run_secs), target, None], workload)
+
+
+def _plain(value: IntImm | FloatImm) -> int | float:
+    """Turn TVM's boxed numbers into plain ones."""
+    number: int | float = value.value
+    return number

@@ -1,0 +1,83 @@
+"""Fills in what the site says from the code, while MkDocs builds it.
+
+A page holds its words and a marker such as `<!-- from the code: commands -->`; the marker is replaced by what the
+function of that name below returns. So nothing generated is committed, and links to the page work on its file, too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import api
+import commands
+import keys
+import proto_files
+
+_ROOT = Path(__file__).parents[2]
+_FROM_CODE: dict[str, Callable[[], str]] = {
+    "agent.yaml": keys.as_markdown,
+    "commands": commands.as_markdown,
+    "public API": api.public_names,
+    "errors": api.error_tree,
+    "protos": lambda: proto_files.as_markdown(_ROOT / "protos"),
+}
+_MARKER = re.compile(r"^<!-- from the code: (.+) -->$", flags=re.MULTILINE)
+_DECISIONS = "decisions/index.md"
+_OF_THE_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+"""Files of the repository's root that are pages of the site as well."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the decision records into the navigation: a new one needs no line in mkdocs.yml."""
+    records = sorted(Path(config.docs_dir).glob("decisions/*.md"))
+    explanation = next(entry["Explanation"] for entry in config.nav or [] if "Explanation" in entry)
+    explanation.append({"Decisions": [_DECISIONS, *(f"decisions/{record.name}" for record in records)]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the list of the decisions, and the pages that lie outside of docs/, with their links as seen from there."""
+    records = sorted(Path(config.docs_dir).glob("decisions/*.md"))
+    files.append(File.generated(config, _DECISIONS, content=_listed(records)))
+    for name, page in _OF_THE_ROOT.items():
+        text = (_ROOT / name).read_text().replace("](docs/decisions)", f"]({_DECISIONS})").replace("](docs/", "](")
+        for other, other_page in _OF_THE_ROOT.items():
+            text = text.replace(f"]({other}", f"]({other_page}")
+        files.append(File.generated(config, page, content=text.replace("](README.md", "](index.md")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Replace the markers, and point links to files of the root to their pages.
+
+    Raises:
+        OSError: a marker that nothing here fills in, and that names no file.
+    """
+    for name, of_the_site in _OF_THE_ROOT.items():
+        markdown = re.sub(rf"\]\(((?:\.\./)+){re.escape(name)}", rf"](<up>\1{of_the_site}", markdown)
+    return _MARKER.sub(lambda found: _from_code(found[1]), markdown.replace("](<up>../", "]("))
+
+
+def _listed(records: list[Path]) -> str:
+    """Return a page that names each record by its title."""
+    titles = [(record.name, record.read_text().partition("\n")[0].removeprefix("# ")) for record in records]
+    links = [f"- [{title}]({name})" for name, title in titles]
+    return "\n".join(
+        ["# Decisions", "", "Choices that are hard to take back, each with what was rejected.", "", *links]
+    )
+
+
+def _from_code(what: str) -> str:
+    """Return what a marker stands for: one of the names above, or a file as a block."""
+    if what in _FROM_CODE:
+        return _FROM_CODE[what]()
+    path = _ROOT / what
+    return f"```{path.suffix.removeprefix('.')}\n{path.read_text()}```"

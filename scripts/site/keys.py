@@ -1,0 +1,30 @@
+"""The keys of agent.yaml, from the dataclasses that check them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from words import plain
+
+from device_agents.config import AgentConfig, known_keys
+from fleet.base.config import Key, keys_of
+
+
+def as_markdown() -> str:
+    """Return a section for the file itself and for the entries of each driver."""
+    lines = ["## agent.yaml", "", *_definitions(keys_of(AgentConfig))]
+    for driver, keys in known_keys().items():
+        lines += [f"## driver: {driver}", "", *_definitions(keys)]
+    return "\n".join(lines)
+
+
+def _definitions(keys: Iterable[Key]) -> Iterator[str]:
+    for key in keys:
+        facts = f"{key.expects}{', required' if key.is_required else ''}"
+        is_said = key.default in (None, "") or "default" in key.doc.lower()
+        default = "" if is_said else f" Default: `{_yaml(key.default)}`."
+        yield from (f"`{key.name}` ({facts})", f":   {plain(key.doc)}{default}", "")
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,19 @@
+"""A disk without room, for one file."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def full_disk(path: Path, *, free_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond this one's size and `free_bytes`: to write more fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + free_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

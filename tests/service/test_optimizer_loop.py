@@ -1,0 +1,155 @@
+"""A job's loop and its checks on a real data path that breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.domain.measuring import Evaluator, TensorSpec
+from fleet.domain.scope import RecordScope
+from fleet.errors import DeviceUnreachable
+from fleet.library import Library, StoredWorkload
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.events import BatchWanted, JobStarted, Proposed
+from fleet.optimizer.core.invariants import validate
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.tasks.build import BuiltCandidate
+from fleet.optimizer.turns import Turns
+from fleet.v1 import measurement_pb2
+from fleet.workloads.workload import Workload
+from tests.service.odd_agent import OddAgent, artifact, good, seated
+
+
+class BuiltAlready:
+    """A build pool whose every build is one known artifact."""
+
+    def __init__(self, folder: Path) -> None:
+        self._built = artifact(folder)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(BuiltCandidate(artifact=self._built, features=None))
+        return future
+
+    def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.submit(fn, *args, **kwargs)
+
+
+@dataclass
+class Bench:
+    """A job of one workload on an odd agent."""
+
+    agent: OddAgent
+    library: Library
+    core: JobCore
+    loop: TuningLoop
+    notices: list[str]
+
+    @property
+    def item(self) -> WorkloadProgress:
+        return self.core.workload("w")
+
+    async def measure(self, *digests: str) -> None:
+        """Measure and check candidates; the trace of each is its digest in brackets."""
+        await self.loop.apply(Proposed("w", {digest: f'["{digest}"]' for digest in digests}))
+        await self.loop.apply(BatchWanted("w", digests))
+
+
+@contextlib.asynccontextmanager
+async def bench(folder: Path) -> AsyncGenerator[Bench, None]:
+    args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
+    item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
+    notices: list[str] = []
+    core = JobCore(JobProgress(notice=notices.append))
+    with Library.open(folder / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        conditions = Conditions(
+            job_name=library.start_job(title="t").name,
+            scope=RecordScope(target_json='{"kind": "llvm"}', device_model="", tvm_version=""),
+            device_fingerprint="",
+            seed=1,
+            batch_size=1,
+            search_threads=1,
+            enough=100,
+            evaluator=Evaluator(),
+            trial_timeout_sec=1.0,
+            artifact_dir=folder,
+            started_at=0.0,
+        )
+        async with seated() as (agent, device, _):
+            core.apply(JobStarted(conditions, 100, [item]))
+            turns = Turns(shares_cores=True)
+            loop = TuningLoop(core, device=device, pool=BuiltAlready(folder), library=library, turns=turns)
+            yield Bench(agent, library, core, loop, notices)
+            validate(core)
+
+
+async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> None:
+    """Its unscheduled program fails on the numbers of the check: the others of the job go on, and it is said once."""
+    async with bench(tmp_path) as job:
+        job.agent.refuses_calls = [measurement_pb2.ERROR_KIND_OUT_OF_MEMORY]
+        await job.measure("a", "b")
+
+    assert "cannot be checked" in job.item.closed_because
+    assert job.item.best_trace is None
+    assert len(job.notices) == job.agent.calls == 1
+
+
+async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """It is not called again, and takes no part any more; the next one is checked."""
+    async with bench(tmp_path) as job:
+        await job.measure("a")
+        job.agent.answer = lambda _, asked: good(asked, 1e-7)
+        job.agent.refuses_calls = [DeviceUnreachable("gone")]
+        await job.measure("b")
+
+        assert job.item.best_trace == '["a"]'
+        assert ("w", "b") not in job.core.candidates
+        assert not job.item.errors
+        assert job.agent.calls == 3
+
+
+@pytest.mark.parametrize(("losses", "is_timed"), [(1, True), (2, False)])
+async def test_an_unscheduled_program_is_timed_again_when_the_device_went_away(
+    tmp_path: Path, losses: int, is_timed: bool
+) -> None:
+    """One loss of the agent does not close a workload for the whole job; a second one under the same program does."""
+    async with bench(tmp_path) as job:
+        job.agent.refuses_measure = [DeviceUnreachable("gone")] * losses
+        await job.loop.measure_untuned()
+
+    assert math.isfinite(job.item.untuned_sec) is is_timed
+    assert bool(job.item.closed_because) is not is_timed
+
+
+async def test_a_disturbed_time_is_stored_and_then_replaced(tmp_path: Path) -> None:
+    """Both records are in the library; the job counts one trial, and search and best candidates see the calm time."""
+    async with bench(tmp_path) as job:
+        job.agent.answer = lambda count, asked: disturbed(asked, 9e-6) if count == 1 else good(asked, 1e-6)
+        await job.measure("a")
+        records = job.library.records("w")
+        (best,) = job.library.best("w", k=1)
+
+        assert job.core.candidates["w", "a"].median_sec == 1e-6
+        assert job.core.candidates["w", "a"].stage is Stage.CHECKED
+    assert sorted(record.run_secs for record in records) == [(1e-6,), (9e-6,)]
+    assert best.run_secs == (1e-6,)
+    assert best.checked
+    assert [record.run_sec for record in job.item.records] == [1e-6]
+    assert (job.item.trials, job.core.progress.repeats.count) == (1, 1)
+
+
+def disturbed(request: measurement_pb2.MeasureRequest, run_sec: float) -> measurement_pb2.Measurement:
+    measurement = good(request, run_sec)
+    measurement.provenance.disturbances.add(kind=measurement_pb2.DISTURBANCE_KIND_THROTTLED, text="throttled: thermal")
+    return measurement

@@ -1,0 +1,139 @@
+"""Drives the optimizer's core without any edge: effects are performed at once, by a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
+from fleet.domain.scope import RecordScope
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.invariants import validate
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.workloads.workload import Workload
+
+Answer = Callable[[int, Trial], Measurement]
+"""What a device says to a trial; the number counts the rounds from 1."""
+
+
+def workload(name: str = "w", *, weight: int = 1) -> Workload:
+    return Workload(name=name, weight=weight, mod_json="{}", shash=name, flop=4.0, args=())
+
+
+def conditions(evaluator: Evaluator | None = None, **changes: object) -> Conditions:
+    facts: dict[str, object] = {
+        "job_name": "jobs/1",
+        "scope": RecordScope(target_json="{}", device_model="board", tvm_version=""),
+        "device_fingerprint": "",
+        "seed": 0,
+        "batch_size": 4,
+        "search_threads": 1,
+        "enough": 100,
+        "evaluator": evaluator or Evaluator(),
+        "trial_timeout_sec": 1.0,
+        "artifact_dir": Path(),
+        "started_at": 0.0,
+    }
+    return Conditions(**(facts | changes))  # type: ignore[arg-type]
+
+
+def artifact(name: str) -> Artifact:
+    return Artifact(path=Path(name), digest=f"sha256:{name}")
+
+
+def timed(_: int, trial: Trial) -> Measurement:
+    return Measurement(candidate_id=trial.candidate_id, run_secs=(1.0,))
+
+
+class Script:
+    """A job whose pool, device and library answer at once. Everything that happened is in `log`."""
+
+    def __init__(
+        self, *items: WorkloadProgress, total: int = 100, progress: JobProgress | None = None, **changes: object
+    ) -> None:
+        self.core = JobCore(progress)
+        self.answer: Answer = timed
+        self.verdicts: dict[str, ev.Verdict] = {}
+        """By digest; RIGHT where nothing is said."""
+
+        self.unbuildable: set[str] = set()
+        self.log: list[ev.Event | ev.Effect] = []
+        self.rounds: list[list[str]] = []
+        """Candidates of each Measure."""
+
+        self.notices: list[str] = []
+        self._records = 0
+        self.feed(ev.JobStarted(conditions(**changes), total, items or [WorkloadProgress(workload=workload())]))
+
+    def feed(self, event: ev.Event) -> list[ev.Effect]:
+        """Let something happen, check all invariants, and return what follows."""
+        self.log.append(event)
+        effects = self.core.apply(event)
+        self.log += effects
+        validate(self.core)
+        return effects
+
+    def run(self, event: ev.Event) -> None:
+        """Let something happen and perform all that follows."""
+        for effect in self.feed(event):
+            self._perform(effect)
+
+    def propose(self, *digests: str, shash: str = "w") -> None:
+        """Make a round of candidates, measure it and check it. The trace of each is its digest."""
+        self.run(ev.Proposed(shash, {digest: digest for digest in digests}))
+        self.run(ev.BatchWanted(shash, digests))
+
+    def build_baseline(self, shash: str = "w") -> None:
+        self.run(ev.BaselineBuilt(shash, artifact(f"{shash}-baseline")))
+
+    def happened(self, kind: type) -> list[ev.Event | ev.Effect]:
+        return [entry for entry in self.log if isinstance(entry, kind)]
+
+    def _perform(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Build():
+                for digest in effect.traces_by_digest:
+                    self.run(self._built(effect.workload, digest))
+            case ev.Measure():
+                self._measure(effect)
+            case ev.Store():
+                self._records += 1
+                self.run(ev.Stored(effect.workload, effect.digest, self._records, float(self._records)))
+            case ev.Check():
+                verdict = self.verdicts.get(effect.digest, ev.Verdict.RIGHT)
+                self.run(ev.Checked(effect.workload, effect.digest, verdict, "off by 3"))
+            case ev.Notice():
+                self.notices.append(effect.text)
+            case _:
+                pass
+
+    def _built(self, shash: str, digest: str) -> ev.Event:
+        if digest in self.unbuildable:
+            return ev.BuildFailed(shash, digest, ErrorKind.BUILD_FAILED, "no")
+        return ev.Built(shash, digest, artifact(digest), np.zeros((1, 1), np.float32))
+
+    def _measure(self, effect: ev.Measure) -> None:
+        self.rounds.append([trial.candidate_id for trial in effect.trials])
+        device = self.core.progress.device_name
+        number = len(self.rounds)
+        for trial in effect.trials:
+            self.run(ev.Measured(effect.batch, device, self.answer(number, trial)))
+        self.run(ev.MeasureEnded(effect.batch, device, 1.0))
+
+
+def secs(times: dict[str, float | Sequence[float]]) -> Answer:
+    """Answer with these times by candidate; a sequence gives one for each round in which the candidate runs."""
+    rounds: dict[str, int] = {}
+
+    def answer(_: int, trial: Trial) -> Measurement:
+        given = times[trial.candidate_id]
+        index = rounds[trial.candidate_id] = rounds.get(trial.candidate_id, -1) + 1
+        sec = given if isinstance(given, int | float) else given[min(index, len(given) - 1)]
+        return Measurement(candidate_id=trial.candidate_id, run_secs=(sec,))
+
+    return answer

@@ -1,0 +1,24 @@
+"""Frames between the agent and its workers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_agents.machine import frames
+
+
+@given(st.binary(max_size=1000))
+def test_frames_say_their_length(content: bytes) -> None:
+    """Header and content, nothing else."""
+    frame = frames.format_frame(content)
+
+    assert frames.parse_header(frame[:4]) == len(content)
+    assert frame[4:] == content
+
+
+def test_a_length_that_cannot_be_is_refused() -> None:
+    """Garbage on the socket does not make the agent wait for gigabytes."""
+    with pytest.raises(frames.BrokenFrame):
+        frames.parse_header(b"\xff\xff\xff\xff")

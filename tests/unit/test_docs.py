@@ -1,0 +1,137 @@
+"""What the documentation names is there."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from device_agents.config import known_keys, parse_config
+
+_MULTILINE = re.MULTILINE | re.DOTALL
+_ROOT = Path(__file__).parents[2]
+_PAGES = sorted([*_ROOT.glob("*.md"), *(path for path in _ROOT.glob("docs/**/*.md") if "decisions" not in path.parts)])
+_FILE = re.compile(
+    r"`((?:fleet|device_agents|cross|tests|benchmarks|examples|scripts|protos|docs)/[\w./-]+)(?:::(\w+))?`"
+)
+_DIRECTIVE = re.compile(r"^::: ([\w.]+)$", flags=re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+_MODULE = re.compile(r"`((?:fleet|device_agents|cross)(?:\.(?!py`)\w+)+)`")
+
+
+def name(page: Path) -> str:
+    return page.relative_to(_ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=name)
+def test_a_page_names_files_and_tests_that_exist(page: Path) -> None:
+    """Files move with the code; a page that still names the old place leads nowhere."""
+    found = _FILE.findall(page.read_text())
+
+    assert [path for path, _ in found if not (_ROOT / path).exists()] == []
+    assert [(path, test) for path, test in found if test and test not in functions(path)] == []
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=name)
+def test_a_page_names_modules_that_exist(page: Path) -> None:
+    """The first two parts at least are a package or module: what follows may be a class and its method."""
+    names = _MODULE.findall(page.read_text())
+
+    assert [dotted for dotted in names if not leads_somewhere(dotted)] == []
+
+
+def test_the_api_reference_shows_what_exists() -> None:
+    """A renamed class would break the site."""
+    names = _DIRECTIVE.findall((_ROOT / "docs/reference/api.md").read_text())
+
+    assert names
+    for dotted in names:
+        pkgutil.resolve_name(dotted)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=name)
+def test_links_lead_to_files(page: Path) -> None:
+    """Links work in the repository, too, without the site."""
+    links = _LINK.findall(page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def agent_files() -> list[str]:
+    blocks = [block for page in _PAGES for block in re.findall(r"^```yaml.*?\n(.*?)^```", page.read_text(), _MULTILINE)]
+    return [block for block in blocks if yaml.safe_load(block).keys() & {"devices", "tracker", "memory_limit_bytes"}]
+
+
+@pytest.mark.parametrize("text", agent_files())
+def test_examples_of_agent_yaml_have_keys_that_the_code_knows(text: str) -> None:
+    """Who copies an example gets no error for a key."""
+    content = yaml.safe_load(text)
+    keys = keys_by_driver()
+
+    parse_config(content)
+    for entry in content.get("devices", []):
+        assert entry.keys() - {"driver"} <= keys[entry["driver"]]
+
+
+def test_the_exit_codes_are_those_of_the_command_line() -> None:
+    """A script that branches on a code finds it in the table."""
+    said = re.findall(r"^\| ([\d, ]+) \|", (_ROOT / "docs/reference/exit-codes.md").read_text(), flags=re.MULTILINE)
+    trees = [ast.parse(path.read_text()) for path in _ROOT.glob("fleet/**/*.py")]
+
+    found = {code for tree in trees for node in ast.walk(tree) for code in exit_codes(node)}
+
+    assert {0} | found == {int(code) for cell in said for code in cell.split(", ")}
+
+
+def exit_codes(node: ast.AST) -> set[int]:
+    """Return the numbers in a call that ends a program, and in an assignment to an exit code."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit", "SystemExit"):
+        values: list[ast.AST] = list(node.args)
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        names = node.targets if isinstance(node, ast.Assign) else [node.target]
+        values = [node.value] if any(ast.unparse(name).lower().endswith("exit_code") for name in names) else []
+    else:
+        return set()
+    constants = [part for value in values for part in ast.walk(value) if isinstance(part, ast.Constant)]
+    return {part.value for part in constants if isinstance(part.value, int)}
+
+
+def test_all_variables_of_the_environment_are_told() -> None:
+    """The reference names all variables that are read, and no others."""
+    sources = [
+        path.read_text() for room in ("fleet", "device_agents", "cross") for path in _ROOT.glob(f"{room}/**/*.py")
+    ]
+    read = {name for source in sources for name in re.findall(r"\bFLEET_[A-Z_]+[A-Z]\b", source)}
+    told = set(re.findall(r"`(FLEET_\w+)`", (_ROOT / "docs/reference/environment.md").read_text()))
+
+    assert {name for name in read if not name.startswith("FLEET_LINKER_")} == {
+        name for name in told if not name.startswith("FLEET_LINKER_")
+    }
+
+
+@cache
+def keys_by_driver() -> dict[str, set[str]]:
+    return {driver: {key.name for key in known} for driver, known in known_keys().items()}
+
+
+@cache
+def functions(path: str) -> set[str]:
+    tree = ast.parse((_ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def leads_somewhere(dotted: str) -> bool:
+    """Whether a file defines or imports the first word that is no package any more."""
+    path, words = _ROOT, dotted.split(".")
+    while words and (path / words[0]).is_dir():
+        path /= words.pop(0)
+    if words and (path / f"{words[0]}.py").is_file():
+        path /= f"{words.pop(0)}.py"
+    elif words:
+        path /= "__init__.py"
+    return not words or (path.is_file() and re.search(rf"\b{words[0]}\b", path.read_text()) is not None)

@@ -1,0 +1,34 @@
+"""What a measurement says against its own times."""
+
+from __future__ import annotations
+
+from fleet.domain.measuring import Disturbance, DisturbanceKind, Measurement
+
+
+def found_in(*disturbances: object) -> tuple[Disturbance, ...]:
+    return Measurement(candidate_id="a", provenance={"disturbances": list(disturbances)}).disturbances
+
+
+def test_disturbances_are_read_from_the_provenance() -> None:
+    """Records keep it as JSON."""
+    found = found_in({"kind": "THROTTLED", "text": "throttled: thermal"})
+
+    assert found == (Disturbance(DisturbanceKind.THROTTLED, "throttled: thermal"),)
+
+
+def test_sentences_of_older_records_are_disturbances() -> None:
+    """Libraries hold times from before disturbances had kinds; nobody guesses a kind from the words."""
+    sentence = "reference kernel 1.31 times its usual time"
+
+    assert found_in(sentence) == (Disturbance(DisturbanceKind.OTHER, sentence),)
+
+
+def test_a_kind_that_nobody_knows_is_a_disturbance_all_the_same() -> None:
+    """A newer client may have written the record."""
+    assert found_in({"kind": "EARTHQUAKE", "text": "it shook"}) == (Disturbance(DisturbanceKind.OTHER, "it shook"),)
+    assert found_in({"kind": 7}) == (Disturbance(DisturbanceKind.OTHER, ""),)
+
+
+def test_without_provenance_nothing_is_known() -> None:
+    """Nothing speaks against the times then."""
+    assert Measurement(candidate_id="a").disturbances == ()

@@ -1,0 +1,89 @@
+"""What the agent loads by name exists and is what it is loaded as: a move of files must follow strings, too."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from device_agents import registry
+from device_agents.driver import Driver
+from device_agents.runtimes.contract import Runtime
+
+_ROOT = Path(__file__).parents[2]
+_NO_MODULES = ("fleet.drivers", "fleet.opencl.use_events")
+"""An entry point group, and a function that the OpenCL plugin registers with TVM."""
+
+_NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")
+
+
+def _named(folder: str) -> Iterator[str]:
+    """Yield the texts in the code below a folder that are the name of a module of ours, or of a class in one."""
+    for path in sorted((_ROOT / folder).rglob("*.py")):
+        if "v1" not in path.parts:
+            for node in ast.walk(ast.parse(path.read_text())):
+                text = node.value if isinstance(node, ast.Constant) else None
+                if isinstance(text, str) and _NAME.fullmatch(text) and text not in _NO_MODULES:
+                    yield text
+
+
+_IN_DRIVERS = sorted(set(_named("device_agents/drivers")))
+_RUNTIMES = [name for name in _IN_DRIVERS if ":" in name]
+_PRELOADS = [name for name in _IN_DRIVERS if ":" not in name and ".runtimes." in name]
+
+
+@pytest.mark.parametrize("name", _RUNTIMES)
+def test_every_runtime_that_a_driver_names_is_one(name: str) -> None:
+    """Its methods take what the worker passes by position."""
+    module, _, class_name = name.partition(":")
+    runtime = getattr(importlib.import_module(module), class_name)
+
+    wanted = {method: signature for method, signature in _methods(Runtime) if not method.startswith("_")}
+    assert wanted
+    for method, signature in wanted.items():
+        found = inspect.signature(getattr(runtime, method))
+        assert list(found.parameters) == list(signature.parameters), method
+
+
+@pytest.mark.parametrize("name", _PRELOADS)
+def test_every_module_that_a_driver_preloads_can_be(name: str) -> None:
+    """The process that workers are forked from calls its `preload`."""
+    assert not inspect.signature(importlib.import_module(name).preload).parameters
+
+
+def test_there_are_names_to_test() -> None:
+    """Each runtime but those that another one is made of is named by a driver."""
+    assert len(_RUNTIMES) >= 7
+    assert len(_PRELOADS) >= 4
+
+
+@pytest.mark.parametrize("name", sorted({*_named("fleet"), *_named("device_agents"), *_named("cross")}))
+def test_every_module_that_is_named_in_a_text_is_there(name: str) -> None:
+    """Started by `python -m`, imported when needed, or shown to users."""
+    module, _, member = name.partition(":")
+    parts = module.split(".")
+    is_there = any(
+        (_ROOT.joinpath(*parts[:depth])).with_suffix(".py").exists() for depth in (len(parts), len(parts) - 1)
+    )
+
+    assert is_there or _ROOT.joinpath(*parts).is_dir()
+    assert not member or hasattr(importlib.import_module(module), member)
+
+
+def test_installed_drivers_are_those_that_a_plain_copy_knows() -> None:
+    """The entry points in pyproject.toml and the table for boards without metadata say the same, and name drivers."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+
+    assert project["entry-points"][registry.GROUP] == registry.BUILT_IN
+    for name in registry.BUILT_IN:
+        assert issubclass(registry.load_driver(name, where="test"), Driver)
+
+
+def _methods(protocol: type) -> list[tuple[str, inspect.Signature]]:
+    return [(name, inspect.signature(found)) for name, found in inspect.getmembers(protocol, inspect.isfunction)]

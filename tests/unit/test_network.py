@@ -1,0 +1,31 @@
+"""Which addresses only this machine reaches."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.base.network import host_of, is_loopback, refuse_network
+from fleet.errors import ConfigError
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "localhost"])
+def test_the_loopback_is_this_machines_alone(host: str) -> None:
+    """It is recognised in both versions of IP, and by its name."""
+    assert is_loopback(host)
+    refuse_network(host, risk="nobody comes")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "pi4.local", "localhost.example.com"])
+def test_everything_else_is_reached_by_others(host: str) -> None:
+    """Names that need a look-up count, too; the message says what is at stake and what to do."""
+    assert not is_loopback(host)
+    with pytest.raises(ConfigError, match=r"no TLS yet: anybody can come; .*--allow-network"):
+        refuse_network(host, risk="anybody can come")
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("10.0.0.5:9290", "10.0.0.5"), ("[::1]:9290", "[::1]"), ("pi4.local:1", "pi4.local")]
+)
+def test_the_host_of_an_address(address: str, host: str) -> None:
+    """Brackets around IPv6 stay, as in URLs."""
+    assert host == host_of(address)

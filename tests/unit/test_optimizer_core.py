@@ -1,0 +1,250 @@
+"""A candidate's life: events in, effects out. Every event is followed by a check of all invariants."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fleet.domain.measuring import ErrorKind, Measurement
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Stage
+from fleet.optimizer.core.invariants import broken_invariants
+from fleet.optimizer.core.ledger import BASELINE
+from fleet.optimizer.core.measuring import TUNED, UNTUNED
+from fleet.optimizer.core.progress import WorkloadProgress
+from tests.unit.optimizer_core import Script, artifact, secs, workload
+
+
+def known(name: str = "w", **facts: object) -> WorkloadProgress:
+    return WorkloadProgress(workload=workload(name), **facts)  # type: ignore[arg-type]
+
+
+def test_a_candidate_goes_through_its_stages() -> None:
+    """Proposed, built, measured, stored, checked, and then it is the best: in this order, each asked for."""
+    job = Script()
+
+    assert job.feed(ev.Proposed("w", {"a": "trace"})) == [ev.Build("w", {"a": "trace"})]
+    assert job.feed(ev.Built("w", "a", artifact("a"), None)) == []
+    (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
+    assert isinstance(measure, ev.Measure)
+    assert [trial.candidate_id for trial in measure.trials] == ["a"]
+    result = Measurement(candidate_id="a", run_secs=(2.0,))
+    (store,) = job.feed(ev.Measured(measure.batch, "devices/pi", result))
+    assert isinstance(store, ev.Store)
+    assert (store.trace_json, store.measurement) == ("trace", result)
+    assert job.feed(ev.Stored("w", "a", 7, 1.5)) == []
+    assert job.feed(ev.MeasureEnded(measure.batch, "devices/pi", 1.0)) == [ev.Check("w", "a", artifact("a"))]
+    assert job.feed(ev.Checked("w", "a", ev.Verdict.RIGHT)) == [ev.MarkChecked(7)]
+
+    item = job.core.workload("w")
+    assert (item.best_sec, item.best_trace, item.trials) == (2.0, "trace", 1)
+    assert job.core.candidates["w", "a"].stage is Stage.CHECKED
+    assert job.core.progress.first_trial_sec == 1.5
+
+
+def test_a_result_counts_when_it_is_stored() -> None:
+    """A job that is killed between the two has not counted what nobody will find."""
+    job = Script()
+    job.run(ev.Proposed("w", {"a": "a"}))
+    (measure,) = job.feed(ev.BatchWanted("w", ["a"]))
+    assert isinstance(measure, ev.Measure)
+
+    job.feed(ev.Measured(measure.batch, "", Measurement(candidate_id="a", run_secs=(2.0,))))
+    item = job.core.workload("w")
+    assert (item.trials, item.under_way, item.records) == (0, {"a"}, [])
+    job.feed(ev.Stored("w", "a", 1, 0.0))
+    assert (item.trials, item.under_way, len(item.records)) == (1, set(), 1)
+
+
+def test_what_is_not_built_is_a_failed_trial() -> None:
+    """It is stored and never measured."""
+    job = Script()
+    job.unbuildable.add("b")
+
+    job.propose("a", "b")
+
+    item = job.core.workload("w")
+    assert job.rounds == [["a"]]
+    assert (item.trials, dict(item.errors)) == (2, {ErrorKind.BUILD_FAILED: 1})
+    assert [record.run_sec for record in item.records] == [math.inf, 1.0]
+
+
+def test_no_more_trials_are_planned_than_there_are() -> None:
+    """What is under way counts, also when the next round is made while the last one is measured."""
+    job = Script(total=6)
+
+    (first,) = job.feed(ev.RoundWanted())
+    assert isinstance(first, ev.Propose)
+    job.run(ev.Proposed("w", {name: name for name in "abcd"}))
+    (second,) = job.feed(ev.RoundWanted())
+    assert isinstance(second, ev.Propose)
+    job.run(ev.Proposed("w", {name: name for name in "ef"}))
+
+    assert (first.count, second.count) == (4, 2)
+    assert second.known == frozenset("abcd")
+    assert job.feed(ev.RoundWanted()) == []
+
+
+def test_a_search_that_finds_nothing_closes_its_workload() -> None:
+    """So does one that fails, with a word to the user; the others go on."""
+    job = Script(known("a"), known("b"))
+
+    job.run(ev.Proposed("a", {}))
+    job.run(ev.SearchFailed("b", "killed"))
+
+    assert [item.closed_because for item in job.core.progress.workloads] == [
+        "nothing new to try",
+        "its search failed: killed",
+    ]
+    assert job.notices == ["b gets no more trials: its search failed: killed"]
+    assert job.feed(ev.RoundWanted()) == []
+
+
+def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
+    """Over all jobs."""
+    job = Script(known(trials_before=100))
+
+    assert job.feed(ev.RoundWanted()) == []
+    assert "has had 100 trials" in job.core.workload("w").closed_because
+
+
+def test_the_cost_model_learns_when_there_is_something_new() -> None:
+    """It learns once for each batch."""
+    job = Script()
+    job.propose("a", "b")
+
+    kinds = [[type(effect) for effect in job.feed(ev.RoundWanted())] for _ in range(2)]
+
+    assert kinds == [[ev.Learn, ev.Propose], [ev.Propose]]
+
+
+def test_a_wrong_candidate_is_marked_and_the_next_one_checked() -> None:
+    """The search sees it as failed, and the user hears of it; what is slower than the best is not checked at all."""
+    job = Script()
+    job.answer = secs({"a": 1.0, "b": 2.0, "c": 3.0})
+    job.verdicts["a"] = ev.Verdict.WRONG
+
+    job.propose("a", "b", "c")
+
+    item = job.core.workload("w")
+    assert [check.digest for check in job.happened(ev.Check) if isinstance(check, ev.Check)] == ["a", "b"]
+    assert job.happened(ev.MarkWrong) == [ev.MarkWrong(1, "off by 3")]
+    assert (item.best_trace, item.errors[ErrorKind.WRONG_OUTPUT]) == ("b", 1)
+    assert [record.run_sec for record in item.records] == [math.inf, 2.0, 3.0]
+    assert job.notices == ["w: a candidate is wrong and not used: off by 3"]
+
+
+@pytest.mark.parametrize("verdict", [ev.Verdict.LOST, ev.Verdict.NOT_CHECKED])
+def test_a_candidate_without_a_verdict_is_neither_wrong_nor_the_best(verdict: ev.Verdict) -> None:
+    """It takes no part any more, and is not marked."""
+    job = Script()
+    job.verdicts["a"] = verdict
+
+    job.propose("a")
+
+    item = job.core.workload("w")
+    assert (item.best_trace, dict(item.errors)) == (None, {})
+    assert not job.happened(ev.MarkWrong)
+    assert not job.happened(ev.MarkChecked)
+
+
+def test_a_run_off_decides_for_its_runners() -> None:
+    """The old best is judged by its new time, since it ran again."""
+    job = Script()
+    job.answer = secs({"a": [1.0, 1.5], "b": [1.1, 1.2], "c": [1.2, 9.0], "d": 5.0})
+    job.propose("a", "b", "c", "d")
+
+    job.run(ev.RunOffWanted("w"))
+
+    item = job.core.workload("w")
+    assert sorted(job.rounds[-1]) == ["a", "b", "c"]
+    assert (item.best_trace, item.best_sec) == ("b", 1.2)
+    assert item.trials == 4
+
+
+def test_a_best_of_an_earlier_job_stays_unless_it_is_beaten() -> None:
+    """It did not run, so its time stands."""
+    job = Script(known(best_sec=0.5, best_trace="old"))
+    job.propose("a")
+
+    job.run(ev.RunOffWanted("w"))
+
+    item = job.core.workload("w")
+    assert (item.best_trace, item.best_sec) == ("old", 0.5)
+
+
+def test_the_unscheduled_program_runs_off_too() -> None:
+    """A schedule that was lucky beside a disturbed baseline is not used: a model is never made slower than it was."""
+    job = Script()
+    job.build_baseline()
+    job.answer = secs({"w": 2.0, "a": [1.0, 1.1], BASELINE: 0.9})
+    job.run(ev.BaselinesWanted(["w"]))
+    job.propose("a")
+
+    assert job.core.workload("w").uses_schedule
+    job.run(ev.RunOffWanted("w"))
+
+    item = job.core.workload("w")
+    assert job.rounds[-1] == ["a", BASELINE]
+    assert (item.untuned_sec, item.best_sec, item.uses_schedule) == (0.9, 1.1, False)
+    assert (item.current_sec, item.speedup) == (0.9, 1.0)
+
+
+def test_a_baseline_far_behind_stays_out_of_the_run_off() -> None:
+    """Nothing that it could show is worth its time."""
+    job = Script()
+    job.build_baseline()
+    job.answer = secs({"w": 20.0, "a": 1.0})
+    job.run(ev.BaselinesWanted(["w"]))
+    job.propose("a")
+
+    job.run(ev.RunOffWanted("w"))
+
+    assert job.rounds[-1] == ["a"]
+    assert job.core.workload("w").uses_schedule
+
+
+def test_a_schedule_that_is_slower_than_none_is_not_used() -> None:
+    """That holds without a run-off, too."""
+    assert not known(untuned_sec=1.0, best_sec=2.0, best_trace="a").uses_schedule
+    assert known(untuned_sec=2.0, best_sec=1.0, best_trace="a").uses_schedule
+    assert known(best_sec=1.0, best_trace="a").uses_schedule
+    assert not known(untuned_sec=1.0).uses_schedule
+
+
+@pytest.mark.parametrize(("losses", "is_timed"), [(1, True), (2, False)])
+def test_a_baseline_is_timed_again_when_the_device_went_away(losses: int, is_timed: bool) -> None:
+    """One loss does not close a workload; a second one does."""
+    job = Script()
+    job.build_baseline()
+    lost = Measurement(candidate_id="w", error=ErrorKind.DEVICE_FAULTED)
+    job.answer = lambda number, trial: lost if number <= losses else Measurement(candidate_id="w", run_secs=(1.0,))
+
+    job.run(ev.BaselinesWanted(["w"]))
+
+    item = job.core.workload("w")
+    assert math.isfinite(item.untuned_sec) is is_timed
+    assert bool(item.closed_because) is not is_timed
+
+
+def test_a_model_that_comes_out_slower_is_measured_once_more() -> None:
+    """It is measured again before that is said; the faster of each one's two times counts."""
+    job = Script()
+    job.answer = secs({UNTUNED: [1.0, 1.2], TUNED: [1.3, 0.9]})
+
+    job.run(ev.ModelWanted(artifact("u"), artifact("t"), (), 1.0))
+
+    assert len(job.rounds) == 2
+    assert job.core.model_secs == {UNTUNED: 1.0, TUNED: 0.9}
+    assert not job.happened(ev.Store)
+
+
+def test_broken_rules_are_found() -> None:
+    """The check of the invariants is one that can fail."""
+    job = Script()
+    job.propose("a")
+    job.core.progress.trials_total = 0
+    job.core.candidates["w", "a"].record_id = None
+
+    assert len(broken_invariants(job.core)) == 2

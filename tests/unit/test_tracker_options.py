@@ -1,0 +1,33 @@
+"""Options of a tracker, as values and as words of a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.tracker.run import TrackerOptions, parse_options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TrackerOptions(),
+        TrackerOptions(
+            host="0.0.0.0",
+            port=0,
+            state_dir=Path("a place/with blanks"),
+            is_network_allowed=True,
+            is_discoverable=False,
+            log_level="DEBUG",
+        ),
+    ],
+)
+def test_a_child_process_gets_the_options_that_were_meant(options: TrackerOptions) -> None:
+    """Written as words and read again they are the same."""
+    assert parse_options(options.to_argv()) == options
+
+
+def test_without_words_a_tracker_keeps_to_this_machine() -> None:
+    """The defaults of the command line are those of the value."""
+    assert parse_options([]) == TrackerOptions()

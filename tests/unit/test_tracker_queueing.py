@@ -1,0 +1,195 @@
+"""Who gets a device, who waits for it and who is refused, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.errors import Cancelled, FleetError, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
+from fleet.tracker.core import events as ev
+from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    yield from checked_bench()
+
+
+def test_free_device_is_granted_at_once(bench: Bench) -> None:
+    """A request that a free device satisfies gets it with an epoch above the boot number."""
+    bench.attach("a")
+    bench.connect("alice")
+
+    effect = bench.grant("alice", "r1", ttl_sec=10.0)
+
+    assert effect.lease.device_name == "devices/a"
+    assert effect.lease.epoch == (7 << 32) + 1
+    assert effect.lease.expires_at_sec == T0 + 10
+    assert effect.lease.holder == "alice@host"
+
+
+def test_least_recently_used_device_goes_first(bench: Bench) -> None:
+    """Devices take turns."""
+    bench.attach("a", "b", "c")
+    bench.connect("alice")
+    first = bench.grant("alice", "r1").lease
+    bench.apply(ev.Release("alice", first.name))
+
+    order = [bench.grant("alice", f"s{i}").lease.device_name for i in range(3)]
+
+    assert order == ["devices/b", "devices/c", "devices/a"]
+
+
+def test_freed_device_goes_to_the_first_in_line(bench: Bench) -> None:
+    """A release serves the waiting request of the highest priority, then the oldest."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "r0").lease
+    for request_id, priority in [("old", 0), ("high", 1), ("low", -1), ("late", 0)]:
+        bench.acquire("bob", request_id, priority=priority)
+
+    served = []
+    for _ in range(4):
+        (request_id,) = granted(bench.apply(ev.Release(lease.client_id, lease.name)))
+        served.append(request_id)
+        lease = bench.state.clients["bob"].leases[request_id]
+
+    assert served == ["high", "old", "late", "low"]
+
+
+def test_age_makes_up_for_priority(bench: Bench) -> None:
+    """A request that has waited one aging time goes before a fresh one of the next priority."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "r0", ttl_sec=300.0).lease
+    bench.acquire("bob", "old", priority=0)
+    bench.now += 61
+    bench.acquire("bob", "fresh", priority=1)
+
+    effects = bench.apply(ev.Release("alice", lease.name))
+
+    assert granted(effects) == ["old"]
+
+
+def test_no_request_starves_beside_endless_priority(bench: Bench) -> None:
+    """With a stream of more urgent requests, the lowest one is still served within its bound."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "r0").lease
+    bench.acquire("bob", "humble", priority=-1)
+
+    for i in range(500):
+        bench.acquire("alice", f"urgent{i}", priority=1)
+        bench.now += 1.0
+        (served,) = granted(bench.apply(ev.Release(lease.client_id, lease.name)))
+        if served == "humble":
+            break
+        lease = bench.state.clients["alice"].leases[served]
+
+    assert 100 < i < 130
+
+
+def test_position_counts_only_rivals(bench: Bench) -> None:
+    """Requests for other devices are not ahead of one."""
+    bench.attach("a", "b")
+    bench.connect("alice")
+    bench.grant("alice", "r0", "name=a")
+    bench.grant("alice", "r1", "name=b")
+    for request_id, selector in [("a1", "name=a"), ("b1", "name=b"), ("any", "cpu"), ("b2", "name=b")]:
+        bench.acquire("alice", request_id, selector)
+
+    requests = bench.state.clients["alice"].requests
+    positions = {request_id: bench.state.queue.position(request) for request_id, request in requests.items()}
+
+    assert positions == {"a1": 0, "b1": 0, "any": 2, "b2": 2}
+
+
+def test_selector_that_nothing_satisfies_is_refused_with_what_there_is(bench: Bench) -> None:
+    """The refusal names the devices and what to do."""
+    bench.attach("a")
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r1", "cuda")
+
+    assert isinstance(effect, ev.Refused)
+    assert effect.error_class is NoMatchingDevice
+    assert "devices/a (cpu)" in effect.message
+
+
+def test_selector_of_an_offline_device_waits(bench: Bench) -> None:
+    """A device that may come back keeps its requests waiting, and serves them when it does."""
+    bench.attach("a")
+    bench.apply(ev.AgentDetached("agent"))
+    bench.connect("alice")
+
+    (effect,) = bench.acquire("alice", "r1")
+    back = bench.attach("a", agent="agent-2")
+
+    assert isinstance(effect, ev.Queued)
+    assert granted(back) == ["r1"]
+
+
+@pytest.mark.parametrize(
+    ("request_id", "selector", "priority", "error_class"),
+    [("", "cpu", 0, InvalidRequest), ("r", "k=", 0, InvalidRequest), ("r", "cpu", 101, InvalidRequest)],
+)
+def test_bad_request_is_refused(
+    bench: Bench, request_id: str, selector: str, priority: int, error_class: type[FleetError]
+) -> None:
+    """A request without an id, with a malformed selector or a priority out of bounds is the caller's mistake."""
+    bench.attach("a")
+    bench.connect("alice")
+
+    assert refused(bench.acquire("alice", request_id, selector, priority=priority)) == [(request_id, error_class)]
+
+
+def test_full_queue_refuses(bench: Bench) -> None:
+    """Beyond the limit requests are told to come later, and the queue stays as it was."""
+    bench.attach("a")
+    bench.connect("alice")
+    bench.grant("alice", "r")
+    for i in range(5):
+        bench.acquire("alice", f"r{i}")
+
+    assert refused(bench.acquire("alice", "one-more")) == [("one-more", QueueFull)]
+    assert len(bench.state.queue) == 5
+
+
+def test_repeated_request_is_answered_again_and_changes_nothing(bench: Bench) -> None:
+    """The same request_id gives the same lease, or the same place in the queue."""
+    bench.attach("a")
+    bench.connect("alice")
+    first = bench.grant("alice", "r1")
+    bench.acquire("alice", "r2")
+
+    again = bench.grant("alice", "r1")
+    (queued,) = bench.acquire("alice", "r2")
+
+    assert again.lease is first.lease
+    assert again.is_repeat
+    assert isinstance(queued, ev.Queued)
+    assert len(bench.state.queue) == 1
+
+
+def test_wait_timeout_refuses(bench: Bench) -> None:
+    """A request leaves the queue when its own patience ends."""
+    bench.attach("a")
+    bench.connect("alice")
+    bench.grant("alice", "r1")
+    bench.acquire("alice", "r2", wait_timeout_sec=3.0)
+
+    assert refused(bench.tick(2.9)) == []
+    assert refused(bench.tick(0.2)) == [("r2", WaitTimeout)]
+
+
+def test_cancel_leaves_the_queue_but_not_a_grant(bench: Bench) -> None:
+    """Cancel of a waiting request is answered; of a granted one it is not."""
+    bench.attach("a")
+    bench.connect("alice")
+    bench.grant("alice", "r1")
+    bench.acquire("alice", "r2")
+
+    assert refused(bench.apply(ev.Cancel("alice", "r2"))) == [("r2", Cancelled)]
+    assert bench.apply(ev.Cancel("alice", "r1")) == []
+    assert len(bench.state.leases) == 1

@@ -1,0 +1,105 @@
+"""What the tracker knows after a restart, and what it does while the journal fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.errors import DiskFull
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import Durable, LeaseEnd
+from fleet.tracker.core.state import TrackerState
+from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    yield from checked_bench()
+
+
+def test_restart_keeps_leases_queue_and_epochs(bench: Bench) -> None:
+    """Clients that come back find their lease and their place in the queue; new epochs are larger."""
+    bench.attach("a")
+    bench.connect("alice", "bob", "carol")
+    lease = bench.grant("alice", "r1").lease
+    bench.acquire("bob", "r1")
+    bench.acquire("carol", "r1")
+
+    bench.restart(away_sec=3.0)
+    bench.attach("a")
+    bench.connect("carol", "bob", "alice")
+    bench.acquire("carol", "r1")
+    bench.acquire("bob", "r1")
+    effects = bench.apply(ev.Release("alice", lease.name))
+
+    (grant,) = [effect for effect in effects if isinstance(effect, ev.Granted)]
+    assert grant.client_id == "bob"
+    assert grant.lease.epoch > lease.epoch
+
+
+def test_request_that_is_not_repeated_after_a_restart_is_dropped(bench: Bench) -> None:
+    """Whoever does not come back within the grace time waits no more, and was never granted to nobody."""
+    bench.attach("a")
+    bench.connect("alice")
+    bench.acquire("alice", "r0")
+    bench.acquire("alice", "r1")
+
+    bench.restart()
+    effects = bench.attach("a")
+    bench.tick(10.1)
+
+    assert granted(effects) == []
+    assert not bench.state.durable().requests
+
+
+def test_restart_after_the_lease_ran_out_ends_it(bench: Bench) -> None:
+    """A lease that expired while the tracker was away is over at the first look."""
+    bench.attach("a")
+    bench.connect("alice")
+    lease = bench.grant("alice", "r1", ttl_sec=5.0).lease
+
+    bench.restart(away_sec=6.0)
+    (effect,) = bench.tick(0.0)
+
+    assert isinstance(effect, ev.LeaseEnded)
+    assert (effect.lease_name, effect.end) == (lease.name, LeaseEnd.EXPIRED)
+
+
+def test_failed_journal_takes_untold_grants_back(bench: Bench) -> None:
+    """Nobody holds what could not be written; waiting goes on and is served once the journal is well."""
+    bench.attach("a")
+    bench.connect("alice")
+    lease = bench.grant("alice", "r1").lease
+
+    failed = bench.apply(ev.JournalFailed((lease,), "disk full"))
+    meanwhile = bench.acquire("alice", "r2")
+    bench.apply(ev.JournalRecovered())
+    after = bench.acquire("alice", "r3")
+
+    assert refused(failed) == [("r1", DiskFull)]
+    assert not any(isinstance(effect, ev.LeaseEnded) for effect in failed)
+    assert refused(meanwhile) == [("r2", DiskFull)]
+    assert granted(after) == ["r3"]
+
+
+def test_recovered_journal_serves_who_waited(bench: Bench) -> None:
+    """A device freed while nothing could be written goes to the first in line afterwards."""
+    bench.attach("a")
+    bench.connect("alice")
+    lease = bench.grant("alice", "r1").lease
+    bench.acquire("alice", "r2")
+    bench.apply(ev.JournalFailed((), "disk full"))
+    released = bench.apply(ev.Release("alice", lease.name))
+
+    recovered = bench.apply(ev.JournalRecovered())
+
+    assert granted(released) == []
+    assert granted(recovered) == ["r2"]
+
+
+def test_empty_journal_restores_an_empty_state() -> None:
+    """A first start knows nothing and counts epochs from its boot number."""
+    state = TrackerState.restore(Durable(boot=3, devices=[], requests=[]), T0)
+
+    assert (state.devices, state.leases, state.last_epoch) == ({}, {}, 3 << 32)

@@ -1,0 +1,50 @@
+"""The tree in CONTRIBUTING.md is the tree on disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_ROOTS = ("cross", "device_agents", "fleet")
+_LINE = re.compile(r"(?P<indent> *)(?P<name>\w+)/ +(?P<words>\S.+)")
+
+
+def test_the_tree_names_every_package_and_nothing_else() -> None:
+    """A newcomer finds on disk what CONTRIBUTING.md shows, and the other way round."""
+    on_disk = {path.parent.relative_to(_ROOT).as_posix() for root in _ROOTS for path in _packages(root)}
+
+    assert set(_described()) == on_disk
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    """One without __init__.py is neither in a wheel nor in a layer, and nothing else says so."""
+    with_code = {path.parent for root in _ROOTS for path in (_ROOT / root).rglob("*.py")}
+
+    assert [folder for folder in with_code if not (folder / "__init__.py").exists()] == [_ROOT / "cross/bundle/files"]
+
+
+def test_every_package_has_words_of_its_own() -> None:
+    """One line each, and no two the same."""
+    words = list(_described().values())
+
+    assert len(set(words)) == len(words)
+
+
+def _packages(root: str) -> list[Path]:
+    return sorted((_ROOT / root).rglob("__init__.py"))
+
+
+def _described() -> dict[str, str]:
+    """Return folder to words, from between the markers."""
+    text = (_ROOT / "CONTRIBUTING.md").read_text()
+    tree = text.partition("<!-- tree")[2].partition("```\n")[2].partition("```")[0]
+    parents: list[str] = []
+    found = {}
+    for line in tree.splitlines():
+        match = _LINE.fullmatch(line)
+        assert match, f"no folder with its words: {line!r}"
+        del parents[len(match["indent"]) // 2 :]
+        parents.append(match["name"])
+        found["/".join(parents)] = match["words"]
+    return found

@@ -1,0 +1,101 @@
+"""The fleet as a value survives the trip through messages, and keeps its shape as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.snapshot import Snapshot
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
+from fleet.wire.json_shape import device_json, snapshot_json, telemetry_json
+from fleet.wire.snapshots import snapshot_from_proto, snapshot_to_proto
+
+moments = st.integers(1, 2**31).map(float)
+"""Of whole seconds, which a message and a float both hold exactly [s since 1970]."""
+
+counts = st.integers(0, 2**31 - 1)
+inventories = st.builds(
+    Inventory,
+    kind=st.text(),
+    labels=st.dictionaries(st.text(), st.text(), max_size=3),
+    memory_bytes=counts,
+    core_count=counts,
+    facts=st.dictionaries(st.text(), st.text(), max_size=3),
+    is_simulated=st.booleans(),
+    runtime=st.sampled_from(RuntimeKind),
+)
+readings = st.builds(
+    Telemetry,
+    read_at_sec=moments,
+    temp_c=st.none() | st.floats(-50, 150),
+    governor=st.none() | st.text(),
+    foreign_processes=st.none() | counts,
+    throttle_reasons=st.lists(st.text(), max_size=2).map(tuple),
+)
+devices = st.builds(
+    DeviceStatus,
+    name=st.text(),
+    inventory=inventories,
+    state=st.sampled_from(DeviceState),
+    epoch=st.integers(0, 2**63),
+    telemetry=readings,
+    attached_at_sec=st.none() | moments,
+    granted_at_sec=st.none() | moments,
+)
+leases = st.builds(
+    Lease, name=st.text(), device_name=st.text(), epoch=counts, granted_at_sec=moments, expires_at_sec=moments
+)
+requests = st.builds(PendingRequest, request_id=st.text(), priority=st.integers(-100, 100), asked_at_sec=moments)
+jobs = st.builds(JobStatus, name=st.text(), state=st.sampled_from(JobState), started_at_sec=moments)
+
+
+@given(
+    st.builds(
+        Snapshot,
+        version=counts,
+        taken_at_sec=moments,
+        devices=st.lists(devices, max_size=2).map(tuple),
+        leases=st.lists(leases, max_size=2).map(tuple),
+        requests=st.lists(requests, max_size=2).map(tuple),
+        jobs=st.lists(jobs, max_size=2).map(tuple),
+    )
+)
+def test_snapshots_survive(snapshot: Snapshot) -> None:
+    """Devices, leases, requests and jobs all arrive, with every state."""
+    assert snapshot == snapshot_from_proto(snapshot_to_proto(snapshot))
+
+
+def test_no_state_is_on_one_side_only() -> None:
+    """A state added to the proto or to the enum alone would be lost in translation."""
+    for prefix, states, values in (
+        ("DEVICE_STATE", DeviceState, device_pb2.DeviceState.keys()),
+        ("RUNTIME_KIND", RuntimeKind, device_pb2.RuntimeKind.keys()),
+        ("JOB_STATE", JobState, job_pb2.JobState.keys()),
+    ):
+        assert {f"{prefix}_{state}" for state in states} == set(values) - {f"{prefix}_UNSPECIFIED"}
+
+
+def test_what_a_newer_peer_invented_promises_nothing() -> None:
+    """A device in an unknown state is not to be had; an unknown runtime is what all had before there were two."""
+    message = fleet_service_pb2.Snapshot()
+    message.devices.add(name="devices/x", state=99, inventory=device_pb2.Inventory(runtime=99))  # type: ignore[arg-type]
+
+    (device,) = snapshot_from_proto(message).devices
+
+    assert (DeviceState.OFFLINE, RuntimeKind.TVM) == (device.state, device.inventory.runtime)
+
+
+def test_json_has_the_names_and_the_defaults_of_the_protos() -> None:
+    """Scripts find every plain field, and no time of what never was."""
+    device = device_json(DeviceStatus(name="devices/x", state=DeviceState.AVAILABLE))
+
+    assert {"name": "devices/x", "state": "DEVICE_STATE_AVAILABLE", "epoch": "0"}.items() <= device.items()
+    assert device.keys().isdisjoint({"telemetry", "attached_at", "granted_at"})
+    assert telemetry_json(Telemetry(read_at_sec=1.5))["read_at"] == "1970-01-01T00:00:01.500Z"
+    names = {field.name.removesuffix("_sec") for field in dataclasses.fields(Snapshot)}
+    assert names == snapshot_json(Snapshot(started_at_sec=1)).keys()
