@@ -30,6 +30,10 @@ class KeptModules(Generic[M]):
         self._modules.move_to_end(digest)
         return module
 
+    def forget(self, digest: str) -> None:
+        """Load this one anew the next time; it is not closed, since its caller still uses it."""
+        self._modules.pop(digest, None)
+
     def clear(self) -> None:
         """Forget all; they are not closed, for what held them is gone."""
         self._modules.clear()

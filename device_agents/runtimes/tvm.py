@@ -23,6 +23,7 @@ from device_agents.runtimes.arguments import bad_argument, check_content, wanted
 from device_agents.runtimes.contract import CandidateFailed, classify
 from device_agents.runtimes.evaluating import TimeRepeats, for_single_calls, push_out, run_schedule
 from device_agents.runtimes.filling import make_tile, random_content
+from device_agents.runtimes.instrument import MOST_RUNS, profile_calls
 from device_agents.runtimes.kept_modules import KeptModules
 from device_agents.runtimes.reference_kernels import CopyReferenceKernel, CpuReferenceKernel
 from fleet.domain.measuring import (
@@ -33,6 +34,7 @@ from fleet.domain.measuring import (
     Evaluator,
     Measurement,
     ModuleKind,
+    OperatorProfile,
     Tensor,
     TensorSpec,
     Trial,
@@ -118,6 +120,7 @@ class TvmRuntime:
         loaded = time.perf_counter()
         try:
             run_secs = self._time(module, arguments, trial)
+            operators = self._profile(module, trial) if trial.operator_runs else None
         except Exception as error:
             raise run_failure(error) from error
         ended = time.perf_counter()
@@ -127,6 +130,7 @@ class TvmRuntime:
             time_source=self.time_source,
             provenance={"flushed": self._flushed(trial.evaluator)},
             clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
+            operators=operators,
         )
 
     def call(self, call: Call, path: str) -> list[Tensor]:
@@ -181,6 +185,18 @@ class TvmRuntime:
             evaluator, self._make_time_repeats(module, function, arguments, for_single_calls(evaluator))
         )
 
+    def _profile(self, machine: tvm_ffi.Module, trial: Trial) -> OperatorProfile:
+        """Time the calls within the closure that `_time` saved."""
+        # A Relax VM never loses an instrument again, which would slow down whatever it runs later.
+        self._modules[trial.module_kind].forget(trial.artifact_digest)
+        synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
+        return profile_calls(
+            machine.get_function(_TIMED_NAME),
+            machine.get_function("set_instrument"),
+            trial.operator_runs,
+            synchronize=None if self._host_device() is None else lambda: synchronize(self._device, 0),
+        )
+
     def _checked(self, trial: Trial) -> Evaluator:
         """Return the knobs as they are turned here.
 
@@ -192,6 +208,10 @@ class TvmRuntime:
             problem = "flush_cpu_cache is an f_preproc; ask for one of them"
         elif evaluator.f_preproc and self._ffi.get_global_func(evaluator.f_preproc, allow_missing=True) is None:
             problem = f"this runtime has no global function {evaluator.f_preproc!r} for f_preproc"
+        elif trial.operator_runs and trial.module_kind is not ModuleKind.RELAX_VM:
+            problem = "operator_runs: only a Relax VM executable has operators to look into"
+        elif trial.operator_runs > MOST_RUNS:
+            problem = f"operator_runs: at most {MOST_RUNS}, found {trial.operator_runs}"
         elif evaluator.cache_flush_bytes > _MOST_FLUSHED_BYTES:
             problem = f"cache_flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.cache_flush_bytes}"
         elif evaluator.flush_cpu_cache and (

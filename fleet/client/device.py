@@ -129,11 +129,13 @@ class Device:
         function: str | None = None,
         evaluator: Evaluator | None = None,
         timeout_sec: float = 60.0,
+        operator_runs: int = 0,
     ) -> Measurement:
         """Time one function.
 
         Args:
             args: as for `call`.
+            operator_runs: of a model, time each operator in its place, too, over so many further runs.
 
         Raises:
             MeasurementError: the function failed there; `kind` says how.
@@ -147,6 +149,7 @@ class Device:
             evaluator=evaluator or Evaluator(),
             timeout_sec=timeout_sec,
             module_kind=artifact.module_kind,
+            operator_runs=operator_runs,
         )
         await self.ensure([artifact])
         found = [measurement async for measurement in self.measure([trial])]

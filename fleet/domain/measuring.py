@@ -144,6 +144,28 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCall:
+    """One call that the Relax VM makes, over some runs. The time of calls within it is theirs, not its."""
+
+    function: str
+    """A compiled function, or one of the VM's own: "vm.builtin.alloc_tensor"."""
+
+    min_sec: float
+    median_sec: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorProfile:
+    """Where the time of a Relax VM function goes."""
+
+    calls: tuple[OperatorCall, ...]
+    """Every call of one run, in the order in which they begin."""
+
+    run_secs: tuple[float, ...]
+    """Each instrumented run as a whole [s]; the instrument makes it longer than the runs that are timed without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """The result of one candidate on one device: times, or an error."""
 
@@ -165,6 +187,9 @@ class Measurement:
 
     run_cycles: tuple[int, ...] = ()
     """With "cycles": cycles per run, one entry per repeat."""
+
+    operators: OperatorProfile | None = None
+    """With `operator_runs`; None from an agent or a runtime that cannot look inside."""
 
     @property
     def disturbances(self) -> tuple[Disturbance, ...]:
@@ -198,6 +223,9 @@ class Trial:
     module_kind: ModuleKind = ModuleKind.FUNCTIONS
     ends_batch: bool = False
     """Nothing follows soon, so the agent runs its reference kernel after this one even if it is not due."""
+
+    operator_runs: int = 0
+    """RELAX_VM: after timing, so many runs more in which each call is timed in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

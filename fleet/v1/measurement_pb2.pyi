@@ -104,7 +104,7 @@ class Evaluator(_message.Message):
     def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
-    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch")
+    __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class MeasureRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     MODULE_KIND_FIELD_NUMBER: _ClassVar[int]
     ENDS_BATCH_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_RUNS_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     artifact_digest: str
     function: str
@@ -121,7 +122,8 @@ class MeasureRequest(_message.Message):
     timeout: _duration_pb2.Duration
     module_kind: ModuleKind
     ends_batch: bool
-    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
+    operator_runs: int
+    def __init__(self, candidate_id: _Optional[str] = ..., artifact_digest: _Optional[str] = ..., function: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_tensor_pb2.Argument, _Mapping]]] = ..., evaluator: _Optional[_Union[Evaluator, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., module_kind: _Optional[_Union[ModuleKind, str]] = ..., ends_batch: _Optional[bool] = ..., operator_runs: _Optional[int] = ...) -> None: ...
 
 class MeasureResponse(_message.Message):
     __slots__ = ("measurement",)
@@ -130,7 +132,7 @@ class MeasureResponse(_message.Message):
     def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance", "time_source", "run_cycles")
+    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance", "time_source", "run_cycles", "operators")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_SECS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +142,7 @@ class Measurement(_message.Message):
     PROVENANCE_FIELD_NUMBER: _ClassVar[int]
     TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
     RUN_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     run_secs: _containers.RepeatedScalarFieldContainer[float]
     error: ErrorKind
@@ -149,7 +152,26 @@ class Measurement(_message.Message):
     provenance: Provenance
     time_source: str
     run_cycles: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., time_source: _Optional[str] = ..., run_cycles: _Optional[_Iterable[int]] = ...) -> None: ...
+    operators: OperatorProfile
+    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., time_source: _Optional[str] = ..., run_cycles: _Optional[_Iterable[int]] = ..., operators: _Optional[_Union[OperatorProfile, _Mapping]] = ...) -> None: ...
+
+class OperatorProfile(_message.Message):
+    __slots__ = ("calls", "run_secs")
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    RUN_SECS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[OperatorCall]
+    run_secs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, calls: _Optional[_Iterable[_Union[OperatorCall, _Mapping]]] = ..., run_secs: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class OperatorCall(_message.Message):
+    __slots__ = ("function", "min_sec", "median_sec")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    MIN_SEC_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_SEC_FIELD_NUMBER: _ClassVar[int]
+    function: str
+    min_sec: float
+    median_sec: float
+    def __init__(self, function: _Optional[str] = ..., min_sec: _Optional[float] = ..., median_sec: _Optional[float] = ...) -> None: ...
 
 class Clocks(_message.Message):
     __slots__ = ("wait", "load", "run")

@@ -16,6 +16,8 @@ from fleet.domain.measuring import (
     Evaluator,
     Measurement,
     ModuleKind,
+    OperatorCall,
+    OperatorProfile,
     Tensor,
     TensorSpec,
     Trial,
@@ -142,6 +144,7 @@ def trial_to_proto(trial: Trial) -> measurement_pb2.MeasureRequest:
         timeout=duration(trial.timeout_sec),
         module_kind=module_kind_to_proto(trial.module_kind),
         ends_batch=trial.ends_batch,
+        operator_runs=trial.operator_runs,
     )
 
 
@@ -156,6 +159,7 @@ def trial_from_proto(message: measurement_pb2.MeasureRequest) -> Trial:
         timeout_sec=trial_timeout_sec(message),
         module_kind=module_kind_from_proto(message.module_kind),
         ends_batch=message.ends_batch,
+        operator_runs=message.operator_runs,
     )
 
 
@@ -235,6 +239,7 @@ def measurement_from_proto(message: measurement_pb2.Measurement) -> Measurement:
         provenance=provenance_from_proto(message.provenance),
         time_source=message.time_source or "wall",
         run_cycles=tuple(message.run_cycles),
+        operators=operator_profile_from_proto(message.operators) if message.HasField("operators") else None,
     )
 
 
@@ -253,4 +258,23 @@ def measurement_to_proto(measurement: Measurement) -> measurement_pb2.Measuremen
         time_source=measurement.time_source,
         provenance=provenance_to_proto(measurement.provenance),
         run_cycles=measurement.run_cycles,
+        operators=operator_profile_to_proto(measurement.operators) if measurement.operators is not None else None,
     )
+
+
+def operator_profile_from_proto(message: measurement_pb2.OperatorProfile) -> OperatorProfile:
+    return OperatorProfile(
+        calls=tuple(
+            OperatorCall(function=call.function, min_sec=call.min_sec, median_sec=call.median_sec)
+            for call in message.calls
+        ),
+        run_secs=tuple(message.run_secs),
+    )
+
+
+def operator_profile_to_proto(profile: OperatorProfile) -> measurement_pb2.OperatorProfile:
+    calls = (
+        measurement_pb2.OperatorCall(function=call.function, min_sec=call.min_sec, median_sec=call.median_sec)
+        for call in profile.calls
+    )
+    return measurement_pb2.OperatorProfile(calls=calls, run_secs=profile.run_secs)

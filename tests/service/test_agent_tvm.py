@@ -128,6 +128,41 @@ async def test_a_relax_executable_runs_and_is_timed(holder: Holder, models: Path
     assert kind_of(wrong[0]) == "BAD_ARGUMENTS", wrong
 
 
+async def test_the_operators_of_a_relax_executable_are_timed_in_their_place(holder: Holder, models: Path) -> None:
+    """Every call comes back in order, with the whole beside it; what is timed later is timed without the instrument."""
+    digest = await holder.put((models / "vm.so").read_bytes())
+    vm = measurement_pb2.MODULE_KIND_RELAX_VM
+    args = [spec("fill", 4, 8), spec("fill", 8, 8)]
+
+    profiled, timed = await holder.measure(
+        [
+            request_for(digest, args=args, module_kind=vm, operator_runs=5),
+            request_for(digest, args=args, module_kind=vm),
+        ]
+    )
+
+    assert kind_of(profiled) == "UNSPECIFIED", profiled.error_message
+    calls = profiled.operators.calls
+    kernels = [call for call in calls if not call.function.startswith("vm.builtin.")]
+    assert [call.function for call in kernels] == ["matmul", "relu"]
+    assert all(0 < call.min_sec <= call.median_sec for call in kernels)
+    assert len(profiled.operators.run_secs) == 5
+    assert sum(call.min_sec for call in calls) < max(profiled.operators.run_secs)
+    assert profiled.run_secs
+    assert kind_of(timed) == "UNSPECIFIED", timed.error_message
+    assert not timed.HasField("operators")
+
+
+async def test_only_a_relax_executable_has_operators_to_time(holder: Holder, models: Path) -> None:
+    """A request that cannot be met says why; it is no time without the rest."""
+    digest = await holder.put((models / "matmul.so").read_bytes())
+
+    (result,) = await holder.measure([request_for(digest, args=MATMUL_ARGS, operator_runs=5)])
+
+    assert kind_of(result) == "BAD_ARGUMENTS"
+    assert "Relax VM" in result.error_message
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [

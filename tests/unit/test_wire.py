@@ -15,6 +15,8 @@ from fleet.domain.measuring import (
     Evaluator,
     Measurement,
     ModuleKind,
+    OperatorCall,
+    OperatorProfile,
     Tensor,
     TensorSpec,
     Trial,
@@ -69,6 +71,13 @@ evaluators = st.builds(
     f_preproc=st.text(),
 )
 
+times = st.floats(0, 1e6)
+operator_profiles = st.builds(
+    OperatorProfile,
+    calls=st.lists(st.builds(OperatorCall, function=st.text(), min_sec=times, median_sec=times), max_size=3).map(tuple),
+    run_secs=st.lists(times, max_size=3).map(tuple),
+)
+
 
 @given(evaluators)
 def test_evaluators_survive(evaluator: Evaluator) -> None:
@@ -92,6 +101,7 @@ def test_an_empty_evaluator_is_the_default() -> None:
         timeout_sec=seconds,
         module_kind=st.sampled_from(ModuleKind),
         ends_batch=st.booleans(),
+        operator_runs=st.integers(0, 1000),
     )
 )
 def test_trials_survive(trial: Trial) -> None:
@@ -152,10 +162,11 @@ def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
                 "disturbances": [{"kind": one.kind.value, "text": one.text} for one in found],
             }
         ),
+        operators=st.none() | operator_profiles,
     )
 )
 def test_measurements_survive(measurement: Measurement) -> None:
-    """Times, errors, clocks and provenance all arrive."""
+    """Times, errors, clocks, provenance and the times of operators all arrive."""
     assert measurement == measurement_from_proto(measurement_to_proto(measurement))
 
 

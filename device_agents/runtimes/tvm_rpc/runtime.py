@@ -47,6 +47,9 @@ _BROKEN = (
 )
 """Texts of TVM's errors about the connection, not about what was called over it."""
 
+_NO_INSTRUMENT = (
+    "operators cannot be timed in their place here: the device's Relax VM is behind TVM RPC, which takes no instrument"
+)
 _TRUNCATED = "file too short"
 _SMALLEST_LIBRARY_BYTES = 4096
 
@@ -76,6 +79,8 @@ class RpcRuntime(TvmRuntime):
         super().__init__(device_type, device_index)
 
     def measure(self, trial: Trial, path: str) -> Measurement:
+        if trial.operator_runs:
+            raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, _NO_INSTRUMENT)
         with self._connected(trial.timeout_sec):
             return super().measure(trial, path)
 
