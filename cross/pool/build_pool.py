@@ -52,6 +52,7 @@ _STACK_LINES = 6
 
 _MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 _MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
+_TARGET_VARIABLE = "CROSS_POOL_TARGET"
 _start_lock = threading.Lock()
 
 
@@ -311,16 +312,14 @@ def _describe_exit(exit_code: int | None) -> str:
 
 def _start_fork_server(target_json: str) -> None:
     """Start the server that workers are forked from, unless this process has one. It warms up on its own time."""
-    names = ["cross.pool.warm"]
-    if target_json and (intrinsics := intrinsics_module(target_json)):
-        names.append(intrinsics)
     main = sys.modules["__main__"]
     told = {
         _MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
         _MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
+        _TARGET_VARIABLE: target_json if target_json and intrinsics_module(target_json) else "",
     }
     with _start_lock:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(names)
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
         os.environ.update(told)
         try:
             with _interrupts_blocked():

@@ -9,10 +9,11 @@ import os
 import sys
 import types
 
-from cross.targets.intrinsics import keep_package_light
+from cross.targets.intrinsics import keep_package_light, load_intrinsics
 
 _MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 _MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
+_TARGET_VARIABLE = "CROSS_POOL_TARGET"
 
 
 def _claim_main() -> None:
@@ -34,3 +35,6 @@ import numpy  # noqa: E402, F401
 import tvm  # noqa: E402
 import tvm.relax  # noqa: E402
 import tvm.s_tir.meta_schedule  # noqa: E402, F401
+
+if target := os.environ.pop(_TARGET_VARIABLE, ""):
+    load_intrinsics(target)

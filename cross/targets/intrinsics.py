@@ -2,7 +2,9 @@
 
 `tvm.s_tir.tensor_intrin` parses the TVMScript of every GPU when it is imported, which takes 8-15 s; the x86 part alone
 takes 0.1 s. `TuneContext` imports the package, so an empty package of the same name is put in its place first. The
-modules inside stay importable one by one.
+modules inside stay importable one by one, but are run on a stack of their own: the parser describes every frame below
+it, with its source, for each of CUDA's 180 functions (`inspect.stack`), and the frames of an import have no file, for
+which `inspect` searches all loaded modules. Deep in a program, that is three quarters of the time.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import importlib
 import importlib.util
 import json
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
+from importlib.abc import SourceLoader
 from pathlib import Path
 
 from cross.targets.target import family
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SLOW_KINDS = ("cuda", "rocm")
+_loading = threading.Lock()
 
 
 def keep_package_light() -> None:
@@ -36,8 +42,10 @@ def load_intrinsics(target_json: str) -> None:
     """Register the tensor intrinsics that schedules for the target can use. Repeated calls are free."""
     keep_package_light()
     name = intrinsics_module(target_json)
-    if name:
-        importlib.import_module(name)
+    with _loading:
+        if name and name not in sys.modules:
+            with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
+                shallow.submit(_run_module, name).result()
 
 
 def intrinsics_module(target_json: str) -> str:
@@ -49,7 +57,23 @@ def intrinsics_module(target_json: str) -> str:
 def target_hint(device_kind: str | None) -> str:
     """Return a target as JSON whose intrinsics a device of this kind will want, or "" where that takes no time.
 
-    For a pool that is started before a device is found: loaded in advance, CUDA's take their 5 s once, during other
+    For a pool that is started before a device is found: loaded in advance, CUDA's take their seconds once, during other
     waiting, and not once per worker.
     """
     return json.dumps({"kind": device_kind}) if device_kind in _SLOW_KINDS else ""
+
+
+def _run_module(name: str) -> None:
+    """Import a module without the frames of an import around it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not isinstance(spec.loader, SourceLoader) or (code := spec.loader.get_code(name)) is None:
+        importlib.import_module(name)
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        exec(code, module.__dict__)  # noqa: S102  the module's own code, as its loader would
+    except BaseException:
+        del sys.modules[name]
+        raise
+    setattr(sys.modules[_PACKAGE], name.rpartition(".")[2], module)
