@@ -1,0 +1,170 @@
+"""Reads what a scheduled program's blocks compute: which are products, what their loops mean, what surrounds them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.ir import Expr
+    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir.schedule import SBlockRV
+    from tvm.tirx import Buffer
+
+
+class Role(enum.Enum):
+    """What a loop of a product means. A product sums data times weights over its reductions."""
+
+    BATCH = "batch"
+    """In both operands, and in the result: every step is a product of its own."""
+
+    ROW = "row"
+    """In the data only: pixels of a convolution, rows of a matrix."""
+
+    COLUMN = "column"
+    """In the weights only: output channels, columns of a matrix."""
+
+    SUM = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop of a block."""
+
+    role: Role
+    extent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A block that computes result += data * weights."""
+
+    axes: tuple[Axis, ...]
+    """In the order of the block's loops."""
+
+    data: int
+    """Which of the block's reads is the data."""
+
+    weights: int
+    """Which of its reads is the weights."""
+
+    column_axis: int | None
+    """Dimension of the weights that the innermost column runs along with stride 1; None: no such."""
+
+    dtype: str
+    """Of the result."""
+
+    operand_dtype: str
+    data_bytes: int
+    weights_bytes: int
+    """Sizes of the two operands' buffers."""
+
+    def extent(self, role: Role) -> int:
+        """Return the product of the extents of all loops in a role."""
+        total = 1
+        for axis in self.axes:
+            total *= axis.extent if axis.role is role else 1
+        return total
+
+
+def child_blocks(schedule: Schedule) -> list[SBlockRV]:
+    """Return the blocks of the function in order."""
+    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+
+
+def is_reduction(block: SBlock) -> bool:
+    """Tell whether a block sums, or takes a maximum, over some of its loops."""
+    return block.init is not None
+
+
+def find_product(block: SBlock) -> Product | None:
+    """Return what a block multiplies; None if it is no sum of products of two tensors, or a size is not fixed."""
+    from tvm.ir import TensorLoad
+    from tvm.ir.prim import expr as prim
+    from tvm.tirx import BufferStore, IterVar
+
+    store = block.body
+    if not is_reduction(block) or not isinstance(store, BufferStore) or not isinstance(store.value, prim.Add):
+        return None
+    terms = [term for term in (store.value.a, store.value.b) if not _reads(term, store.buffer)]
+    if len(terms) != 1 or not isinstance(terms[0], prim.Mul):
+        return None
+    left, right = (_without_cast(factor) for factor in (terms[0].a, terms[0].b))
+    if not isinstance(left, TensorLoad) or not isinstance(right, TensorLoad):
+        return None
+    extents = [_constant(iterator.dom.extent) for iterator in block.iter_vars]
+    if None in extents:
+        return None
+    used_left, used_right = ({name for index in load.indices for name in names_in(index)} for load in (left, right))
+    spatial = [it for it in block.iter_vars if it.iter_type == IterVar.DataPar]
+    columns_in_left = [it for it in spatial if it.var.name in used_left and it.var.name not in used_right]
+    last = spatial[-1].var.name if spatial else ""
+    if columns_in_left and last in used_left and last not in used_right:  # the innermost loop belongs to the weights
+        left, right, used_left, used_right = right, left, used_right, used_left
+    axes = tuple(
+        Axis(_role(it.var.name, it.iter_type == IterVar.CommReduce, used_left, used_right), int(extent or 0))
+        for it, extent in zip(block.iter_vars, extents, strict=True)
+    )
+    reads = [region.source for region in block.reads]
+    return Product(
+        axes=axes,
+        data=_position(reads, left.source),
+        weights=_position(reads, right.source),
+        column_axis=next((i for i, index in enumerate(right.indices) if _is_variable(index, last)), None),
+        dtype=str(store.buffer.dtype),
+        operand_dtype=str(right.source.dtype),
+        data_bytes=_size_bytes(left.source),
+        weights_bytes=_size_bytes(right.source),
+    )
+
+
+def _role(name: str, is_sum: bool, in_data: set[str], in_weights: set[str]) -> Role:
+    if is_sum:
+        return Role.SUM
+    if name in in_weights:
+        return Role.BATCH if name in in_data else Role.COLUMN
+    return Role.ROW
+
+
+def names_in(expr: Expr) -> set[str]:
+    """Return the names of the variables in an index."""
+    from tvm.tirx.analysis import undefined_vars
+
+    return {var.name for var in undefined_vars(expr, [])}
+
+
+def _is_variable(expr: Expr, name: str) -> bool:
+    from tvm.tirx import Var
+
+    return isinstance(expr, Var) and expr.name == name
+
+
+def _without_cast(expr: Expr) -> Expr:
+    from tvm.tirx import Cast
+
+    return expr.value if isinstance(expr, Cast) else expr
+
+
+def _reads(expr: Expr, buffer: object) -> bool:
+    from tvm.ir import TensorLoad
+
+    return isinstance(expr, TensorLoad) and bool(expr.source.same_as(buffer))
+
+
+def _size_bytes(buffer: Buffer) -> int:
+    from tvm import DataType
+
+    bits: int = DataType(buffer.dtype).bits
+    return math.prod(int(size) for size in buffer.shape) * ((bits + 7) // 8)
+
+
+def _position(buffers: list[object], buffer: object) -> int:
+    return next(i for i, other in enumerate(buffers) if other.same_as(buffer))  # type: ignore[attr-defined]
+
+
+def _constant(extent: object) -> int | None:
+    from tvm.tirx import IntImm
+
+    return int(extent.value) if isinstance(extent, IntImm) else None

@@ -1,0 +1,140 @@
+"""What a design space needs to know of a processor, read from its TVM target.
+
+A target names a core or an architecture level; caches and pipes are not in it. So the figures are those that the cores
+of a level have in common, chosen low: a tile that fits a small cache fits a large one, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from cross.targets.target import architecture, parse_target
+
+_KIB = 1024
+_AVX512_CORES = ("x86-64-v4", "skylake-avx512", "cascadelake", "icelake", "sapphirerapids", "znver4", "znver5")
+_AVX2_CORES = ("x86-64-v3", "haswell", "broadwell", "skylake", "alderlake", "znver1", "znver2", "znver3", "core-avx2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorFacts:
+    """One processor, as its static schedules see it."""
+
+    lanes: int
+    """float32 numbers in a vector register."""
+
+    registers: int
+    """Vector registers."""
+
+    latency: int
+    """Cycles until a fused multiply-add can use the result of another."""
+
+    fmas_per_cycle: int
+    loads_per_cycle: int
+    """Vector loads."""
+
+    has_scalar_operands: bool
+    """A multiply-add takes one operand from memory and repeats it (AVX-512), or one lane of a register (NEON): a
+    number of the data needs no register of its own."""
+
+    l1_bytes: int
+    l2_bytes: int
+    """Per core."""
+
+    cores: int = 1
+
+
+@functools.lru_cache(maxsize=32)
+def processor_facts(target_json: str) -> ProcessorFacts | None:
+    """Return the facts of a target's processor, or None where kernels do not run on one (GPUs).
+
+    Raises:
+        ConfigError: see `cross.targets.target.parse_target`.
+    """
+    target = parse_target(target_json)
+    if target["kind"] not in ("llvm", "c"):
+        return None
+    cores = target.get("num-cores")
+    found = _FAMILIES[_family(target, architecture(target_json))]
+    return replace(found, cores=cores) if isinstance(cores, int) else found
+
+
+def _family(target: dict[str, object], arch: str) -> str:
+    core = str(target.get("mcpu") or "")
+    attributes = target.get("mattr") or []
+    switched_on = {str(name) for name in attributes} if isinstance(attributes, (list, tuple)) else {str(attributes)}
+    if arch == "aarch64":
+        return "neon64"
+    if arch == "armv7l":
+        return "neon32"
+    if arch != "x86_64":
+        return "any"
+    if core.startswith(_AVX512_CORES) or "+avx512f" in switched_on:
+        return "avx512"
+    if core.startswith(_AVX2_CORES) or {"+avx2", "+fma"} <= switched_on:
+        return "avx2"
+    return "sse"
+
+
+_FAMILIES: dict[str, ProcessorFacts] = {
+    "avx512": ProcessorFacts(
+        lanes=16,
+        registers=32,
+        latency=4,
+        fmas_per_cycle=2,
+        loads_per_cycle=2,
+        has_scalar_operands=True,
+        l1_bytes=32 * _KIB,
+        l2_bytes=1024 * _KIB,
+    ),
+    "avx2": ProcessorFacts(
+        lanes=8,
+        registers=16,
+        latency=4,
+        fmas_per_cycle=2,
+        loads_per_cycle=2,
+        has_scalar_operands=False,
+        l1_bytes=32 * _KIB,
+        l2_bytes=512 * _KIB,
+    ),
+    "sse": ProcessorFacts(
+        lanes=4,
+        registers=16,
+        latency=8,  # a multiplication and an addition
+        fmas_per_cycle=1,
+        loads_per_cycle=2,
+        has_scalar_operands=False,
+        l1_bytes=32 * _KIB,
+        l2_bytes=256 * _KIB,
+    ),
+    "neon64": ProcessorFacts(
+        lanes=4,
+        registers=32,
+        latency=4,
+        fmas_per_cycle=2,
+        loads_per_cycle=2,
+        has_scalar_operands=True,
+        l1_bytes=32 * _KIB,
+        l2_bytes=256 * _KIB,
+    ),
+    "neon32": ProcessorFacts(
+        lanes=4,
+        registers=16,
+        latency=8,
+        fmas_per_cycle=1,
+        loads_per_cycle=1,
+        has_scalar_operands=True,
+        l1_bytes=32 * _KIB,
+        l2_bytes=256 * _KIB,
+    ),
+    "any": ProcessorFacts(
+        lanes=4,
+        registers=16,
+        latency=4,
+        fmas_per_cycle=1,
+        loads_per_cycle=1,
+        has_scalar_operands=False,
+        l1_bytes=16 * _KIB,
+        l2_bytes=128 * _KIB,
+    ),
+}

@@ -1,0 +1,81 @@
+"""Packed weights: constants that a schedule wants in another order than the model stores them.
+
+A schedule that transforms the layout of a parameter changes the signature of its function. So whoever runs the function
+packs the argument first: once, when the model is compiled, since only constants are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.tirx import IndexMap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """One packed argument. An axis of n * size elements is split; n becomes the first axis, `size` the last."""
+
+    argument: int
+    axis: int
+    size: int
+
+    def pack(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return a packed copy."""
+        shape = array.shape
+        split = array.reshape(*shape[: self.axis], shape[self.axis] // self.size, self.size, *shape[self.axis + 1 :])
+        return np.ascontiguousarray(np.moveaxis(split, (self.axis, self.axis + 1), (0, -1)))
+
+
+def pack_all(arrays: Sequence[NDArray[np.generic]], packings: Sequence[Packing]) -> list[NDArray[np.generic]]:
+    """Return a function's arguments as a schedule wants them."""
+    by_argument = {packing.argument: packing for packing in packings}
+    return [by_argument[i].pack(array) if i in by_argument else array for i, array in enumerate(arrays)]
+
+
+def packings_of(schedule: Schedule, original: IRModule) -> tuple[Packing, ...]:
+    """Return which arguments of `main` a schedule packs.
+
+    Raises:
+        InvalidRequest: it changes an argument in another way.
+    """
+    before, after = (_parameter_shapes(mod) for mod in (original, schedule.mod))
+    changed = [index for index, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    if not changed:
+        return ()
+    maps = [step.inputs[1] for step in schedule.trace.insts if step.kind.name == "TransformLayout"]
+    found = [_packing(argument, index_map) for argument, index_map in zip(changed, maps, strict=False)]
+    for packing in found:
+        if packing is None or _packed_shape(before[packing.argument], packing) != after[packing.argument]:
+            raise InvalidRequest("the schedule changes the layout of an argument in a way that is not known here")
+    if len(found) != len(changed):
+        raise InvalidRequest("the schedule changes arguments without a step that says how")
+    return tuple(packing for packing in found if packing is not None)
+
+
+def _parameter_shapes(mod: IRModule) -> list[tuple[int, ...]]:
+    return [tuple(int(size) for size in param.shape) for param in mod["main"].params if hasattr(param, "shape")]
+
+
+def _packing(argument: int, index_map: IndexMap) -> Packing | None:
+    from tvm.ir.prim import expr as prim
+
+    outer, inner = index_map.final_indices[0], index_map.final_indices[-1]
+    if not isinstance(outer, prim.FloorDiv) or not isinstance(inner, prim.FloorMod):
+        return None
+    axis = next((i for i, index in enumerate(index_map.initial_indices) if index.same_as(outer.a)), None)
+    return None if axis is None else Packing(argument=argument, axis=axis, size=int(outer.b))
+
+
+def _packed_shape(shape: tuple[int, ...], packing: Packing) -> tuple[int, ...]:
+    others = shape[: packing.axis] + shape[packing.axis + 1 :]
+    return (shape[packing.axis] // packing.size, *others, packing.size)

@@ -1,0 +1,145 @@
+"""Static schedules: made without a trial, right, packed where weights are constant, and never a bare loop nest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cross.targets.target import host_target_json
+from fleet.spaces.choose import CONSTANTS, schedules, static_schedule
+from fleet.spaces.facts import processor_facts
+from fleet.spaces.packing import Packing, pack_all, packings_of
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.slow
+
+HOST = host_target_json()
+
+
+def function_of(shapes: Sequence[tuple[int, ...]], compute: Callable[..., Any], constants: Sequence[int] = ()) -> Any:
+    """Return a module with one function: `compute` of float32 tensors."""
+    import tvm
+    from tvm import te
+
+    inputs = [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
+    return tvm.IRModule(
+        {"main": te.create_prim_func([*inputs, compute(*inputs)]).with_attr(CONSTANTS, list(constants))}
+    )
+
+
+def run(mod: Any, arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    import tvm
+
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(mod, target=tvm.target.Target(json.loads(HOST)))["main"](*tensors)
+    result: np.ndarray[Any, Any] = tensors[-1].numpy()
+    return result
+
+
+def conv(*, stride: int = 1, pad: int = 0, groups: int = 1) -> Callable[..., Any]:
+    from tvm import topi
+
+    def compute(data: Any, weights: Any, bias: Any) -> Any:
+        found = topi.nn.conv(data, weights, stride, pad, 1, groups, "NHWC", "HWIO")
+        return topi.nn.relu(topi.add(found, bias))
+
+    return compute
+
+
+def matmul(data: Any, weights: Any) -> Any:
+    from tvm import topi
+
+    return topi.nn.matmul(data, weights)
+
+
+def heads(data: Any, weights: Any) -> Any:
+    """A projection whose result is cut into attention heads."""
+    from tvm import topi
+
+    return topi.transpose(topi.reshape(topi.nn.matmul(data, weights), (16, 4, 16)), [1, 0, 2])
+
+
+CASES = {
+    "conv 3x3": ([(1, 14, 14, 32), (3, 3, 32, 64), (1, 1, 1, 64)], conv(pad=1), [1]),
+    "conv 1x1, stride 2": ([(1, 14, 14, 32), (1, 1, 32, 48), (1, 1, 1, 48)], conv(stride=2), [1]),
+    "conv, odd sizes": ([(1, 13, 13, 3), (5, 5, 3, 24), (1, 1, 1, 24)], conv(pad=2), [1]),
+    "conv, 21 channels": ([(1, 7, 7, 8), (1, 1, 8, 21), (1, 1, 1, 21)], conv(), [1]),
+    "depthwise": ([(1, 14, 14, 32), (3, 3, 1, 32), (1, 1, 1, 32)], conv(pad=1, groups=32), [1]),
+    "grouped": ([(1, 14, 14, 32), (3, 3, 8, 64), (1, 1, 1, 64)], conv(pad=1, groups=4), [1]),
+    "matrix product": ([(24, 64), (64, 96)], matmul, [1]),
+    "one row": ([(1, 256), (256, 1000)], matmul, [1]),
+    "two variables": ([(4, 24, 32), (4, 32, 24)], matmul, []),
+    "heads": ([(16, 32), (32, 64)], heads, [1]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_static_schedule_computes_the_same(case: str) -> None:
+    """Whatever the shapes; with weights packed as the schedule says."""
+    shapes, compute, constants = CASES[case]
+    mod = function_of(shapes, compute, constants)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal([int(n) for n in param.shape]).astype("float32") for param in mod["main"].params]
+
+    schedule = static_schedule(mod, HOST)
+
+    assert schedule is not None
+    packed = pack_all(arrays, packings_of(schedule, mod))
+    np.testing.assert_allclose(run(schedule.mod, packed), run(mod, arrays), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "x86-64-v4"])
+def test_constant_weights_are_packed_for_the_tile(mcpu: str) -> None:
+    """The function's parameter changes its shape, and the packing says how."""
+    target_json = json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    mod = function_of([(64, 64), (64, 128)], matmul, constants=[1])
+
+    schedule = static_schedule(mod, target_json)
+
+    assert schedule is not None
+    [packing] = packings_of(schedule, mod)
+    facts = processor_facts(target_json)
+    assert facts is not None
+    assert packing.argument == 1
+    assert packing.axis == 1
+    assert packing.size % facts.lanes == 0
+    assert tuple(map(int, schedule.mod["main"].params[1].shape)) == (128 // packing.size, 64, packing.size)
+
+
+def test_weights_that_are_no_constants_stay_as_they_are() -> None:
+    """Nobody could pack them but the function itself."""
+    mod = function_of([(64, 64), (64, 128)], matmul)
+
+    schedule = static_schedule(mod, HOST)
+
+    assert schedule is not None
+    assert packings_of(schedule, mod) == ()
+
+
+def test_a_space_holds_other_tiles_and_packings() -> None:
+    """They come in the order worth trying; all are different programs."""
+    import tvm_ffi
+
+    mod = function_of(*CASES["conv 3x3"])
+    found = [schedule for schedule, _ in zip(schedules(mod, HOST), range(8), strict=False)]
+
+    assert len({int(tvm_ffi.structural_hash(schedule.mod)) for schedule in found}) == 8
+    assert len({packings_of(schedule, mod) for schedule in found}) > 1
+
+
+def test_gpus_have_no_static_schedule_here() -> None:
+    """TVM's rules serve them."""
+    assert static_schedule(function_of(*CASES["matrix product"]), json.dumps({"kind": "cuda", "arch": "sm_86"})) is None
+
+
+def test_a_packed_array_has_its_blocks_first() -> None:
+    """[2, 6] in blocks of 3 along axis 1 is [2 blocks, 2, 3]."""
+    array = np.arange(12).reshape(2, 6)
+
+    packed = Packing(argument=0, axis=1, size=3).pack(array)
+
+    assert packed.tolist() == [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 10, 11]]]
