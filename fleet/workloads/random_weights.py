@@ -1,175 +1,267 @@
 """Replaces the weights of an ONNX model by seeded random ones.
 
 Models that ship without training results carry constants for weights. Then every output element is the same number,
-and a kernel that mixes up its elements goes unseen. Random weights make it visible.
+and a kernel that mixes up its elements goes unseen. Random weights make it visible, if three things hold.
 
-Activations must neither vanish nor explode on their way, or the final softmax answers 1 for one class whatever the
-kernels do. So the mean square of every tensor is estimated along the graph, and the weights of a convolution or product
-are scaled to bring its result back to 1; after a rectifier that is He's sqrt(2 / fan_in). Factors and variances lie
-around 1, and addends are small. Constants that are not weights (shapes, axes, scalars, constants of operators not
-listed) stay as they are.
+- Activations neither vanish nor explode on their way. The model runs node by node on an example input, and the weights
+  of each convolution or product are scaled to bring its result's mean square to 1 (layer-sequential unit variance:
+  Mishkin and Matas, All you need is a good init, 2016); batch normalisation gets the mean and variance of its data, as
+  training would leave them.
+- Outputs move with the input. After rectifiers all channels have about the same positive mean; it does not depend on
+  the input, and layer by layer its share grows until nothing else is left. So most of a filter's own mean is removed.
+- Rounding errors do not grow. Without all of that mean they would double every few layers, so some of it stays.
+
+Constants that are not weights (shapes, axes, scalars, masks, tables such as those of rotary embeddings, constants of
+operators not listed) stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Set
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.workloads.node_by_node import Array, CannotRun, NodeByNode, example_inputs, names_read
+
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-_Shape = tuple[int, ...]
-_Draw = Callable[[np.random.Generator, _Shape, "NodeProto"], NDArray[np.float64]]
-_RENORMALIZING = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization"})
-_RECTIFYING = frozenset({"Relu", "LeakyRelu", "PRelu", "Clip"})
-_RESHAPING = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Identity"})
+logger = logging.getLogger(__name__)
+
+_Shape: TypeAlias = tuple[int, ...]
+_Drawn: TypeAlias = NDArray[np.float32]
+_CONSTANT = frozenset(
+    {"Constant", "ConstantOfShape", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""What makes constants, or of constants others."""
+
 _ADDED_STD = 0.1
-_MAX_OF_WINDOW = 3.0
-"""How much larger the mean square is after a 3x3 maximum: 5 times for rectified noise, less for smooth data."""
+_KEPT_MEAN = 0.3
+"""Share of a filter's mean that stays."""
+
+_FEWEST_TERMS = 16
+"""Sums of fewer terms keep their mean: without it a depthwise filter would see edges only."""
+
+_MASKED = 1e4
+"""Added constants beyond this, in amount, mask; no weight is as large."""
+
+_STEPS_PER_OCTAVE = 4
+"""Measured scales are rounded to powers of 2^(1/4), so that machines which round differently agree on the weights."""
 
 
 def randomize_weights(proto: ModelProto, seed: int) -> int:
-    """Replace the float weights of a model in place. Return how many there were."""
+    """Replace the float weights of a model in place. Return how many there were.
+
+    A node that cannot run here ends the measuring: the weights after it are scaled by the size of their sums alone.
+    """
+    rng = np.random.default_rng(seed)
+    drawing = _Drawing(proto, rng, NodeByNode(proto, example_inputs(proto, np.random.default_rng([seed, 1]))))
+    for index in range(len(proto.graph.node)):
+        drawing.visit(index)
+    _store(proto, drawing.drawn)
+    return len(drawing.drawn)
+
+
+class _Drawing:
+    """Draws the weights of one node after the other."""
+
+    def __init__(self, proto: ModelProto, rng: np.random.Generator, steps: NodeByNode) -> None:
+        self.drawn: dict[str, Array] = {}
+        """New constants by name. A weight behind a reshape gets the name, and shape, of what the reshape made."""
+        self._nodes = proto.graph.node
+        self._rng = rng
+        self._steps = steps
+        self._is_measuring = True
+        self._constants = {tensor.name for tensor in proto.graph.initializer}
+
+    def visit(self, index: int) -> None:
+        """Draw the weights of a node, fit them to its data, and run it."""
+        node = self._nodes[index]
+        for position in range(len(node.input)):
+            self._draw(node, position)
+        is_constant = node.op_type in _CONSTANT and self._constants.issuperset(node.input)
+        if is_constant:
+            self._constants.update(node.output)
+        try:
+            if self._is_measuring:
+                self._fit(node)
+            if self._is_measuring or is_constant:
+                self._steps.advance(index)
+        except CannotRun as error:
+            self._is_measuring = False
+            logger.warning("random weights do not follow the data from here on", extra={"reason": str(error)})
+
+    def _draw(self, node: NodeProto, position: int) -> None:
+        name = node.input[position]
+        role = _ROLES.get((node.op_type, position)) or _ROLES.get((node.op_type, None))
+        if role is None or name not in self._constants or name in self.drawn:
+            return
+        old = self._steps.values[name]
+        if old.dtype.kind != "f" or not role.is_weight(old):
+            return
+        self._set(name, role.draw(self._rng, old.shape, node).astype(old.dtype))
+
+    def _set(self, name: str, weight: Array) -> None:
+        self.drawn[name] = self._steps.values[name] = weight
+
+    def _fit(self, node: NodeProto) -> None:
+        """Bring the result of a product to a mean square of 1, and the statistics of a normalisation to its data."""
+        if node.op_type == "BatchNormalization":
+            data = self._steps.values[node.input[0]].astype(np.float64)
+            mean, deviation = float(np.mean(data)), float(np.std(data))
+            if node.input[3] in self.drawn and node.input[4] in self.drawn:
+                self._move(node.input[3], by=_rounded(mean), times=_rounded(deviation))
+                self._move(node.input[4], times=_rounded(deviation) ** 2)
+            return
+        weights = [name for index, name in enumerate(node.input) if (node.op_type, index) in _SCALED]
+        fresh = [name for name in weights if name in self.drawn]
+        if fresh:
+            (result,) = self._steps.outputs_of(node).values()
+            size = float(np.sqrt(np.mean(np.square(result, dtype=np.float64))))
+            self._move(fresh[0], times=1.0 / (_rounded(size) or 1.0))
+
+    def _move(self, name: str, *, times: float, by: float = 0.0) -> None:
+        old = self.drawn[name]
+        if math.isfinite(times) and math.isfinite(by) and times > 0:
+            self._set(name, (old.astype(np.float32) * times + by).astype(old.dtype))
+
+
+def _rounded(value: float) -> float:
+    """Return the nearest power of 2^(1/4) with the sign of the value; 0 and what is not finite stay."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return math.copysign(2.0 ** (round(math.log2(abs(value)) * _STEPS_PER_OCTAVE) / _STEPS_PER_OCTAVE), value)
+
+
+def _store(proto: ModelProto, drawn: dict[str, Array]) -> None:
+    """Make the drawn arrays the model's constants, and remove what nothing reads any more."""
     from onnx import numpy_helper
 
-    rng = np.random.default_rng(seed)
-    constants = _constants(proto)
-    replaced: set[str] = set()
-    fresh = []
-    squares: dict[str, float] = {}
-    sums: set[str] = set()
-    sources = _reshaped(proto)
-    for node in proto.graph.node:
-        for index, given in enumerate(node.input):
-            name = sources.get(given, given)
-            draw = _ROLES.get((node.op_type, index)) or _ROLES.get((node.op_type, None))
-            if draw is None or name in replaced or name not in constants:
-                continue
-            shape, dtype = constants[name]
-            if dtype.kind != "f" or math.prod(shape) < 2:
-                continue
-            scale = _damping(node, index, squares)
-            fresh.append(numpy_helper.from_array((draw(rng, shape, node) * scale).astype(dtype), name))
-            replaced.add(name)
-        added = constants.keys() | sources.keys()
-        squares.update(dict.fromkeys(node.output, _mean_square(node, squares, added, sums)))
-        if node.op_type in ("Add", "Sum"):
-            sums.update(node.output)
-    _drop(proto, replaced)
-    proto.graph.initializer.extend(fresh)
-    return len(fresh)
-
-
-def _constants(proto: ModelProto) -> dict[str, tuple[_Shape, np.dtype[np.generic]]]:
-    """Return shape and element type of each constant in a graph: initializers, Constant, ConstantOfShape."""
-    from onnx import helper, numpy_helper
-
-    found = {
-        tensor.name: (tuple(tensor.dims), helper.tensor_dtype_to_np_dtype(tensor.data_type))
-        for tensor in proto.graph.initializer
-    }
-    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    for node in proto.graph.node:
-        value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
-        dtype = helper.tensor_dtype_to_np_dtype(value.data_type) if value is not None else np.dtype("float32")
-        if node.op_type == "Constant" and value is not None:
-            found[node.output[0]] = (tuple(value.dims), dtype)
-        elif node.op_type == "ConstantOfShape" and node.input[0] in stored:
-            shape = numpy_helper.to_array(stored[node.input[0]]).tolist()
-            found[node.output[0]] = (tuple(shape), dtype)
-    return found
-
-
-def _reshaped(proto: ModelProto) -> dict[str, str]:
-    """Map the result of each node that only reshapes to the tensor that it was made from."""
-    found: dict[str, str] = {}
-    for node in proto.graph.node:
-        if node.op_type in _RESHAPING:
-            found[node.output[0]] = found.get(node.input[0], node.input[0])
-    constants = _constants(proto)
-    return {name: source for name, source in found.items() if source in constants}
-
-
-def _drop(proto: ModelProto, names: set[str]) -> None:
-    """Remove the definitions of these constants."""
     graph = proto.graph
-    nodes = [node for node in graph.node if not (len(node.output) == 1 and node.output[0] in names)]
-    tensors = [tensor for tensor in graph.initializer if tensor.name not in names]
+    nodes = [node for node in graph.node if not drawn.keys() & set(node.output)]
+    read = {value.name for value in graph.output}
+    needed = []
+    for node in reversed(nodes):
+        if node.op_type not in _CONSTANT or read & set(node.output):
+            needed.append(node)
+            read.update(names_read(node))
+    tensors = [tensor for tensor in graph.initializer if tensor.name not in drawn and tensor.name in read]
     del graph.node[:]
     del graph.initializer[:]
-    graph.node.extend(nodes)
+    graph.node.extend(reversed(needed))
     graph.initializer.extend(tensors)
+    graph.initializer.extend(
+        numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in drawn.items()
+    )
 
 
-def _damping(node: NodeProto, index: int, squares: dict[str, float]) -> float:
-    """Return the factor that cancels the size of the data that a weight is multiplied with."""
-    is_weight = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and index == 1
-    return 1.0 / math.sqrt(squares.get(node.input[0], 1.0)) if is_weight else 1.0
+def _transposes(node: NodeProto) -> bool:
+    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
 
 
-def _mean_square(node: NodeProto, squares: dict[str, float], constants: Set[str], sums: set[str]) -> float:
-    """Estimate the mean square of a node's result; a model's inputs count as 1.
-
-    A sum of branches is mostly positive, so a rectifier leaves it as it is; symmetric data it halves.
-    """
-    inputs = [_ADDED_STD**2 if name in constants else squares.get(name, 1.0) for name in node.input] or [1.0]
-    if node.op_type in _RENORMALIZING:
-        return 1.0
-    if node.op_type in _RECTIFYING:
-        return inputs[0] if node.input[0] in sums else inputs[0] / 2
-    if node.op_type == "MaxPool":
-        return inputs[0] * _MAX_OF_WINDOW
-    if node.op_type in ("Add", "Sum"):
-        return sum(inputs)
-    if node.op_type == "Mul":
-        return math.prod(1.0 if name in constants else squares.get(name, 1.0) for name in node.input)
-    return sum(inputs) / len(inputs) if node.op_type == "Concat" else inputs[0]
+def _product(rng: np.random.Generator, shape: _Shape, axes: tuple[int, ...]) -> _Drawn:
+    """Draw a weight that is summed over these axes: size by their product, and most of its mean taken away."""
+    terms = math.prod(shape[axis] for axis in axes)
+    drawn = _normal(rng, shape, 1 / math.sqrt(max(terms, 1)))
+    if terms >= _FEWEST_TERMS:
+        drawn -= np.float32(1 - _KEPT_MEAN) * drawn.mean(axes, keepdims=True)
+    return drawn
 
 
-def _deviation(fan_in: int) -> float:
-    return math.sqrt(1.0 / max(fan_in, 1))
+def _normal(rng: np.random.Generator, shape: _Shape, deviation: float) -> _Drawn:
+    drawn = rng.standard_normal(shape, dtype=np.float32)
+    drawn *= np.float32(deviation)
+    return drawn
 
 
-def _filter(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
-    return rng.standard_normal(shape) * _deviation(math.prod(shape[1:]))
+def _filter(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return _product(rng, shape, tuple(range(1, len(shape))))
 
 
-def _matrix(rng: np.random.Generator, shape: _Shape, node: NodeProto) -> NDArray[np.float64]:
-    transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-    fan_in = shape[-1] if transposed or len(shape) < 2 else shape[-2]
-    return rng.standard_normal(shape) * _deviation(fan_in)
+def _transposed_filter(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return _product(rng, shape, (0, *range(2, len(shape))))
 
 
-def _added(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
-    return rng.standard_normal(shape) * _ADDED_STD
+def _left(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return _product(rng, shape, (len(shape) - 1,))
 
 
-def _factor(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> NDArray[np.float64]:
-    return rng.uniform(0.8, 1.2, shape)
+def _right(rng: np.random.Generator, shape: _Shape, node: NodeProto) -> _Drawn:
+    return _product(rng, shape, (len(shape) - (1 if _transposes(node) or len(shape) < 2 else 2),))
 
 
-_ROLES: dict[tuple[str, int | None], _Draw] = {
-    ("Conv", 1): _filter,
-    ("Conv", 2): _added,
-    ("ConvTranspose", 1): _filter,
-    ("ConvTranspose", 2): _added,
-    ("Gemm", 1): _matrix,
-    ("Gemm", 2): _added,
-    ("MatMul", 1): _matrix,
-    ("BatchNormalization", 1): _factor,
-    ("BatchNormalization", 2): _added,
-    ("BatchNormalization", 3): _added,
-    ("BatchNormalization", 4): _factor,
-    ("InstanceNormalization", 1): _factor,
-    ("InstanceNormalization", 2): _added,
-    ("LayerNormalization", 1): _factor,
-    ("LayerNormalization", 2): _added,
-    ("PRelu", 1): _factor,
-    ("Add", None): _added,
-    ("Sum", None): _added,
-    ("Mul", None): _factor,
+def _added(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return _normal(rng, shape, _ADDED_STD)
+
+
+def _entry(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return _normal(rng, shape, 1.0)
+
+
+def _factor(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return rng.uniform(0.8, 1.2, shape).astype(np.float32)
+
+
+def _slope(rng: np.random.Generator, shape: _Shape, _: NodeProto) -> _Drawn:
+    return rng.uniform(0.1, 0.4, shape).astype(np.float32)
+
+
+def _has_elements(array: Array) -> bool:
+    return array.size > 1
+
+
+def _is_no_mask(array: Array) -> bool:
+    return array.size > 1 and float(np.abs(array.astype(np.float64)).max()) < _MASKED
+
+
+def _is_per_channel(array: Array) -> bool:
+    return [size > 1 for size in array.shape].count(True) == 1
+
+
+def _is_table(array: Array) -> bool:
+    return [size > 1 for size in array.shape].count(True) >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """What a constant is to the operator that reads it."""
+
+    draw: Callable[[np.random.Generator, _Shape, NodeProto], _Drawn]
+    is_weight: Callable[[Array], bool] = _has_elements
+
+
+_ROLES: dict[tuple[str, int | None], _Role] = {
+    ("Conv", 1): _Role(_filter),
+    ("Conv", 2): _Role(_added),
+    ("ConvTranspose", 1): _Role(_transposed_filter),
+    ("ConvTranspose", 2): _Role(_added),
+    ("Gemm", 1): _Role(_right),
+    ("Gemm", 2): _Role(_added),
+    ("MatMul", 0): _Role(_left),
+    ("MatMul", 1): _Role(_right),
+    ("LSTM", 1): _Role(_left),
+    ("LSTM", 2): _Role(_left),
+    ("LSTM", 3): _Role(_added),
+    ("GRU", 1): _Role(_left),
+    ("GRU", 2): _Role(_left),
+    ("GRU", 3): _Role(_added),
+    ("Gather", 0): _Role(_entry, _is_table),
+    ("BatchNormalization", 1): _Role(_factor),
+    ("BatchNormalization", 2): _Role(_added),
+    ("BatchNormalization", 3): _Role(_added),
+    ("BatchNormalization", 4): _Role(_factor),
+    ("InstanceNormalization", 1): _Role(_factor),
+    ("InstanceNormalization", 2): _Role(_added),
+    ("LayerNormalization", 1): _Role(_factor),
+    ("LayerNormalization", 2): _Role(_added),
+    ("PRelu", 1): _Role(_slope),
+    ("Add", None): _Role(_added, _is_no_mask),
+    ("Sum", None): _Role(_added, _is_no_mask),
+    ("Mul", None): _Role(_factor, _is_per_channel),
 }
+_SCALED = frozenset({("Conv", 1), ("ConvTranspose", 1), ("Gemm", 1), ("MatMul", 0), ("MatMul", 1)})
