@@ -1,4 +1,4 @@
-"""Random weights leave models whose answers can be wrong, whose activations are ordinary numbers, and whose times count."""
+"""Random weights leave models whose answers can be wrong, and whose activations are numbers that take no extra time."""
 
 from __future__ import annotations
 

@@ -137,27 +137,6 @@ def test_what_is_no_weight_stays(tmp_path: Path) -> None:
     assert [numpy_helper.to_array(tensor).tolist() for tensor in proto.graph.initializer] == [[4, 2], [3.0]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "shufflenet", "densenet121"])
-def test_random_weights_leave_an_answer_that_can_be_wrong(name: str) -> None:
-    """Through residual sums, normalisations and concatenations, the softmax at the end does not saturate: then its
-    answer would be the same whatever a kernel does. Two images get two answers.
-    """
-    onnxruntime = pytest.importorskip("onnxruntime")
-    model = load_model(bundled_model(name), random_weights_seed=0)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.onnx_bytes, options)
-    images = np.random.default_rng(0).standard_normal((2, *model.inputs[0].shape)).astype("float32")
-
-    answers = [session.run(None, {model.input_names[0]: image})[0] for image in images]
-
-    scale = float(np.sqrt(np.mean(answers[0] ** 2)))
-    assert np.isfinite(scale)
-    assert name == "densenet121" or answers[0].max() < 0.9  # densenet121 ends without a softmax
-    assert np.abs(answers[0] - answers[1]).max() > 1e-3 * scale
-
-
 def test_random_weights_keep_the_scale_of_activations(tmp_path: Path) -> None:
     """Through twenty convolutions and rectifiers, values stay within a factor of ten."""
     onnxruntime = pytest.importorskip("onnxruntime")
