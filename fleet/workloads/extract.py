@@ -14,6 +14,7 @@ from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
+from fleet.graph.pipeline import lower
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.model import Model, bundled_model, load_model
 from fleet.workloads.plain_names import use_plain_names
@@ -75,20 +76,9 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
 
 def _fused(model: Model, target_json: str) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
-    import tvm
-    from tvm import relax
-
     mod = _imported(model)
-    passes = [
-        relax.transform.LegalizeOps(enable_warning=False),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    ]
     try:
-        with make_target(target_json):
-            return tvm.transform.Sequential(passes)(mod)
+        return lower(mod, target_json)
     except Exception as error:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
 

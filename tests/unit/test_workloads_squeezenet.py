@@ -127,12 +127,12 @@ def tampered(workload: Workload) -> Any:
     import tvm
 
     script = module_of(workload.mod_json).script()
-    channels = workload.args[0].shape[1]
+    channels = workload.args[0].shape[3]
     read = next(
         line for line in script.splitlines() if "T.reads(" not in line and "pad_temp[" in line and " * " in line
     )
-    index = read.split("pad_temp[")[1].split("]")[0].split(",")[1].strip()
-    wrong = read.replace(f", {index},", f", {channels - 1} - {index},", 1)
+    index = read.split("pad_temp[")[1].split("]")[0].split(",")[3].strip()
+    wrong = read.replace(f", {index}]", f", {channels - 1} - {index}]", 1)
     assert wrong != read
     return tvm.script.from_source(script.replace(read, wrong), check_well_formed=False)
 

@@ -1,0 +1,157 @@
+"""Removes what an exported model carries from its training or its exporter, and brings the rest into one form.
+
+Dropout and identities go; BatchNorm becomes one multiplication and one addition by constants; a `Sum` becomes
+additions, which are fused with their neighbours; what only changes a shape becomes a reshape.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.graph.constants import array_of, constant, dtype_of, is_constant, shape_of
+from fleet.graph.rebuilding import TUPLE_ITEM, op_name
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr, TupleGetItem
+
+    from fleet.graph.rebuilding import Rebuild, Rule
+
+_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten", "relax.nn.batch_flatten")
+
+
+def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
+    """Replace the first result of a dropout by its input, and that of a batch norm by a scale and a shift."""
+    if item.index != 0:
+        return None
+    call = rebuild.call_of(item.tuple_value, "relax.nn.dropout", "relax.nn.batch_norm")
+    if call is None:
+        return None
+    return call.args[0] if op_name(call) == "relax.nn.dropout" else _scale_and_shift(rebuild, call)
+
+
+def add_up(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Replace the sum over a stack of tensors, which is how ONNX's `Sum` arrives, by additions."""
+    from tvm import relax
+
+    stack = rebuild.call_only_for(call.args[0], "relax.stack")
+    if stack is None or call.attrs.keepdims or call.attrs.axis is None:
+        return None
+    axis = 0 if stack.attrs.axis is None else int(stack.attrs.axis)
+    tensors = rebuild.bound_to(stack.args[0])
+    if [int(summed) for summed in call.attrs.axis] != [axis] or not isinstance(tensors, relax.Tuple):
+        return None
+    return functools.reduce(lambda left, right: relax.op.add(rebuild.emit(left), right), tensors.fields)
+
+
+def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Drop a reshape that changes nothing, join two, and bring all other operators that reshape into this form."""
+    from tvm import relax
+
+    source, shape = call.args[0], shape_of(rebuild.builder.normalize(call))
+    if shape is None:
+        return None
+    if shape == shape_of(source):
+        return source
+    before = rebuild.call_of(source, "relax.reshape")
+    if before is not None:
+        return relax.op.reshape(before.args[0], shape)
+    return None if op_name(call) == "relax.reshape" else relax.op.reshape(source, shape)
+
+
+def broadcast_once(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Drop a broadcast to the shape that a tensor already has."""
+    shape = shape_of(call.args[0])
+    return call.args[0] if shape is not None and shape == shape_of(rebuild.builder.normalize(call)) else None
+
+
+def transpose_once(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Drop a transpose that changes nothing, and join two."""
+    from tvm import relax
+
+    axes = transposed_axes(call)
+    if axes == sorted(axes):
+        return call.args[0]
+    before = rebuild.call_of(call.args[0], "relax.permute_dims")
+    if before is None:
+        return None
+    first = transposed_axes(before)
+    return relax.op.permute_dims(before.args[0], [first[axis] for axis in axes])
+
+
+def cast_once(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Drop a cast to the dtype that a tensor already has."""
+    return call.args[0] if dtype_of(call.args[0]) == str(call.attrs.dtype) else None
+
+
+def constant_right(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Put the constant of an addition or multiplication on the right, where the other passes look for it."""
+    from tvm import relax
+
+    left, right = call.args
+    return relax.Call(call.op, [right, left], call.attrs) if is_constant(left) and not is_constant(right) else None
+
+
+def subtract_none(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Turn the subtraction of a constant into an addition."""
+    from tvm import relax
+
+    subtracted = _float_constant(rebuild, call.args[1])
+    return None if subtracted is None else relax.op.add(call.args[0], constant(-subtracted))
+
+
+def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Turn the division by a constant into a multiplication, which folds into weights."""
+    from tvm import relax
+
+    divisor = _float_constant(rebuild, call.args[1])
+    if divisor is None or not np.all(divisor):
+        return None
+    return relax.op.multiply(call.args[0], constant(1 / divisor.astype(np.float64), str(divisor.dtype)))
+
+
+def transposed_axes(call: Call) -> list[int]:
+    """Return the axes of a transpose; without any it reverses all of them."""
+    rank = int(call.args[0].ty.ndim)
+    axes = call.attrs.axes
+    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
+
+
+def _float_constant(rebuild: Rebuild, expr: Expr) -> np.ndarray | None:
+    array = array_of(rebuild, expr)
+    return array if array is not None and np.issubdtype(array.dtype, np.floating) else None
+
+
+def _scale_and_shift(rebuild: Rebuild, norm: Call) -> Expr | None:
+    """Return a batch norm (gamma, beta, mean, variance) as x * scale + shift."""
+    from tvm import relax
+
+    arrays = [array_of(rebuild, arg) for arg in norm.args[1:5]]
+    shape = shape_of(norm.args[0])
+    if norm.attrs.training or shape is None or any(array is None for array in arrays):
+        return None
+    gamma, beta, mean, variance = (np.asarray(array, dtype=np.float64) for array in arrays)
+    scale = 1 / np.sqrt(variance + float(norm.attrs.epsilon))
+    scale = scale * gamma if norm.attrs.scale else scale
+    shift = (beta if norm.attrs.center else 0) - mean * scale
+    axis = int(norm.attrs.axis) % len(shape)
+    broadcast = [-1 if dim == axis else 1 for dim in range(len(shape))]
+    dtype = dtype_of(norm.args[0])
+    scaled = rebuild.emit(relax.op.multiply(norm.args[0], constant(scale.reshape(broadcast), dtype)))
+    return relax.op.add(scaled, constant(shift.reshape(broadcast), dtype))
+
+
+CLEANING: dict[str, Rule] = {
+    TUPLE_ITEM: drop_tuple,
+    "relax.add": constant_right,
+    "relax.astype": cast_once,
+    "relax.broadcast_to": broadcast_once,
+    "relax.divide": divide_none,
+    "relax.multiply": constant_right,
+    "relax.permute_dims": transpose_once,
+    "relax.subtract": subtract_none,
+    "relax.sum": add_up,
+    **dict.fromkeys(_RESHAPES, reshape_once),
+}

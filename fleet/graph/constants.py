@@ -1,0 +1,58 @@
+"""Constants of a Relax function as numpy arrays, and back. Whoever changes a weight does it here, in numpy.
+
+TVM's own FoldConstant compiles every operator with LLVM first, which takes 90 s on DenseNet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tvm.relax import Expr
+
+    from fleet.graph.rebuilding import Rebuild
+
+Array = NDArray[Any]
+"""Of any dtype."""
+
+
+def array_of(rebuild: Rebuild, expr: Expr) -> Array | None:
+    """Return the value of a constant, None when it is none (or lies in a dtype that numpy does not have)."""
+    from tvm import ir
+
+    constant = rebuild.bound_to(expr)
+    if not isinstance(constant, ir.GenericConst) or not hasattr(constant.value, "numpy"):
+        return None
+    return np.asarray(constant.value.numpy())
+
+
+def is_constant(expr: Expr) -> bool:
+    """Say whether an expression is a constant tensor."""
+    from tvm import ir
+
+    return isinstance(expr, ir.GenericConst)
+
+
+def constant(value: Array, dtype: str | None = None) -> Expr:
+    """Return an array as a constant, rows contiguous, in the given dtype."""
+    from tvm import relax
+
+    return relax.const(np.ascontiguousarray(value, dtype=dtype or value.dtype))
+
+
+def shape_of(expr: Expr) -> tuple[int, ...] | None:
+    """Return a tensor's shape, None when a dimension or the rank is unknown, or it is no tensor."""
+    from tvm import relax, tirx
+
+    if not isinstance(expr.ty, relax.TensorType) or not isinstance(expr.ty.shape, relax.ShapeExpr):
+        return None
+    dims = expr.ty.shape.values
+    return tuple(int(dim) for dim in dims) if all(isinstance(dim, tirx.IntImm) for dim in dims) else None
+
+
+def dtype_of(expr: Expr) -> str:
+    """Return a tensor's dtype."""
+    return str(expr.ty.dtype)

@@ -1,0 +1,50 @@
+"""Notes at each tensor program which of its arguments are constant wherever it is called: weights, mostly.
+
+Only those may be stored in another order than the model's: a design space that wants them packed transforms the
+parameter, and who compiles the model repacks the constant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.graph.constants import is_constant
+from fleet.graph.rebuilding import op_name
+
+if TYPE_CHECKING:
+    from tvm.ir import GlobalVar, IRModule
+    from tvm.relax import Call
+
+ATTRIBUTE = "fleet.constants"
+"""Of a PrimFunc: list of the indices of those arguments that are a constant at each of its call sites."""
+
+
+def mark_constants(mod: IRModule) -> IRModule:
+    """Return the module with the attribute at each PrimFunc that has such arguments."""
+    from tvm import ir
+
+    functions = dict(mod.functions)
+    for callee, calls in _calls(mod).items():
+        indices = constant_arguments(calls)
+        if indices:
+            functions[callee] = functions[callee].with_attr(ATTRIBUTE, indices)
+    return ir.IRModule(functions, attrs=mod.attrs)
+
+
+def constant_arguments(calls: list[Call]) -> list[int]:
+    """Return the indices of the arguments that are constant in all these calls of one PrimFunc."""
+    by_call = [{index for index, arg in enumerate(call.args[1].fields) if is_constant(arg)} for call in calls]
+    return sorted(set.intersection(*by_call))
+
+
+def _calls(mod: IRModule) -> dict[GlobalVar, list[Call]]:
+    from tvm import relax
+
+    calls: dict[GlobalVar, list[Call]] = {}
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            for block in function.body.blocks:
+                for binding in block.bindings:
+                    if op_name(binding.value) == "relax.call_tir":
+                        calls.setdefault(binding.value.args[0], []).append(binding.value)
+    return calls

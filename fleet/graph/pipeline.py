@@ -1,0 +1,100 @@
+"""From a model's operators to fused tensor programs: the passes, each with its reason, in their order.
+
+    lowered = lower(mod, '{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
+
+`main` of the result calls fused PrimFuncs only. Those that take weights say so in the attribute "fleet.constants"
+(fleet.graph.marking). CPUs get channels last; what serves GPUs best depends on their rules, so they keep the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cross.targets.target import make_target, parse_target
+from fleet.graph.cleaning import CLEANING
+from fleet.graph.folding import FOLDING
+from fleet.graph.marking import mark_constants
+from fleet.graph.rebuilding import rewrite
+from fleet.graph.scaling import SCALING
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One pass of the pipeline."""
+
+    name: str
+    reason: str
+    """Why the model is faster, or can be tuned at all, with it."""
+
+    run: Callable[[IRModule], IRModule]
+
+
+def lower(mod: IRModule, target_json: str) -> IRModule:
+    """Return a model, a Relax module of operators, as calls of fused tensor programs for a target."""
+    with make_target(target_json):
+        for step in steps(target_json):
+            mod = step.run(mod)
+    return mod
+
+
+def steps(target_json: str) -> list[Step]:
+    """Return the passes for a target, in their order. They need the target as the current one."""
+    by_target = [_CHANNELS_LAST] if parse_target(target_json)["kind"] == "llvm" else []
+    return [_CLEAN, *by_target, _LEGALIZE, _FUSE, _MARK]
+
+
+def _clean(mod: IRModule) -> IRModule:
+    return rewrite(mod, FOLDING, CLEANING, SCALING)
+
+
+def _channels_last(mod: IRModule) -> IRModule:
+    import tvm
+    from tvm import relax
+
+    passes = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}), relax.transform.Normalize()]
+    return rewrite(tvm.transform.Sequential(passes)(mod), FOLDING, CLEANING)
+
+
+def _legalize(mod: IRModule) -> IRModule:
+    from tvm import relax
+
+    return relax.transform.LegalizeOps(enable_warning=False)(mod)
+
+
+def _fuse(mod: IRModule) -> IRModule:
+    import tvm
+    from tvm import relax
+
+    passes = [
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    return tvm.transform.Sequential(passes)(mod)
+
+
+_CLEAN = Step(
+    name="clean",
+    reason="dropout, batch norms and reshaped constants cost time in each run; folded into weights they cost none",
+    run=_clean,
+)
+_CHANNELS_LAST = Step(
+    name="channels last",
+    reason="with the channels innermost a convolution reads and writes whole vectors",
+    run=_channels_last,
+)
+_LEGALIZE = Step(name="legalize", reason="tensor programs, which can be scheduled, for operators", run=_legalize)
+_FUSE = Step(
+    name="fuse",
+    reason="bias, activation and residual in registers need no way through memory",
+    run=_fuse,
+)
+_MARK = Step(name="mark constants", reason="weights may be packed for the schedule, inputs may not", run=mark_constants)

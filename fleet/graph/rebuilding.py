@@ -1,0 +1,192 @@
+"""Walks the main function of a Relax module and builds it anew, binding by binding: what every pass here stands on.
+
+A pass is a set of rules, by operator. A rule sees a call whose arguments are already those of the new function, and
+returns what replaces it, or None to keep it; what replaces it is looked at again. Rules look backwards
+(`Rebuild.bound_to`), never forwards, so one walk is enough. Functions with branches inside are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.relax import BlockBuilder, Call, Expr, Function, Var
+
+    Rule = Callable[["Rebuild", Call], Expr | None]
+    Rewrite = Callable[["Rebuild", Expr], Expr]
+
+TUPLE_ITEM = "tuple_item"
+"""The key of the rule for items of tuples, which are no calls."""
+
+_MAX_REWRITES = 8
+"""Rules that undo each other are stopped here."""
+
+
+class Rebuild:
+    """The function that is being built: what its variables stand for, and who reads them."""
+
+    def __init__(self, builder: BlockBuilder, uses: Counter[Var], apply: Rewrite) -> None:
+        self.builder = builder
+        self._uses = uses
+        self._apply = apply
+
+    def bound_to(self, expr: Expr) -> Expr:
+        """Return the value of a variable, through its aliases; anything else, and a parameter, is returned as it is."""
+        from tvm import relax
+
+        while isinstance(expr, relax.Var):
+            value = self.builder.lookup_binding(expr)
+            if value is None:
+                return expr
+            expr = value
+        return expr
+
+    def call_of(self, expr: Expr, *op_names: str) -> Call | None:
+        """Return the call behind a value if it is one of these operators'."""
+        call = self.bound_to(expr)
+        return call if op_name(call) in op_names else None
+
+    def call_only_for(self, expr: Expr, *op_names: str) -> Call | None:
+        """Return the call behind a value if it is one of these operators' and nobody else reads the value.
+
+        Only then may the call be changed, or be repeated in another form.
+        """
+        return self.call_of(expr, *op_names) if self._uses[expr] <= 1 else None
+
+    def emit(self, expr: Expr, name: str = "") -> Expr:
+        """Return a variable or constant for a value, after the pass has looked at it, too."""
+        from tvm import ir, relax
+
+        new = self._apply(self, expr)
+        return new if isinstance(new, relax.Var | ir.GenericConst) else self.builder.emit(new, name)
+
+    def carry_uses(self, old: Var, new: Expr) -> None:
+        """Note that the readers of a variable of the old function now read a value of the new one."""
+        self._uses[new] += self._uses[old]
+
+
+def op_name(expr: Expr) -> str:
+    """Return the operator that an expression calls, "" when it is no call of an operator."""
+    from tvm import ir, relax
+
+    return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
+
+
+def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
+    """Return the module with the rules applied to each call of its main function; of several sets, the first first."""
+    from tvm import relax
+
+    def first_found(rebuild: Rebuild, expr: Expr) -> Expr | None:
+        name = TUPLE_ITEM if isinstance(expr, relax.TupleGetItem) else op_name(expr)
+        rules = (rule_set[name] for rule_set in rule_sets if name in rule_set)
+        return next((found for rule in rules if (found := rule(rebuild, expr)) is not None), None)
+
+    def apply(rebuild: Rebuild, expr: Expr) -> Expr:
+        for _ in range(_MAX_REWRITES):
+            found = first_found(rebuild, expr)
+            if found is None:
+                break
+            expr = found
+        return expr
+
+    return rebuild_main(mod, apply)
+
+
+def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
+    """Return the module with each bound value of its main function replaced; what nobody reads any more is dropped."""
+    from tvm import ir, relax
+
+    main = mod["main"]
+    if not _is_plain(main):
+        return mod
+    rebuilt = _rebuild(main, apply)
+    functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
+    functions[mod.get_global_var("main")] = rebuilt
+    return relax.transform.DeadCodeElimination()(ir.IRModule(functions, attrs=mod.attrs))
+
+
+def count_uses(function: Function) -> Counter[Var]:
+    """Return how often each variable is read."""
+    values = [binding.value for block in function.body.blocks for binding in block.bindings]
+    return Counter(var for value in [*values, function.body.body] for var in _variables(value))
+
+
+def _variables(expr: Expr) -> Iterator[Var]:
+    from tvm import relax
+
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Tuple | relax.Call):
+        for child in expr.fields if isinstance(expr, relax.Tuple) else expr.args:
+            yield from _variables(child)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from _variables(expr.tuple_value)
+
+
+def _is_plain(function: Function) -> bool:
+    from tvm import relax
+
+    return isinstance(function.body, relax.SeqExpr) and all(
+        not isinstance(binding.value, relax.If | relax.Function | relax.SeqExpr)
+        for block in function.body.blocks
+        for binding in block.bindings
+    )
+
+
+def _rebuild(function: Function, apply: Rewrite) -> Function:
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    rebuild = Rebuild(builder, count_uses(function), apply)
+    renamed: dict[Var, Expr] = {}
+    attrs = dict(function.attrs or {})
+    with builder.function("main", list(function.params), attrs, pure=function.is_pure):
+        for block in function.body.blocks:
+            if isinstance(block, relax.DataflowBlock):
+                with builder.dataflow():
+                    _rebuild_block(block, rebuild, renamed)
+            else:
+                _rebuild_block(block, rebuild, renamed)
+        builder.emit_func_output(_renamed(function.body.body, renamed))
+    return builder.finalize()["main"]
+
+
+def _rebuild_block(block: object, rebuild: Rebuild, renamed: dict[Var, Expr]) -> None:
+    from tvm import relax
+
+    is_dataflow = isinstance(block, relax.DataflowBlock)
+    for binding in block.bindings:  # type: ignore[attr-defined]  # TVM has no types
+        value = _renamed(binding.value, renamed)
+        if isinstance(binding, relax.MatchCast):
+            new: Expr = rebuild.builder.match_cast(value, binding.ty, binding.var.name)
+        else:
+            new = rebuild.emit(value, binding.var.name)
+            if is_dataflow and not isinstance(binding.var, relax.DataflowVar):
+                new = rebuild.builder.emit_output(new, binding.var.name)
+        renamed[binding.var] = new
+        rebuild.carry_uses(binding.var, new)
+
+
+def _renamed(expr: Expr, renamed: Mapping[Var, Expr]) -> Expr:
+    """Return an expression with the old function's variables replaced by what they became."""
+    from tvm import relax
+
+    if isinstance(expr, relax.Var):
+        return renamed.get(expr, expr)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([_renamed(field, renamed) for field in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return _tuple_item(_renamed(expr.tuple_value, renamed), expr.index)
+    if isinstance(expr, relax.Call):
+        args = [_renamed(arg, renamed) for arg in expr.args]
+        return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span)
+    return expr
+
+
+def _tuple_item(value: Expr, index: int) -> Expr:
+    from tvm import relax
+
+    return value.fields[index] if isinstance(value, relax.Tuple) else relax.TupleGetItem(value, index)

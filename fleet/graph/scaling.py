@@ -1,0 +1,97 @@
+"""Moves scales and shifts by constants towards the weights before them, and into them: where BatchNorm ends.
+
+Scales go in front of shifts: (x + a) * b becomes x * b + a * b. What then stands behind a convolution or a matrix
+product whose result nobody else reads is multiplied into its weights, and of the shifts one addition is left.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.graph.constants import Array, array_of, constant, dtype_of, shape_of
+from fleet.graph.rebuilding import op_name
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr
+
+    from fleet.graph.rebuilding import Rebuild, Rule
+
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+
+
+def join_shifts(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Join two additions of constants."""
+    from tvm import relax
+
+    shift = array_of(rebuild, call.args[1])
+    before = rebuild.call_only_for(call.args[0], "relax.add")
+    first = array_of(rebuild, before.args[1]) if before is not None else None
+    if before is None or shift is None or first is None or not _keep_shape(before, first, shift):
+        return None
+    return relax.op.add(before.args[0], constant(first + shift))
+
+
+def push_scale(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Move a scale in front of a shift, join it with another scale, or multiply it into weights."""
+    from tvm import relax
+
+    scale = array_of(rebuild, call.args[1])
+    before = rebuild.call_only_for(call.args[0], "relax.add", "relax.multiply", "relax.matmul", *_CONVOLUTIONS)
+    if before is None or scale is None or not np.issubdtype(scale.dtype, np.floating):
+        return None
+    if op_name(before) not in ("relax.add", "relax.multiply"):
+        return _scaled_weights(rebuild, before, scale)
+    first = array_of(rebuild, before.args[1])
+    if first is None or not _keep_shape(before, first, scale):
+        return None
+    if op_name(before) == "relax.multiply":
+        return relax.op.multiply(before.args[0], constant(first * scale))
+    if scale.size == 1 and _weights_of(rebuild, before.args[0]) is None:
+        return None  # an epilogue like gelu's, which gains nothing
+    scaled = rebuild.emit(relax.op.multiply(before.args[0], constant(scale)))
+    return relax.op.add(scaled, constant(first * scale))
+
+
+def _weights_of(rebuild: Rebuild, expr: Expr) -> Array | None:
+    call = rebuild.call_only_for(expr, "relax.matmul", *_CONVOLUTIONS)
+    return None if call is None else array_of(rebuild, call.args[1])
+
+
+def _scaled_weights(rebuild: Rebuild, call: Call, scale: Array) -> Expr | None:
+    """Return a convolution or matrix product with its output channels scaled, None when they are not what is scaled."""
+    from tvm import relax
+
+    weights, shape = array_of(rebuild, call.args[1]), shape_of(rebuild.builder.normalize(call))
+    if weights is None or shape is None or scale.ndim > len(shape):
+        return None
+    is_matmul = op_name(call) == "relax.matmul"
+    axis = len(shape) - 1 if is_matmul else str(call.attrs.out_layout).index("C")
+    by_channel = _by_axis(scale, axis, len(shape))
+    if by_channel is None or (is_matmul and weights.ndim < 2):
+        return None
+    weight_axis = weights.ndim - 1 if is_matmul else str(call.attrs.kernel_layout).index("O")
+    factor = by_channel.reshape([-1 if dim == weight_axis else 1 for dim in range(weights.ndim)])
+    scaled = constant(weights.astype(np.float64) * factor, str(weights.dtype))
+    return relax.Call(call.op, [call.args[0], scaled], call.attrs)
+
+
+def _by_axis(value: Array, axis: int, rank: int) -> Array | None:
+    """Return a constant that varies along one axis only as a vector [its size, or 1], None when it is no such."""
+    shape = (1,) * (rank - value.ndim) + value.shape
+    varies = [dim for dim, size in enumerate(shape) if size > 1]
+    return value.reshape(-1) if varies in ([], [axis]) else None
+
+
+def _keep_shape(before: Call, *constants: Array) -> bool:
+    """Say whether constants are smaller than the tensor that they are joined behind: none of them broadcasts it."""
+    shape = shape_of(before.args[0])
+    if shape is None or any(str(value.dtype) != dtype_of(before.args[0]) for value in constants):
+        return False
+    joined = np.broadcast_shapes(*(value.shape for value in constants))
+    return np.broadcast_shapes(shape, joined) == shape and math.prod(joined) < math.prod(shape)
+
+
+SCALING: dict[str, Rule] = {"relax.add": join_shifts, "relax.multiply": push_scale}

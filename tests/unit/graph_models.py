@@ -1,0 +1,59 @@
+"""Small Relax functions for the tests of fleet.graph, and running them on this machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cross.targets.intrinsics import keep_package_light
+from cross.targets.target import host_target_json, make_target
+from fleet.graph.rebuilding import op_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tvm.ir import IRModule
+    from tvm.relax import Expr
+
+    Emit = Callable[[Expr], Expr]
+
+TARGET = host_target_json()
+
+
+def random_array(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return normal float32 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def function_of(shapes: list[tuple[int, ...]], body: Callable[..., Expr]) -> IRModule:
+    """Return a module whose main takes float32 tensors and returns what `body` makes of them.
+
+    Its last argument gives a value a name: one that is read twice has to have one.
+    """
+    keep_package_light()
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{index}", relax.TensorType(shape, "float32")) for index, shape in enumerate(shapes)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(body(*params, builder.emit))
+        builder.emit_func_output(result)
+    return builder.finalize()
+
+
+def operators(mod: IRModule) -> Counter[str]:
+    """Return how often main calls each operator, without "relax."."""
+    values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    return Counter(op_name(value).removeprefix("relax.") for value in values if op_name(value))
+
+
+def run(mod: IRModule, *inputs: np.ndarray) -> np.ndarray:
+    """Return main's output for these inputs."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.compile(mod, target=make_target(TARGET)), tvm.cpu())
+    return np.asarray(machine["main"](*map(tvm.runtime.tensor, inputs)).numpy())

@@ -1,0 +1,135 @@
+"""What an exported model carries along is removed, and the numbers stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fleet.graph.cleaning import CLEANING
+from fleet.graph.folding import FOLDING
+from fleet.graph.rebuilding import rewrite
+from fleet.graph.scaling import SCALING
+from tests.unit.graph_models import function_of, operators, random_array, run
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.relax import Expr
+
+    from tests.unit.graph_models import Emit
+
+pytestmark = pytest.mark.slow
+
+
+def cleaned(mod: IRModule) -> IRModule:
+    """Apply what the pipeline applies first."""
+    return rewrite(mod, FOLDING, CLEANING, SCALING)
+
+
+def norm(x: Expr, channels: int) -> Expr:
+    """A batch norm as exporters write it."""
+    from tvm import relax
+
+    gamma, beta, mean = (relax.const(random_array(channels, seed=seed)) for seed in (1, 2, 3))
+    variance = relax.const(random_array(channels, seed=4) ** 2)
+    result = relax.op.nn.batch_norm(x, gamma, beta, mean, variance, axis=1, training=False)
+    return relax.TupleGetItem(result, 0)
+
+
+def test_batch_norm_goes_into_the_convolution_before_it() -> None:
+    """What is left of convolution, bias and norm is a convolution and one addition."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        convolved = relax.op.nn.conv2d(x, relax.const(random_array(8, 4, 3, 3)), padding=1)
+        biased = relax.op.add(convolved, relax.op.reshape(relax.const(random_array(8)), (1, 8, 1, 1)))
+        return relax.op.nn.relu(norm(biased, 8))
+
+    mod, x = function_of([(1, 4, 9, 9)], body), random_array(1, 4, 9, 9)
+
+    found = cleaned(mod)
+
+    assert {"nn.conv2d": 1, "add": 1, "nn.relu": 1} == operators(found)
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_two_read_are_not_scaled() -> None:
+    """A convolution whose result is read beside its norm, too, keeps its weights."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        convolved = emit(relax.op.nn.conv2d(x, relax.const(random_array(8, 4, 1, 1))))
+        return relax.op.add(norm(convolved, 8), relax.op.nn.relu(convolved))
+
+    mod, x = function_of([(1, 4, 5, 5)], body), random_array(1, 4, 5, 5)
+
+    found = cleaned(mod)
+
+    assert {"nn.conv2d": 1, "multiply": 1, "add": 2, "nn.relu": 1} == operators(found)
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_that_follows_no_weights_is_a_multiplication_and_an_addition() -> None:
+    """DenseNet norms what it concatenated."""
+    mod, x = function_of([(1, 6, 5, 5)], lambda x, emit: norm(x, 6)), random_array(1, 6, 5, 5)
+
+    found = cleaned(mod)
+
+    assert {"multiply": 1, "add": 1} == operators(found)
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_and_reshapes_that_change_nothing_go() -> None:
+    """Nothing is left of what computes nothing."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        dropped = relax.TupleGetItem(relax.op.nn.dropout(x), 0)
+        there = relax.op.reshape(relax.op.expand_dims(dropped, 0), (3, 4))
+        turned = relax.op.permute_dims(relax.op.permute_dims(there, [1, 0]), [1, 0])
+        return relax.op.nn.relu(relax.op.broadcast_to(turned, (3, 4)))
+
+    mod, x = function_of([(3, 4)], body), random_array(3, 4)
+
+    found = cleaned(mod)
+
+    assert {"nn.relu": 1} == operators(found)
+    np.testing.assert_array_equal(np.maximum(x, 0), run(found, x))
+
+
+def test_a_sum_of_tensors_becomes_additions() -> None:
+    """ONNX's Sum arrives as a sum over a stack, which nothing could be fused with."""
+
+    def body(x: Expr, y: Expr, z: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        return relax.op.sum(relax.op.stack([x, y, z], axis=0), axis=0)
+
+    mod = function_of([(3, 4)] * 3, body)
+    inputs = [random_array(3, 4, seed=seed) for seed in range(3)]
+
+    found = cleaned(mod)
+
+    assert {"add": 2} == operators(found)
+    np.testing.assert_allclose(sum(inputs), run(found, *inputs), rtol=1e-6)
+
+
+def test_weights_are_transposed_once_and_for_all() -> None:
+    """A Gemm's weights come transposed; they are stored as the product reads them."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        product = relax.op.matmul(x, relax.op.permute_dims(relax.const(random_array(5, 4)), [1, 0]))
+        return relax.op.divide(relax.op.subtract(product, relax.const(random_array(5))), relax.const(np.float32(2)))
+
+    mod, x = function_of([(3, 4)], body), random_array(3, 4)
+
+    found = cleaned(mod)
+
+    assert {"matmul": 1, "add": 1} == operators(found)
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
