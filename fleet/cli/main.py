@@ -24,6 +24,8 @@ _COMMANDS = {
     "tune": "Tune a model's operators on a device.",
     "up": "Run tracker and agent for this machine until Ctrl-C.",
     "build": "Build one workload for a target.",
+    "export": "Compile a tuned model into one file that runs without a compiler.",
+    "serve-check": "Run an exported model on a device and compare its answers.",
     "time": "Time an artifact on a device.",
     "run": "Run an artifact once on a device, on real arrays.",
     "program": "Program a board's fabric with a bitstream.",
@@ -37,7 +39,7 @@ _COMMANDS = {
     "tracker": "Serve a tracker.",
     "agent": "Serve this machine's devices, or bring an agent to a board.",
 }
-"""Names and short help texts. Each command lives in the module of its name."""
+"""Names and short help texts. Each command lives in the module of its name, with _ for -."""
 
 
 class LazyGroup(TyperGroup):
@@ -111,11 +113,12 @@ def root(
 
 def load_command(name: str) -> Any:
     """Import a command's module and return what runs it: its `app`, or the function of its name."""
-    module = importlib.import_module(f"fleet.cli.{name}")
+    word = name.replace("-", "_")
+    module = importlib.import_module(f"fleet.cli.{word}")
     found = getattr(module, "app", None)
     if found is None:
         found = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        found.command()(getattr(module, name))
+        found.command()(getattr(module, word))
     found.info.name = name
     command = typer.main.get_command(found)
     for shown in (command, *getattr(command, "commands", {}).values()):

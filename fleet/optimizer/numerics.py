@@ -101,6 +101,16 @@ def compare(
     return next((mismatch for mismatch in found if mismatch is not None), None)
 
 
+def tolerance_of(dtype: str, *, reduction_size: int | None = None) -> float:
+    """Return what an error may be at most, as a share of (scale + |reference|); 0 for types that have to be equal.
+
+    Args:
+        reduction_size: terms in the longest sum behind an element.
+    """
+    terms = reduction_size if reduction_size is not None else _DEFAULT_REDUCTION
+    return _EPSILONS.get(dtype, 0.0) * (_FACTOR + math.sqrt(terms)) * _SAFETY
+
+
 def max_abs_error(outputs: Sequence[Array], reference: Sequence[Array]) -> float:
     """Return the largest difference between two answers of equal shapes."""
     return max(
@@ -158,8 +168,7 @@ def _differences(output: Array, expected: Array) -> NDArray[np.float64]:
 def _tolerances(expected: Array, terms: int) -> NDArray[np.float64]:
     """Return how far each element may be off."""
     magnitude = np.abs(expected.astype(np.float64))
-    epsilon = _EPSILONS.get(str(expected.dtype), 0.0)
     finite = magnitude[np.isfinite(magnitude)]
     scale = math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
     magnitude = np.where(np.isfinite(magnitude), magnitude, 0.0)
-    return epsilon * (_FACTOR + math.sqrt(terms)) * _SAFETY * (scale + magnitude)
+    return tolerance_of(str(expected.dtype), reduction_size=terms) * (scale + magnitude)

@@ -54,3 +54,10 @@ def test_every_step_of_a_tutorial_runs(page: Path, tmp_path: Path) -> None:
     assert len(page_runner.steps(page.read_text())) >= 5
 
     run_page(page, tmp_path)
+
+
+def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path) -> None:
+    """Every command and every line of Python of the how-to."""
+    (tmp_path / "model.onnx").write_bytes(two_products.read_bytes())
+
+    run_page(ROOT / "docs/how-to/ship-a-model.md", tmp_path)

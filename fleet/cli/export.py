@@ -1,0 +1,116 @@
+"""`fleet export`: compiles a whole model into one file that runs without a compiler."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fleet.cli import options
+from fleet.cli.targeting import target_of
+from fleet.cli.tune import parse_shape
+from fleet.export.service import Exported, ExportOptions
+from fleet.export.service import export as run_export
+from fleet.runtime.manifest import Affinity
+
+
+def export(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+    ] = "host",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE.fleet", help="Default: <model>.fleet here.")
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for records in.")
+    ] = None,
+    device_model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Take the records measured on this device model, whatever their target."),
+    ] = None,
+    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that it runs on. Default: the target's cores.")
+    ] = None,
+    affinity: Annotated[
+        Affinity,
+        typer.Option(help="cores: where the threads fill the machine, each has a core of its own, as when tuned."),
+    ] = Affinity.CORES,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Replace constant weights, so that the stored answers mean more.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the inputs to check with, and of random weights.")] = 0,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Compile a whole model into one file that runs without a compiler.
+
+    The file holds the library with its weights, what it takes and returns, how many threads it wants, which records of
+    the library went into it, and inputs with the right answers. Load it with fleet.runtime.load in Python, or from C;
+    check it on a device with fleet serve-check. Records that were not checked are not used.
+
+    Example: fleet export model.onnx --target rpi4-64 -o model.fleet
+    """
+    wanted = ExportOptions(
+        model=model,
+        target_json=target_of(target),
+        output=output or Path(f"{model.stem}.fleet"),
+        library=library,
+        device_model=device_model,
+        is_untuned=untuned,
+        shapes=dict(map(parse_shape, shape or ())),
+        random_weights=random_weights,
+        seed=seed,
+        threads=threads,
+        affinity=affinity,
+    )
+    console = options.stderr()
+    with console.status(f"exporting {model.name}") as status:
+        exported = options.run(run_export(wanted, status.update if console.is_terminal else console.print))
+    if options.wants_json(ctx, json_output):
+        options.print_json(result(exported))
+    else:
+        Console().print(table(exported))
+
+
+def result(exported: Exported) -> dict[str, object]:
+    """Return what was exported, JSON-ready."""
+    return {
+        "file": str(exported.path),
+        "digest": exported.digest,
+        "size_bytes": exported.size_bytes,
+        "workloads": exported.workloads,
+        "manifest": asdict(exported.manifest),
+    }
+
+
+def table(exported: Exported) -> Table:
+    """Return what was exported as a table for people."""
+    manifest = exported.manifest
+    shown = Table(title=str(exported.path), title_justify="left", show_header=False)
+    shown.add_column(style="bold")
+    shown.add_column(overflow="fold")
+    found = f"{len(manifest.records)} of {exported.workloads} operators"
+    rows = [
+        ("size", f"{exported.size_bytes / 1e6:.1f} MB"),
+        ("runs on", " ".join([manifest.machine, *manifest.cpu_features])),
+        ("with", f"TVM {manifest.tvm_version}, {manifest.threads} threads"),
+        ("inputs", ", ".join(f"{spec.name}: {spec}" for spec in manifest.inputs)),
+        ("outputs", ", ".join(f"{spec.name}: {spec}" for spec in manifest.outputs)),
+        ("tuned", f"{found}, on {manifest.device_model}" if manifest.records else f"{found}: fleet tune finds more"),
+        ("answers by", manifest.check.reference),
+        ("not checked", manifest.check.weakness),
+    ]
+    for name, text in rows:
+        if text:
+            shown.add_row(name, text)
+    return shown

@@ -1,0 +1,102 @@
+"""`fleet serve-check MODEL.fleet --on SELECTOR`: runs an exported model on a device and compares its answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fleet.cli import options, stepping
+from fleet.cli.tables import duration
+from fleet.domain.measuring import Evaluator, disturbances_in, spread
+from fleet.errors import ErrorKind, MeasurementError
+from fleet.export.serving import ServeReport
+from fleet.export.serving import serve_check as run_check
+
+
+def serve_check(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(metavar="MODEL.fleet", help="What fleet export made.")],
+    on: stepping.OnOption = None,
+    prefer: options.PreferOption = "",
+    repeat: Annotated[int, typer.Option(min=1, help="Repeats to time.")] = 5,
+    min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")] = 100,
+    timeout: stepping.TimeoutOption = 60.0,
+    wait_timeout: stepping.WaitOption = None,
+    tracker: stepping.FleetOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Run an exported model on a device and compare its answers with those stored in it.
+
+    Checks the file's hashes, uploads its library, runs the stored inputs and times them. Exit code 1 when an answer is
+    wrong. Without --tracker, a tracker and an agent are started for this machine and stopped at the end.
+
+    Example: fleet serve-check model.fleet --on name=pi4-03
+    """
+    holding = stepping.leased_device(
+        on,
+        tracker=options.tracker_address(ctx, tracker),
+        connect_timeout_sec=connect_timeout,
+        wait_timeout_sec=wait_timeout,
+        purpose=f"check {model.name}",
+        prefer=prefer,
+    )
+    evaluator = Evaluator(repeat=repeat, min_repeat_ms=min_repeat_ms)
+
+    async def work() -> tuple[str, ServeReport]:
+        async with holding as device:
+            return stepping.describe(device), await run_check(model, device, evaluator=evaluator, timeout_sec=timeout)
+
+    where, report = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json(result(model, where, report))
+    else:
+        Console().print(table(model, where, report))
+    if not report.agreement.is_right:
+        raise MeasurementError(
+            f"{model.name} answers wrongly on {where}: {report.agreement.problem}", ErrorKind.WRONG_OUTPUT
+        )
+
+
+def result(model: Path, where: str, report: ServeReport) -> dict[str, object]:
+    """Return the check, JSON-ready."""
+    measurement = report.measurement
+    return {
+        "file": str(model),
+        "device": where,
+        "is_right": report.agreement.is_right,
+        "problem": report.agreement.problem,
+        "max_abs_error": report.agreement.max_abs_error,
+        "reference": report.manifest.check.reference,
+        "weakness": report.manifest.check.weakness,
+        "median_sec": measurement.median_sec,
+        "run_secs": list(measurement.run_secs),
+        "spread": spread(measurement.run_secs),
+        "disturbances": [found.text for found in disturbances_in(measurement.provenance)],
+    }
+
+
+def table(model: Path, where: str, report: ServeReport) -> Table:
+    """Return the check as a table for people."""
+    check, measurement = report.manifest.check, report.measurement
+    agreement = report.agreement
+    verdict = f"as {check.reference}'s" if agreement.is_right else f"WRONG: {agreement.problem}"
+    rows = [
+        ("device", where),
+        ("answers", f"{verdict}, off by at most {agreement.max_abs_error:.3g}"),
+        ("proves little", check.weakness),
+        ("median", f"{duration(measurement.median_sec)} of {len(measurement.run_secs)} repeats"),
+        ("spread", f"{spread(measurement.run_secs):.1%}"),
+        ("disturbed by", "; ".join(found.text for found in disturbances_in(measurement.provenance))),
+    ]
+    shown = Table(title=f"{report.manifest.title} ({model.name})", title_justify="left", show_header=False)
+    shown.add_column(style="bold")
+    shown.add_column(overflow="fold")
+    for name, text in rows:
+        if text:
+            shown.add_row(name, text)
+    return shown

@@ -1,0 +1,78 @@
+"""What an exported model should answer to which inputs. Runs in the build pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.domain.measuring import TensorSpec
+from fleet.optimizer.numerics import Array, InputStyle, make_inputs
+from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.workloads.model import Model
+from fleet.workloads.reference import reference_outputs
+
+_OTHER_SEED = 1_000
+"""Added to the seed for inputs that should give different outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Seeded inputs, and the right outputs."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    output_names: tuple[str, ...]
+    seed: int
+    """That gave these inputs."""
+
+    reference: str
+    """Who computed the outputs: "onnxruntime", or "onnx" for its reference implementation in numpy."""
+
+    weakness: Weakness | None
+    """Why agreeing with these outputs proves little, if so."""
+
+
+def find_answers(model: Model, seed: int) -> Answers:
+    """Run a model on seeded inputs for which its outputs are a real test, if there are any."""
+    found: list[Answers] = []
+    for attempt, style in enumerate(InputStyle):
+        found.append(_answers_for(model, seed + attempt, style))
+        if found[-1].weakness is None:
+            return found[-1]
+    return found[0]
+
+
+def _answers_for(model: Model, seed: int, style: InputStyle) -> Answers:
+    inputs, others = (_inputs(model, one, style) for one in (seed, seed + _OTHER_SEED))
+    outputs, reference = _run(model, inputs)
+    return Answers(
+        inputs=tuple(inputs),
+        outputs=outputs,
+        output_names=_output_names(model),
+        seed=seed,
+        reference=reference,
+        weakness=find_weakness(outputs, _run(model, others)[0]),
+    )
+
+
+def _inputs(model: Model, seed: int, style: InputStyle) -> list[Array]:
+    return [given for given in make_inputs(model.inputs, seed, style) if not isinstance(given, TensorSpec)]
+
+
+def _run(model: Model, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], str]:
+    run = reference_outputs(model, inputs)
+    if run is not None:
+        return tuple(map(np.asarray, run.outputs)), "onnxruntime"
+    from onnx import load_from_string
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = dict(zip(model.input_names, inputs, strict=True))
+    return tuple(map(np.asarray, ReferenceEvaluator(load_from_string(model.onnx_bytes)).run(None, feeds))), "onnx"
+
+
+def _output_names(model: Model) -> tuple[str, ...]:
+    import onnx
+
+    return tuple(value.name for value in onnx.load_from_string(model.onnx_bytes).graph.output)

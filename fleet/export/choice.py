@@ -1,0 +1,52 @@
+"""Which records of the library go into an exported model: checked ones, all from one kind of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.library import Library
+from fleet.optimizer.history import schedules
+from fleet.runtime.manifest import UsedRecord
+from fleet.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Schedules for a model."""
+
+    traces: Mapping[str, str] = field(default_factory=dict)
+    """Trace JSON by workload hash."""
+
+    records: tuple[UsedRecord, ...] = ()
+    """Where they come from, in the model's order of workloads."""
+
+    device_model: str = ""
+    """The hardware that they were measured on."""
+
+
+def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter) -> Choice:
+    """Return the best checked schedules of the scope that has some for most of the model's workloads.
+
+    Times from two scopes never compete, so all come from one: among several that serve as many workloads, the oldest.
+    """
+    choices = [_within(library, workloads, scope) for scope in library.scopes([w.shash for w in workloads], within)]
+    return max(choices, key=lambda choice: len(choice.traces), default=Choice())
+
+
+def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> Choice:
+    traces = schedules(library, workloads, (), scope)
+    records = tuple(
+        UsedRecord(
+            workload=workload.name,
+            operator=workload.operator,
+            shash=workload.shash,
+            uid=best.uid,
+            median_sec=best.median_sec,
+        )
+        for workload in workloads
+        if workload.shash in traces
+        for best in library.best(workload.shash, scope, checked_only=True)
+    )
+    return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")

@@ -1,0 +1,212 @@
+"""Exports a model: compiles it with the library's schedules, and writes what a user ships as one archive.
+
+Equal models, options and records give equal bytes. TVM never runs in this process: import, compilation and reference
+outputs are tasks of the build pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from cross.build.gpu_code import check_tools
+from cross.build.toolchains import find_linker
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import architecture, parse_target
+from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.fit import needed_features
+from fleet.base.scratch import scratch_dir
+from fleet.domain.scope import ScopeFilter
+from fleet.domain.tvm_versions import check_versions, tvm_version
+from fleet.errors import ConfigError, ImportFailed, InvalidRequest
+from fleet.export.answers import Answers, find_answers
+from fleet.export.choice import Choice, choose
+from fleet.library import Library
+from fleet.optimizer.numerics import Array, tolerance_of
+from fleet.optimizer.pool import run_within
+from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType
+from fleet.runtime.package import write_archive
+from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
+
+_TASK_TIMEOUT_SEC = 600.0
+_WORKERS = 2
+"""Compiling and computing reference outputs run side by side."""
+
+_LIBRARY = "library.so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What to export, for what, and where to."""
+
+    model: Path
+    target_json: str
+    output: Path
+    library: str | None = None
+    """URL of the library; None: the user's own."""
+
+    device_model: str | None = None
+    """Take the records of this hardware, whatever their exact target; None: those of the target."""
+
+    is_untuned: bool = False
+    """Leave the library alone."""
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: bool = False
+    seed: int = 0
+    """Of the inputs to check with, and of random weights."""
+
+    threads: int | None = None
+    """None: as many as the target has cores."""
+
+    affinity: Affinity = Affinity.CORES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """An archive that was written."""
+
+    path: Path
+    digest: str
+    """ "sha256:<hex>" of the archive."""
+
+    size_bytes: int
+    workloads: int
+    """How many operators of the model could have a record."""
+
+    manifest: Manifest
+
+
+async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: None) -> Exported:
+    """Export a model.
+
+    Args:
+        say: called with what is being done, for people.
+
+    Raises:
+        ConfigError: a target that cannot work, no linker for it, or a folder that does not exist.
+        ImportFailed: no ONNX model, or one with an operator that TVM cannot import.
+        BuildError: it does not compile or link.
+        InvalidRequest: the target is no processor, or a shape does not fit the model.
+    """
+    _check(options)
+    with ExitStack() as stack:
+        out_dir = stack.enter_context(scratch_dir("export"))
+        pool = BuildPool(_WORKERS, target_json=options.target_json)
+        stack.callback(pool.shutdown, wait=False)
+        pool.start()
+        say(f"importing {options.model.name}")
+        model = await run_within(
+            pool,
+            _TASK_TIMEOUT_SEC,
+            load_model,
+            options.model,
+            shapes=dict(options.shapes),
+            random_weights_seed=options.seed if options.random_weights else None,
+        )
+        workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)
+        choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
+        say(f"compiling {model.title} with {len(choice.traces)} records for {len(workloads)} operators")
+        target_json, traces = options.target_json, dict(choice.traces)
+        artifact, answers = await asyncio.gather(
+            run_within(pool, _TASK_TIMEOUT_SEC, compile_model, model, target_json, traces, out_dir),
+            run_within(pool, _TASK_TIMEOUT_SEC, find_answers, model, options.seed),
+        )
+        say(f"writing {options.output.name}")
+        manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice)
+    return Exported(
+        path=options.output,
+        digest=await asyncio.to_thread(digest_of, options.output),
+        size_bytes=options.output.stat().st_size,
+        workloads=len(workloads),
+        manifest=manifest,
+    )
+
+
+def _check(options: ExportOptions) -> None:
+    check_versions()
+    if not options.model.is_file():
+        raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
+    if not options.output.resolve().parent.is_dir():
+        raise ConfigError(f"{options.output}: there is no folder {options.output.resolve().parent}; make it first")
+    if parse_target(options.target_json)["kind"] != "llvm":
+        raise InvalidRequest(
+            f"exported models run on processors, not on {parse_target(options.target_json)['kind']}; for a GPU, "
+            "'fleet build model.onnx' makes a library for TVM's own Relax VM"
+        )
+    check_tools(options.target_json)
+    find_linker(options.target_json)
+
+
+def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
+    within = ScopeFilter(
+        target_json=None if options.device_model else options.target_json,
+        device_model=options.device_model,
+        tvm_version=tvm_version(),
+    )
+    with Library.open(options.library) as library:
+        return choose(library, workloads, within)
+
+
+def _write(options: ExportOptions, model: Model, artifact: Artifact, answers: Answers, choice: Choice) -> Manifest:
+    inputs = {f"check/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
+    outputs = {f"check/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
+    files: dict[str, Path | bytes] = {_LIBRARY: artifact.path, **inputs, **outputs}
+    target = parse_target(options.target_json)
+    machine = architecture(options.target_json)
+    manifest = Manifest(
+        title=model.title,
+        model_digest=model.digest,
+        target=target,
+        device_type="cpu",
+        machine=machine,
+        cpu_features=tuple(sorted(needed_features(target, machine))),
+        tvm_version=artifact.tvm_version,
+        threads=options.threads or _cores(target),
+        affinity=options.affinity,
+        device_model=choice.device_model,
+        inputs=tuple(map(_tensor_type, model.input_names, answers.inputs)),
+        outputs=tuple(map(_tensor_type, answers.output_names, answers.outputs)),
+        records=choice.records,
+        library=_LIBRARY,
+        files={name: _facts(content) for name, content in files.items()},
+        check=Check(
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            tolerances=tuple(tolerance_of(array.dtype.name) for array in answers.outputs),
+            reference=answers.reference,
+            seed=answers.seed,
+            weakness=answers.weakness.text if answers.weakness else "",
+        ),
+    )
+    write_archive(options.output, manifest, files)
+    return manifest
+
+
+def _cores(target: Mapping[str, object]) -> int:
+    cores = target.get("num-cores")
+    return cores if isinstance(cores, int) and cores > 0 else os.cpu_count() or 1
+
+
+def _tensor_type(name: str, array: Array) -> TensorType:
+    return TensorType(name=name, shape=tuple(array.shape), dtype=array.dtype.name)
+
+
+def _npy(array: Array) -> bytes:
+    content = io.BytesIO()
+    np.save(content, np.ascontiguousarray(array), allow_pickle=False)
+    return content.getvalue()
+
+
+def _facts(content: Path | bytes) -> FileFacts:
+    if isinstance(content, bytes):
+        return FileFacts(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    return FileFacts(sha256=digest_of(content).removeprefix("sha256:"), size_bytes=content.stat().st_size)

@@ -1,0 +1,62 @@
+"""Runs an exported model on a leased device, and compares its answers with those stored in the archive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.artifacts.artifact import Artifact
+from fleet.client.device import Device
+from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
+from fleet.runtime.agreement import Agreement, agree
+from fleet.runtime.manifest import Manifest
+from fleet.runtime.model import stored_arrays
+from fleet.runtime.package import Package, open_package, read_manifest, verify
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeReport:
+    """What an exported model did on a device."""
+
+    manifest: Manifest
+    agreement: Agreement
+    measurement: Measurement
+
+
+async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeout_sec: float) -> ServeReport:
+    """Run a model's stored inputs on a device, compare, and time it there.
+
+    Raises:
+        ConfigError: there is no such file.
+        ArtifactRefused: it is no exported model, is damaged, or does not fit the device.
+        MeasurementError: it failed on the device; `kind` says how.
+    """
+    package = open_package(path)
+    manifest = read_manifest(package)
+    verify(package, manifest)
+    inputs = stored_arrays(package, manifest.check.inputs)
+    expected = stored_arrays(package, manifest.check.outputs)
+    with _library(package, manifest) as artifact:
+        outputs = await device.call(artifact, inputs, timeout_sec=timeout_sec)
+        measurement = await device.time(artifact, inputs, evaluator=evaluator, timeout_sec=timeout_sec)
+    return ServeReport(
+        manifest=manifest,
+        agreement=agree(outputs, expected, manifest.check.tolerances),
+        measurement=measurement,
+    )
+
+
+@contextmanager
+def _library(package: Package, manifest: Manifest) -> Iterator[Artifact]:
+    with package.library_file(manifest.library) as path:
+        yield Artifact(
+            path=path,
+            digest=f"sha256:{manifest.files[manifest.library].sha256}",
+            args=tuple(TensorSpec(spec.shape, spec.dtype) for spec in manifest.inputs),
+            target_json=json.dumps(dict(manifest.target)),
+            module_kind=ModuleKind.RELAX_VM,
+            tvm_version=manifest.tvm_version,
+        )

@@ -1,0 +1,16 @@
+"""Runs exported models: `fleet.runtime.load("model.fleet")(x)`, on machines that have no compiler.
+
+    model = fleet.runtime.load("squeezenet.fleet")
+    scores = model(image)                      # numpy in, numpy out
+    scores = model(data_0=image)               # by the names of the ONNX model
+
+It needs numpy, tvm_ffi and libtvm_runtime.so, nothing else of TVM and of this package's dependencies, so that what is
+shipped stays small. `fleet export` makes the files; `fleet/runtime/c` has the same for programs in C.
+"""
+
+from __future__ import annotations
+
+from fleet.runtime.manifest import Affinity, Manifest, TensorType
+from fleet.runtime.model import LoadedModel, load
+
+__all__ = ["Affinity", "LoadedModel", "Manifest", "TensorType", "load"]

@@ -1,0 +1,193 @@
+"""What an exported model says about itself, `manifest.json` in its archive: values, and their JSON. No I/O.
+
+A reader refuses a newer `FORMAT`; within one format, fields are only added, with a default for older files.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fleet.errors import ArtifactRefused
+
+FORMAT = 1
+
+
+class Affinity(enum.StrEnum):
+    """Where a model's threads may run."""
+
+    CORES = "cores"
+    """Each thread on a core of its own, as they were when the model was tuned. For machines that serve one model."""
+
+    FREE = "free"
+    """Wherever the system puts them. For machines that do other things, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorType:
+    """An input or output."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """numpy's name: "float32"."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRecord:
+    """A measured schedule that went into the model."""
+
+    workload: str
+    """TVM's name of the operator: "fused_conv2d1_add1_relu1"."""
+
+    operator: str
+    """The name for people: "conv2d 1x1 64->16 55x55"."""
+
+    shash: str
+    """Structural hash of the operator in decimal, as the library and MetaSchedule write it."""
+
+    uid: str
+    """Of the library's record."""
+
+    median_sec: float
+    """Time of one call, alone, where it was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file of the archive."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Seeded inputs with the outputs that they should give: |output - expected| <= tolerance * (rms + |expected|)."""
+
+    inputs: tuple[str, ...]
+    """.npy files of the archive, in the order of the model's inputs."""
+
+    outputs: tuple[str, ...]
+    tolerances: tuple[float, ...]
+    """By output; 0 where it has to be equal. `rms` is the root mean square of the expected output."""
+
+    reference: str
+    """Who computed the outputs: "onnxruntime" or "onnx", the reference implementation."""
+
+    seed: int
+    weakness: str = ""
+    """Why agreeing with these outputs proves little, in words; empty: it proves enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """An exported model."""
+
+    title: str
+    model_digest: str
+    """ "sha256:<hex>" of the ONNX model with the weights and shapes that were exported."""
+
+    target: Mapping[str, object]
+    """TVM target that it was compiled for."""
+
+    device_type: str
+    """What TVM's runtime calls the device: "cpu", "cuda"."""
+
+    machine: str
+    """Architecture of the library in the words of `uname -m`."""
+
+    cpu_features: tuple[str, ...]
+    """What its code may use, in the words of /proc/cpuinfo."""
+
+    tvm_version: str
+    threads: int
+    affinity: Affinity
+    device_model: str
+    """The hardware whose records were used; empty without any."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    records: tuple[UsedRecord, ...]
+    library: str
+    """Name of the shared library in the archive."""
+
+    files: Mapping[str, FileFacts]
+    """All files of the archive but the manifest, by name."""
+
+    check: Check
+
+
+def format_manifest(manifest: Manifest) -> str:
+    """Return a manifest as JSON; equal manifests give equal texts."""
+    return json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1, sort_keys=True) + "\n"
+
+
+def parse_manifest(text: str | bytes, *, where: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ArtifactRefused: it is malformed, or written by a newer version.
+    """
+    try:
+        found = json.loads(text)
+        version = int(found["format"])
+        if version > FORMAT:
+            raise ArtifactRefused(f"{where} has format {version}, this version reads {FORMAT}; update tvm-fleet here")
+        return _parse(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArtifactRefused(
+            f"the manifest of {where} is malformed ({type(error).__name__}: {error}); export the model again"
+        ) from error
+
+
+def _parse(found: dict[str, Any]) -> Manifest:
+    check = found["check"]
+    return Manifest(
+        title=str(found["title"]),
+        model_digest=str(found["model_digest"]),
+        target=dict(found["target"]),
+        device_type=str(found["device_type"]),
+        machine=str(found["machine"]),
+        cpu_features=tuple(map(str, found["cpu_features"])),
+        tvm_version=str(found["tvm_version"]),
+        threads=int(found["threads"]),
+        affinity=Affinity(found["affinity"]),
+        device_model=str(found["device_model"]),
+        inputs=tuple(map(_tensor_type, found["inputs"])),
+        outputs=tuple(map(_tensor_type, found["outputs"])),
+        records=tuple(_used_record(record) for record in found["records"]),
+        library=str(found["library"]),
+        files={
+            str(name): FileFacts(sha256=str(facts["sha256"]), size_bytes=int(facts["size_bytes"]))
+            for name, facts in found["files"].items()
+        },
+        check=Check(
+            inputs=tuple(map(str, check["inputs"])),
+            outputs=tuple(map(str, check["outputs"])),
+            tolerances=tuple(map(float, check["tolerances"])),
+            reference=str(check["reference"]),
+            seed=int(check["seed"]),
+            weakness=str(check.get("weakness", "")),
+        ),
+    )
+
+
+def _tensor_type(found: Mapping[str, Any]) -> TensorType:
+    return TensorType(name=str(found["name"]), shape=tuple(map(int, found["shape"])), dtype=str(found["dtype"]))
+
+
+def _used_record(found: Mapping[str, Any]) -> UsedRecord:
+    return UsedRecord(
+        workload=str(found["workload"]),
+        operator=str(found["operator"]),
+        shash=str(found["shash"]),
+        uid=str(found["uid"]),
+        median_sec=float(found["median_sec"]),
+    )

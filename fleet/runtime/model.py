@@ -1,0 +1,196 @@
+"""A loaded model: takes numpy arrays, returns numpy arrays. The Relax VM in its library does the work.
+
+Calls of one model wait for each other, for its VM runs one at a time; load it twice for two at once.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import ArtifactRefused, InvalidRequest
+from fleet.runtime.agreement import Agreement, agree
+from fleet.runtime.fit import check_here
+from fleet.runtime.manifest import Affinity, Manifest, TensorType
+from fleet.runtime.package import Package, open_package, read_file, read_manifest, verify
+from fleet.runtime.tvm_library import load_runtime, runtime_version, use_threads
+
+if TYPE_CHECKING:
+    import tvm_ffi
+
+Array: TypeAlias = NDArray[Any]
+
+_ALIGNMENT_BYTES = 64
+"""Compiled code loads whole vectors from its arguments: it expects what TVM's own allocator gives."""
+
+_POOLED_ALLOCATOR = 2
+"""The one that relax.VirtualMachine uses by default."""
+
+
+def load(
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    affinity: Affinity | str | None = None,
+    verify_hashes: bool = False,
+) -> LoadedModel:
+    """Load a model that `fleet export` made: an archive `model.fleet`, or the folder that it was unpacked to.
+
+    Args:
+        threads: how many threads it runs on; None: as many as it was tuned with.
+        affinity: where they run; None: as it was tuned.
+        verify_hashes: read all files and compare their hashes first; a zip's own checksums are compared anyway.
+
+    Raises:
+        ConfigError: there is no such file, or TVM's runtime is not installed here.
+        ArtifactRefused: it is no exported model, is damaged, or is for another machine, CPU or version of TVM.
+    """
+    package = open_package(path)
+    manifest = read_manifest(package)
+    check_here(manifest, tvm_version=runtime_version())
+    if verify_hashes:
+        verify(package, manifest)
+    load_runtime(manifest.device_type)
+    return LoadedModel(
+        package,
+        manifest,
+        threads=manifest.threads if threads is None else threads,
+        affinity=manifest.affinity if affinity is None else Affinity(affinity),
+    )
+
+
+class LoadedModel:
+    """A model that is ready to run; `load` makes one."""
+
+    manifest: Manifest
+
+    def __init__(self, package: Package, manifest: Manifest, *, threads: int, affinity: Affinity) -> None:
+        """Use `load`."""
+        if threads < 1:
+            raise InvalidRequest(f"a model runs on at least one thread, not {threads}")
+        self.manifest = manifest
+        self._package = package
+        self._threads, self._affinity = threads, affinity
+        self._lock = threading.Lock()
+        self._main = _load_main(package, manifest)
+        self._staged = [_aligned(wanted) for wanted in manifest.inputs]
+
+    def __call__(self, *arrays: object, **by_name: object) -> Any:
+        """Run the model.
+
+        Args:
+            arrays: the inputs in order, or by name. They have to have exactly the model's shapes and dtypes.
+
+        Returns:
+            The output as a numpy array; a tuple of them where the model has several.
+
+        Raises:
+            InvalidRequest: an input is missing, unknown, or has another shape or dtype.
+        """
+        outputs = self.run(self._in_order(arrays, by_name))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def run(self, arrays: Sequence[object]) -> tuple[Array, ...]:
+        """Run the model on its inputs in order; return all outputs. Raises as a call."""
+        given = [self._checked(array, index) for index, array in enumerate(arrays)]
+        with self._lock:
+            use_threads(self._threads, self._affinity)
+            tensors = [self._tensor(array, staged) for array, staged in zip(given, self._staged, strict=True)]
+            return tuple(_flat(self._main(*tensors)))
+
+    def check(self) -> Agreement:
+        """Run the inputs that were stored with the model, and compare with the outputs stored with them."""
+        stored = self.manifest.check
+        outputs = self.run(self.stored_arrays(stored.inputs))
+        return agree(outputs, self.stored_arrays(stored.outputs), stored.tolerances)
+
+    def stored_arrays(self, names: Sequence[str]) -> list[Array]:
+        """Return arrays that were stored with the model, as those named in `manifest.check`."""
+        return stored_arrays(self._package, names)
+
+    def _in_order(self, arrays: Sequence[object], by_name: Mapping[str, object]) -> list[object]:
+        names = [wanted.name for wanted in self.manifest.inputs]
+        wanted = f"{self.manifest.title} takes {', '.join(f'{spec.name}: {spec}' for spec in self.manifest.inputs)}"
+        if len(arrays) > len(names):
+            raise InvalidRequest(f"{wanted}; {len(arrays)} arrays were given")
+        values = dict(zip(names, arrays, strict=False))
+        for name, array in by_name.items():
+            if name not in names:
+                raise InvalidRequest(f"{wanted}; there is no input {name!r}")
+            if name in values:
+                raise InvalidRequest(f"{wanted}; {name!r} was given twice, by position and by name")
+            values[name] = array
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise InvalidRequest(f"{wanted}; missing: {', '.join(missing)}")
+        return [values[name] for name in names]
+
+    def _checked(self, value: object, index: int) -> Array:
+        array, wanted = np.asarray(value), self.manifest.inputs[index]
+        if array.shape != wanted.shape:
+            is_another = len(array.shape) == len(wanted.shape)
+            advice = f"; export it with --shape {wanted.name}={','.join(map(str, array.shape))} for that"
+            raise InvalidRequest(
+                f"input {wanted.name!r} has shape {list(array.shape)}, {self.manifest.title} was exported for "
+                f"{list(wanted.shape)}{advice if is_another else ''}"
+            )
+        if array.dtype.name != wanted.dtype:
+            raise InvalidRequest(
+                f"input {wanted.name!r} is {array.dtype.name}, {self.manifest.title} takes {wanted.dtype}; "
+                f"convert it: x.astype({wanted.dtype!r})"
+            )
+        return array
+
+    def _tensor(self, array: Array, staged: Array) -> tvm_ffi.Tensor:
+        """Return an input where the model reads it: the caller's own memory where that will do."""
+        import tvm_ffi
+
+        is_ready = array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT_BYTES == 0
+        if not is_ready:
+            np.copyto(staged, array)
+        return tvm_ffi.from_dlpack(array if is_ready else staged)
+
+
+def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:
+    """Read .npy files of a package."""
+    return [np.load(io.BytesIO(read_file(package, name)), allow_pickle=False) for name in names]
+
+
+def _load_main(package: Package, manifest: Manifest) -> tvm_ffi.Function:
+    import tvm_ffi
+
+    device = tvm_ffi.device(manifest.device_type, 0)
+    file: AbstractContextManager[Path] = package.library_file(manifest.library)
+    try:
+        with file as path:
+            library = tvm_ffi.load_module(path, keep_module_alive=False)
+        machine = library.get_function("vm_load_executable")()
+        machine.get_function("vm_initialization")(device.dlpack_device_type(), device.index, _POOLED_ALLOCATOR)
+        return machine.get_function("main")
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise ArtifactRefused(f"the library of {package.path} does not load: {error}") from error
+
+
+def _aligned(wanted: TensorType) -> Array:
+    """Return an array for an input, at an address that compiled code accepts."""
+    dtype = np.dtype(wanted.dtype)
+    size_bytes = int(np.prod(wanted.shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT_BYTES
+    return memory[start : start + size_bytes].view(dtype).reshape(wanted.shape)
+
+
+def _flat(returned: object) -> list[Array]:
+    """Return what the VM returned, a tensor or nested tuples of them, as arrays in order."""
+    if hasattr(returned, "__dlpack__"):
+        return [np.from_dlpack(returned)]
+    if isinstance(returned, Sequence):
+        return [array for item in returned for array in _flat(item)]
+    raise ArtifactRefused(f"the model returned a {type(returned).__name__}, not a tensor; export it again")

@@ -1,0 +1,318 @@
+"""`fleet export`, and what its files do on machines that have no compiler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import fleet.runtime
+from device_agents.machine.host import read_host
+from fleet.cli.main import app
+from fleet.cli.targeting import target_of
+from fleet.domain.keys import canonical_target
+from fleet.domain.scope import RecordScope
+from fleet.domain.tvm_versions import tvm_version
+from fleet.errors import ArtifactRefused, InvalidRequest
+from fleet.export.service import Exported, ExportOptions, export
+from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.runtime import Affinity, LoadedModel
+from fleet.runtime.package import open_package, read_file, read_manifest, write_archive
+from fleet.workloads.model import Model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PACKAGES = Path(onnx.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("export")
+
+
+@pytest.fixture(scope="module")
+def two_heads(folder: Path) -> Path:
+    """A convolution with weights, whose sums go to one output and whose maxima to another."""
+    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in {"image": [1, 3, 8, 8], "gain": [1], "means": [1, 4, 1, 1], "peaks": [1, 4, 1, 1]}.items()
+    }
+    nodes = [
+        helper.make_node("Conv", ["image", "weights"], ["c"]),
+        helper.make_node("Mul", ["c", "gain"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["means"]),
+        helper.make_node("GlobalMaxPool", ["d"], ["peaks"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two_heads",
+        [values["image"], values["gain"]],
+        [values["means"], values["peaks"]],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    path = folder / "two_heads.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exporting(folder: Path, two_heads: Path) -> Callable[..., Exported]:
+    def make(name: str, **more: object) -> Exported:
+        values = {"target_json": target_of("host"), "library": str(folder / "none.sqlite"), **more}
+        return asyncio.run(export(ExportOptions(model=two_heads, output=folder / name, **values)))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def exported(exporting: Callable[..., Exported]) -> Exported:
+    return exporting("two_heads.fleet")
+
+
+@pytest.fixture
+def model(exported: Exported) -> LoadedModel:
+    return fleet.runtime.load(exported.path)
+
+
+def inputs(seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([2.0], np.float32)
+
+
+def test_an_exported_model_answers_as_onnx_runtime(model: LoadedModel, two_heads: Path) -> None:
+    """By position and by name, several outputs in the model's order, from memory of any alignment."""
+    image, gain = inputs()
+    image.flags.writeable = False
+    means, peaks = model(image, gain=gain)
+
+    expected = onnxruntime.InferenceSession(two_heads).run(None, {"image": image, "gain": gain})
+    np.testing.assert_allclose(means, expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(peaks, expected[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model(np.asfortranarray(image), gain)[0], means)
+    assert [spec.name for spec in model.manifest.outputs] == ["means", "peaks"]
+
+
+def test_outputs_of_two_calls_are_two_arrays(model: LoadedModel) -> None:
+    """The second call writes nothing into what the first one returned."""
+    first = model(*inputs(1))[0]
+    kept = first.copy()
+    model(*inputs(2))
+
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_a_model_checks_itself(model: LoadedModel) -> None:
+    """The answers that came with it are right here, too."""
+    agreement = model.check()
+
+    assert agreement.is_right, agreement.problem
+    assert model.manifest.check.reference == "onnxruntime"
+
+
+def test_threads_are_those_of_the_manifest_unless_told_otherwise(exported: Exported) -> None:
+    """In each Python thread, for TVM keeps one pool for each."""
+    import tvm_ffi
+
+    count = tvm_ffi.get_global_func("runtime.NumThreads")
+    found: dict[str, int] = {}
+
+    def run(name: str, **more: object) -> None:
+        fleet.runtime.load(exported.path, **more)(*inputs())  # type: ignore[arg-type]
+        found[name] = count()
+
+    for name, more in {"own": {}, "one": {"threads": 1, "affinity": "free"}}.items():
+        thread = threading.Thread(target=run, args=(name,), kwargs=more)
+        thread.start()
+        thread.join()
+
+    assert found == {"own": min(exported.manifest.threads, os.cpu_count() or 1), "one": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda model: model(inputs()[0]), "missing: gain"),
+        (lambda model: model(*inputs(), 3), "3 arrays were given"),
+        (lambda model: model(*inputs(), gian=1), "there is no input 'gian'"),
+        (lambda model: model(*inputs(), gain=1), "given twice"),
+        (lambda model: model(inputs()[0][:, :2], inputs()[1]), r"shape \[1, 2, 8, 8\], .* --shape image=1,2,8,8"),
+        (lambda model: model(inputs()[0][0], inputs()[1]), r"shape \[3, 8, 8\]"),
+        (lambda model: model(inputs()[0].astype("float64"), inputs()[1]), r"astype\('float32'\)"),
+    ],
+)
+def test_wrong_inputs_are_named(call: Callable[[LoadedModel], object], words: str, model: LoadedModel) -> None:
+    """Which input, what it is, and what the model takes; the compiled code never sees it."""
+    with pytest.raises(InvalidRequest, match=words):
+        call(model)
+
+
+def test_two_exports_are_equal(exporting: Callable[..., Exported], exported: Exported) -> None:
+    """Same model, target and records, same bytes: a hash in a release note means something."""
+    again = exporting("again.fleet")
+
+    assert again.digest == exported.digest
+
+
+def record_for(model_file: Path, library_path: Path) -> str:
+    """Store a checked record of the model's convolution, and return the name of the operator."""
+    from tvm.s_tir import Schedule
+
+    from fleet.workloads.extract import extract, load_model
+    from fleet.workloads.traces import trace_json
+    from fleet.workloads.workload import module_of
+
+    loaded: Model = load_model(model_file)
+    workload = max(extract(loaded, target_of("host")), key=lambda item: item.flop)
+    schedule = Schedule(module_of(workload.mod_json))
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[-1]
+    schedule.parallel(schedule.get_loops(block)[0])
+    scope = RecordScope(
+        target_json=canonical_target(target_of("host")), device_model="it x2", tvm_version=tvm_version() or ""
+    )
+    stored = StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json, flop=workload.flop)
+    facts = {"workload": workload.shash, "scope": scope}
+    with Library.open(library_path) as library:
+        library.add_workload(stored)
+        library.add_record(NewRecord(**facts, trace_json="[[9],[]]", run_secs=(1e-9,), checked=None))  # type: ignore[arg-type]
+        library.add_record(NewRecord(**facts, trace_json=trace_json(schedule), run_secs=(1e-6,), checked=True))  # type: ignore[arg-type]
+    return workload.name
+
+
+def test_the_best_checked_record_goes_in(exporting: Callable[..., Exported], exported: Exported, folder: Path) -> None:
+    """And the manifest says which; a faster one that nobody checked stays out."""
+    name = record_for(folder / "two_heads.onnx", folder / "library.sqlite")
+    tuned = exporting("tuned.fleet", library=str(folder / "library.sqlite"))
+
+    assert [(record.workload, record.median_sec) for record in tuned.manifest.records] == [(name, 1e-6)]
+    assert tuned.manifest.device_model == "it x2"
+    assert tuned.digest != exported.digest
+    assert fleet.runtime.load(tuned.path).check().is_right
+
+
+def test_a_model_for_another_machine_is_refused_here(exporting: Callable[..., Exported]) -> None:
+    """Before anything of it is loaded; the manifest has what that machine needs to know."""
+    made = exporting("board.fleet", target_json=target_of("rpi4-64"))
+
+    assert (made.manifest.machine, made.manifest.threads) == ("aarch64", 4)
+    if read_host().target_json(1) and os.uname().machine != "aarch64":
+        with pytest.raises(ArtifactRefused, match="exported for aarch64, this machine is"):
+            fleet.runtime.load(made.path)
+
+
+def test_a_damaged_model_is_refused(exported: Exported, tmp_path: Path) -> None:
+    """A byte that flipped on the way never runs."""
+    content = bytearray(exported.path.read_bytes())
+    content[content.index(b"\x7fELF") + 5000] ^= 0xFF
+    (tmp_path / "a.fleet").write_bytes(content)
+
+    with pytest.raises(ArtifactRefused, match="damaged"):
+        fleet.runtime.load(tmp_path / "a.fleet")
+
+
+BARE = """
+import sys, numpy as np, fleet.runtime
+model = fleet.runtime.load(sys.argv[1])
+image = np.random.default_rng(5).standard_normal((1, 3, 8, 8)).astype(np.float32)
+print(model(image, np.array([2.0], np.float32))[0].ravel().tolist())
+print(sorted({name.partition(".")[0] for name in sys.modules if not name.startswith("_")}))
+print(sorted({line.split("/")[-1].strip() for line in open("/proc/self/maps") if "libtvm" in line}))
+"""
+
+
+def run_bare(model_path: Path, *, python_path: str, isolated: bool) -> tuple[list[float], list[str], list[str]]:
+    words = [sys.executable, *(["-S", "-s"] if isolated else []), "-c", BARE, str(model_path)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd="/", env={"PYTHONPATH": python_path, "PATH": ""}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    return json.loads(first), json.loads(second.replace("'", '"')), json.loads(third.replace("'", '"'))
+
+
+def test_loading_a_model_imports_next_to_nothing(exported: Exported, model: LoadedModel) -> None:
+    """Neither TVM's Python package nor its compiler, no gRPC, no SQL: what serves a model is small."""
+    answer, modules, libraries = run_bare(exported.path, python_path="", isolated=False)
+
+    assert answer == model(*inputs())[0].ravel().tolist()
+    heavy = {"tvm", "grpc", "google", "sqlalchemy", "onnx", "scipy", "xgboost", "typer", "rich", "cross", "yaml"}
+    assert not heavy & set(modules)
+    assert set(libraries) - {"libtvm_ffi_testing.so"} == {"libtvm_ffi.so", "libtvm_runtime.so"}
+
+
+def test_a_model_runs_where_there_is_no_compiler(exported: Exported, model: LoadedModel, tmp_path: Path) -> None:
+    """A folder with TVM's runtime library, tvm_ffi, numpy and our own files is a whole environment."""
+    (tmp_path / "tvm/lib").mkdir(parents=True)
+    shutil.copy(PACKAGES / "tvm/lib/libtvm_runtime.so", tmp_path / "tvm/lib")
+    shutil.copy(PACKAGES / "tvm/_version.py", tmp_path / "tvm")
+    for name in ("tvm_ffi", "numpy", "numpy.libs"):
+        (tmp_path / name).symlink_to((PACKAGES / name).resolve())
+    (tmp_path / "fleet/base").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "base/__init__.py", "base/machine.py"):
+        shutil.copy(ROOT / "fleet" / name, tmp_path / "fleet" / name)
+    shutil.copytree(ROOT / "fleet/runtime", tmp_path / "fleet/runtime")
+    extra = next((path for path in PACKAGES.glob("typing_extensions.py")), None)
+    if extra is not None:
+        (tmp_path / extra.name).symlink_to(extra.resolve())
+
+    answer, modules, _ = run_bare(exported.path, python_path=str(tmp_path), isolated=True)
+
+    assert answer == model(*inputs())[0].ravel().tolist()
+    assert "fleet" in modules
+
+
+def run_cli(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"}, prog_name="fleet")
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_serve_check_compares_on_a_device(exported: Exported, tmp_path: Path) -> None:
+    """Exit code 0 and a time where the answers are right, 1 and where they differ if not."""
+    right, said, _ = run_cli("serve-check", str(exported.path), "--json")
+    package = open_package(exported.path)
+    manifest = read_manifest(package)
+    names = list(manifest.files)
+    files = {name: read_file(package, name) for name in names}
+    facts = manifest.files["check/output0.npy"]
+    files["check/output0.npy"], other = files["check/output1.npy"], manifest.files["check/output1.npy"]
+    assert facts != other
+    write_archive(
+        tmp_path / "wrong.fleet", replace(manifest, files=dict(manifest.files) | {"check/output0.npy": other}), files
+    )
+    wrong, _, complaint = run_cli("serve-check", str(tmp_path / "wrong.fleet"))
+
+    assert right == 0
+    report = json.loads(said)
+    assert report["is_right"]
+    assert report["median_sec"] > 0
+    assert wrong == 1
+    assert "output 0 differs in 4 of 4 elements" in complaint
+
+
+def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:
+    """A file by the model's name, and a manifest that other programs can read with a zip and a JSON reader."""
+    code, said, _ = run_cli(
+        "export", str(two_heads), "-o", str(tmp_path / "it.fleet"), "--untuned", "--threads", "1", "--affinity", "free"
+    )
+    with zipfile.ZipFile(tmp_path / "it.fleet") as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+
+    assert code == 0
+    assert "image: float32[1,3,8,8], gain: float32[1]" in said
+    assert (manifest["threads"], manifest["affinity"]) == (1, Affinity.FREE)

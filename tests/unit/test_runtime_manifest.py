@@ -1,0 +1,175 @@
+"""What an exported model says about itself, and who may run it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fleet.base.machine import architecture
+from fleet.errors import ArtifactRefused, ConfigError
+from fleet.runtime.agreement import agree
+from fleet.runtime.fit import check_here, cpu_flags
+from fleet.runtime.manifest import (
+    Affinity,
+    Check,
+    FileFacts,
+    Manifest,
+    TensorType,
+    UsedRecord,
+    format_manifest,
+    parse_manifest,
+)
+from fleet.runtime.package import open_package, read_file, read_manifest, verify, write_archive
+
+CONTENT = {"library.so": b"machine code", "check/input0.npy": b"in", "check/output0.npy": b"out"}
+MANIFEST = Manifest(
+    title="toy",
+    model_digest="sha256:00",
+    target={"kind": "llvm", "num-cores": 2},
+    device_type="cpu",
+    machine=architecture(),
+    cpu_features=("avx2",),
+    tvm_version="0.27.0",
+    threads=2,
+    affinity=Affinity.FREE,
+    device_model="it x2",
+    inputs=(TensorType(name="x", shape=(1, 3), dtype="float32"),),
+    outputs=(TensorType(name="y", shape=(1, 2), dtype="float32"),),
+    records=(UsedRecord(workload="fused_a", operator="a 3x3", shash="1", uid="u", median_sec=0.5),),
+    library="library.so",
+    files={
+        "library.so": FileFacts(
+            sha256="6ccd7ab86d9ae8ff3bb1ec4e72d2a2b3b9a2ff9cb2a3c9b8ad5ddd9aa8b1a8a0",
+            size_bytes=len(CONTENT["library.so"]),
+        )
+    },
+    check=Check(
+        inputs=("check/input0.npy",), outputs=("check/output0.npy",), tolerances=(1e-5,), reference="onnx", seed=3
+    ),
+)
+
+
+def test_a_manifest_survives_its_journey_as_json() -> None:
+    """Nothing is lost, and equal manifests give equal texts."""
+    text = format_manifest(MANIFEST)
+
+    assert parse_manifest(text, where="it") == MANIFEST
+    assert format_manifest(parse_manifest(text, where="it")) == text
+
+
+def test_a_manifest_of_a_newer_format_is_refused() -> None:
+    """An old reader says what to do instead of guessing."""
+    newer = json.loads(format_manifest(MANIFEST)) | {"format": 99}
+
+    with pytest.raises(ArtifactRefused, match="it has format 99, this version reads 1; update"):
+        parse_manifest(json.dumps(newer), where="it")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1}', '{"format": 1, "check": 3}'])
+def test_a_malformed_manifest_is_an_error_of_ours(text: str) -> None:
+    """Whatever the file holds, the user learns which one it is and what to do."""
+    with pytest.raises(ArtifactRefused, match="manifest of it is malformed"):
+        parse_manifest(text, where="it")
+
+
+def test_archives_of_equal_content_are_equal(tmp_path: Path) -> None:
+    """Who exports twice, or whose colleague did, sees by the hash that it is the same."""
+    for name in ("a.fleet", "b.fleet"):
+        write_archive(tmp_path / name, MANIFEST, CONTENT)
+
+    assert (tmp_path / "a.fleet").read_bytes() == (tmp_path / "b.fleet").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.fleet", "b.fleet"]
+
+
+def test_an_archive_is_a_zip_that_anyone_can_unpack(tmp_path: Path) -> None:
+    """The folder that comes out is read like the archive."""
+    write_archive(tmp_path / "a.fleet", MANIFEST, CONTENT)
+    zipfile.ZipFile(tmp_path / "a.fleet").extractall(tmp_path / "a")
+
+    for path in (tmp_path / "a.fleet", tmp_path / "a"):
+        package = open_package(path)
+        assert read_manifest(package) == MANIFEST
+        assert {name: read_file(package, name) for name in CONTENT} == CONTENT
+        with package.library_file("library.so") as library:
+            assert library.read_bytes() == CONTENT["library.so"]
+
+
+def test_a_file_that_is_not_the_exported_one_is_found(tmp_path: Path) -> None:
+    """A folder has no checksums of its own: the manifest's hashes tell."""
+    write_archive(tmp_path / "a.fleet", MANIFEST, CONTENT)
+
+    with pytest.raises(ArtifactRefused, match=r"library\.so in .* is not the file that was exported"):
+        verify(open_package(tmp_path / "a.fleet"), MANIFEST)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        (None, ConfigError, "cannot read the model"),
+        (b"\x7fELF", ArtifactRefused, "is no exported model"),
+    ],
+)
+def test_what_is_no_model_is_refused(content: bytes | None, error: type[Exception], words: str, tmp_path: Path) -> None:
+    """A wrong path and a wrong file are different mistakes."""
+    path = tmp_path / "a.fleet"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(error, match=words):
+        open_package(path)
+
+
+def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+    """It has no manifest."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("notes.txt", "hello")
+
+    with pytest.raises(ArtifactRefused, match=r"lacks manifest\.json"):
+        read_manifest(open_package(tmp_path / "a.zip"))
+
+
+def test_a_model_for_another_machine_is_refused() -> None:
+    """Before its library is loaded, which would only say "wrong ELF class"."""
+    with pytest.raises(ArtifactRefused, match=r"toy is exported for riscv64, this machine is"):
+        check_here(replace(MANIFEST, machine="riscv64"), tvm_version="0.27.0")
+
+
+def test_a_model_that_needs_features_of_another_cpu_is_refused() -> None:
+    """It would end the process by an illegal instruction."""
+    with pytest.raises(ArtifactRefused, match="CPU features that this machine lacks: avx2"):
+        check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2"}))
+    check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset({"sse4_2", "avx2"}))
+    check_here(MANIFEST, tvm_version="0.27.0", flags=frozenset())  # a system that does not tell
+
+
+def test_a_model_of_another_tvm_is_refused() -> None:
+    """The message names the version to install."""
+    with pytest.raises(ArtifactRefused, match=r"pip install apache-tvm==0\.27\.0"):
+        check_here(MANIFEST, tvm_version="0.28.0", flags=frozenset({"avx2"}))
+
+
+def test_cpu_features_are_read_on_x86_and_arm(tmp_path: Path) -> None:
+    """The two kernels have different words for the line."""
+    for line in ("flags\t\t: fpu sse2", "Features\t: fpu sse2"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line}\n")
+        assert cpu_flags(tmp_path / "cpuinfo") == {"fpu", "sse2"}
+    assert cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_answers_agree_within_their_tolerance() -> None:
+    """It is a share of the output's size, so that an element near zero may carry the rounding of its neighbours."""
+    expected = np.array([100.0, 0.0, np.nan], np.float32)
+    near = expected + np.array([1e-4, 1e-4, 0], np.float32)
+
+    assert agree([near], [expected], [1e-5]).is_right
+    assert "differs in 2 of 3" in agree([near], [expected], [1e-7]).problem
+    assert not agree([np.array([100.0, 0.0, 0.0], np.float32)], [expected], [1e-5]).is_right
+    assert "expected float32[3]" in agree([expected[:2]], [expected], [1.0]).problem
+    assert "0 outputs where 1" in agree([], [expected], [1.0]).problem
+    assert agree([np.array([1, 2])], [np.array([1, 2])], [0.0]).max_abs_error == 0
+    assert not agree([np.array([1, 3])], [np.array([1, 2])], [0.0]).is_right
