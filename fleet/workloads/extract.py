@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +15,11 @@ from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
 from fleet.workloads.default_schedule import default_schedule
-from fleet.workloads.model import Model, bundled_model, load_model
-from fleet.workloads.plain_names import use_plain_names
+from fleet.workloads.model import Model, bundled_model, import_model, load_model
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import Workload, module_of, workload_of
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
     from tvm.ir import IRModule
     from tvm.s_tir.meta_schedule.database import Database
     from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
@@ -76,34 +73,11 @@ def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], 
 
 def _fused(model: Model, target_json: str) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
-    mod = _imported(model)
+    mod = import_model(model)
     try:
         return lower(mod, target_json)
     except Exception as error:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
-
-
-def _imported(model: Model) -> IRModule:
-    import onnx
-    from tvm.relax.frontend.onnx import from_onnx
-
-    proto = onnx.load_from_string(model.onnx_bytes)
-    use_plain_names(proto)
-    try:
-        return from_onnx(proto)
-    except Exception as error:
-        raise ImportFailed(f"{model.title}: {_explain(proto, error)}") from error
-
-
-def _explain(proto: ModelProto, error: Exception) -> str:
-    """Say which operators, and which of the model's nodes, TVM cannot import."""
-    said = last_lines(error)
-    words = set(re.findall(r"\w+", said))
-    nodes = {node.op_type: node.name or node.output[0] for node in proto.graph.node if node.op_type in words}
-    if not nodes or "not supported" not in said:
-        return f"TVM cannot import the model: {said}"
-    named = ", ".join(f"{op_type} (node {name!r})" for op_type, name in sorted(nodes.items()))
-    return f"TVM cannot import these operators: {named}"
 
 
 def _tasks(fused: IRModule, target_json: str) -> list[ExtractedTask]:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from cross.targets.target import host_target_json
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.workloads.extract import extract, load_model
-from fleet.workloads.plain_names import use_plain_names
+from fleet.workloads.onnx_rewrites.plain_names import use_plain_names
 
 
 def product_of(left: str, right: str) -> onnx.ModelProto:

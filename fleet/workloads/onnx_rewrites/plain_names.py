@@ -7,16 +7,17 @@ TVM carries the names into the kernels that it generates. In LLVM's code any nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fleet.workloads.onnx_rewrites.graph import all_nodes
+
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import ModelProto
 
 
 def use_plain_names(proto: ModelProto) -> None:
     """Rename those inputs of a model whose names are not identifiers, in place."""
-    taken = {name for node in _nodes(proto.graph) for name in (*node.input, *node.output)}
+    taken = {name for node in all_nodes(proto.graph) for name in (*node.input, *node.output)}
     taken.update(value.name for value in (*proto.graph.input, *proto.graph.initializer))
     renamed: dict[str, str] = {}
     for value in proto.graph.input:
@@ -25,20 +26,11 @@ def use_plain_names(proto: ModelProto) -> None:
             taken.add(plain)
             renamed[value.name] = plain
             value.name = plain
-    for node in _nodes(proto.graph) if renamed else ():
+    for node in all_nodes(proto.graph) if renamed else ():
         for index, name in enumerate(node.input):
             node.input[index] = renamed.get(name, name)
     for output in proto.graph.output:
         output.name = renamed.get(output.name, output.name)
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Return the nodes of a graph and of the graphs within it, the bodies of If and Loop."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
 
 
 def _free(name: str, taken: set[str]) -> str:

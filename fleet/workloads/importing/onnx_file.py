@@ -1,0 +1,153 @@
+"""Reads ONNX models: their inputs, with every shape known, and the bytes that both TVM and ONNX Runtime get.
+
+TVM is imported only by `import_onnx`. Shapes and random weights are written into the ONNX graph itself, so that whoever
+runs the model, for tuning or as the reference, runs the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cross.build.library import last_lines
+from fleet.base.config import did_you_mean
+from fleet.domain.measuring import TensorSpec
+from fleet.errors import ImportFailed, InvalidRequest
+from fleet.workloads.importing.value import Model, ModelFormat, digest_of
+from fleet.workloads.onnx_rewrites.prepare import prepared
+from fleet.workloads.random_weights import randomize_weights
+
+if TYPE_CHECKING:
+    import onnx
+    from tvm.ir import IRModule
+
+_CONSTANT_WEIGHTS_IR_VERSION = 4
+"""The first version that need not list every initializer as an input, too."""
+
+
+def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], random_weights_seed: int | None) -> Model:
+    """Read an ONNX file; see `fleet.workloads.model.load_model`."""
+    proto = _parse(path)
+    _keep_weights_constant(proto)
+    inputs = list(proto.graph.input)
+    _set_shapes(proto, inputs, shapes)
+    specs = tuple(_spec(value) for value in inputs)
+    if random_weights_seed is not None:
+        randomize_weights(proto, random_weights_seed)
+    content = proto.SerializeToString(deterministic=True)
+    return Model(
+        title=path.stem,
+        format=ModelFormat.ONNX,
+        digest=digest_of(content),
+        input_names=tuple(value.name for value in inputs),
+        inputs=specs,
+        output_names=tuple(value.name for value in proto.graph.output),
+        content=content,
+    )
+
+
+def import_onnx(model: Model) -> IRModule:
+    """Return the model as Relax functions, its operators rewritten where TVM's frontend does not know them.
+
+    Raises:
+        ImportFailed: an operator that TVM cannot import.
+    """
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = prepared(onnx.load_from_string(model.content))
+    try:
+        return from_onnx(proto)
+    except Exception as error:
+        raise ImportFailed(_explain(proto, error)) from error
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.load(str(path))
+    except OSError as error:
+        raise ImportFailed(f"cannot read {path}: {error.strerror or error}") from error
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:
+        raise ImportFailed(f"{path} is no ONNX model: {error}") from error
+    if not proto.graph.node:
+        raise ImportFailed(f"{path} is no ONNX model: its graph has no node")
+    return proto
+
+
+def _keep_weights_constant(proto: onnx.ModelProto) -> None:
+    """Drop initializers from the inputs, where old files list them; ONNX Runtime would not treat them as constants."""
+    initialized = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in initialized]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.ir_version = max(proto.ir_version, _CONSTANT_WEIGHTS_IR_VERSION)
+
+
+def _set_shapes(
+    proto: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    by_name = {value.name: value for value in inputs}
+    for name, shape in shapes.items():
+        if name not in by_name:
+            raise InvalidRequest(f"the model has no input {name!r}{did_you_mean(name, by_name)}")
+        _set_shape(by_name[name], shape)
+    if shapes:
+        del proto.graph.value_info[:]  # inferred for the old shapes
+    unknown = {value.name: _unknown_dims(value) for value in inputs}
+    problems = [f"{name!r} has {', '.join(dims)}" for name, dims in unknown.items() if dims]
+    if problems:
+        first = next(name for name, dims in unknown.items() if dims)
+        advice = f"Give all dimensions, like --shape {first}={_example(by_name[first])}"
+        raise ImportFailed(f"inputs of unknown shape: {'; '.join(problems)}. {advice}")
+
+
+def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
+    if any(size < 1 for size in shape):
+        raise InvalidRequest(f"the shape {shape} of input {value.name!r} has a dimension below 1")
+    dims = value.type.tensor_type.shape.dim
+    if value.type.tensor_type.HasField("shape") and len(dims) != len(shape):
+        raise InvalidRequest(f"input {value.name!r} has {len(dims)} dimensions, the shape {shape} has {len(shape)}")
+    for index, size in enumerate(shape):
+        known = dims[index].dim_value if index < len(dims) else 0
+        if known and known != size:
+            raise InvalidRequest(f"dimension {index} of input {value.name!r} is {known} in the model, not {size}")
+        (dims[index] if index < len(dims) else dims.add()).dim_value = size
+
+
+def _unknown_dims(value: onnx.ValueInfoProto) -> list[str]:
+    """Return the unknown dimensions of an input in words, [] when its shape is known."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return ["no shape at all"]
+    return [
+        f"dimension {index} = {dim.dim_param or '?'}" for index, dim in enumerate(tensor.shape.dim) if dim.dim_value < 1
+    ]
+
+
+def _example(value: onnx.ValueInfoProto) -> str:
+    dims = value.type.tensor_type.shape.dim
+    return ",".join(str(dim.dim_value or 1) for dim in dims) or "1,3,224,224"
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    import onnx
+
+    tensor = value.type.tensor_type
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return TensorSpec(tuple(dim.dim_value for dim in tensor.shape.dim), dtype)
+
+
+def _explain(proto: onnx.ModelProto, error: Exception) -> str:
+    """Say which operators, and which of the model's nodes, TVM cannot import."""
+    said = last_lines(error)
+    words = set(re.findall(r"\w+", said))
+    nodes = {node.op_type: node.name or node.output[0] for node in proto.graph.node if node.op_type in words}
+    if not nodes or "not supported" not in said:
+        return f"TVM cannot import the model: {said}"
+    named = ", ".join(f"{op_type} (node {name!r})" for op_type, name in sorted(nodes.items()))
+    return f"TVM cannot import these operators: {named}"

@@ -1,0 +1,176 @@
+"""Operators that TVM's ONNX frontend lacks or gets wrong, in terms of those that it knows.
+
+Which they are is found by `scripts/import_table.py`, against the examples of the ONNX operator specification.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.workloads.onnx_rewrites.graph import Replacement, Rule, number, present
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+
+def _sum(node: NodeProto, write: Replacement) -> bool:
+    """TVM stacks the inputs and reduces the stack; additions one after the other move less."""
+    _added(node, write, output=node.output[0])
+    return True
+
+
+def _mean(node: NodeProto, write: Replacement) -> bool:
+    count = write.constant(np.array(len(node.input), write.values.dtype(node.input[0]) or np.dtype("float32")))
+    write.op("Div", _added(node, write), count, output=node.output[0])
+    return True
+
+
+def _added(node: NodeProto, write: Replacement, output: str = "") -> str:
+    names: list[str] = list(node.input)
+    first, *others = names
+    if not others:
+        return write.op("Identity", first, output=output)
+    for index, other in enumerate(others, 1):
+        first = write.op("Add", first, other, output=output if index == len(others) else "")
+    return first
+
+
+def _pow(node: NodeProto, write: Replacement) -> bool:
+    """TVM wants base and exponent of one type; the result has the base's."""
+    base, exponent = map(write.values.dtype, node.input)
+    if base is None or base == exponent:
+        return False
+    write.op("Pow", node.input[0], write.op("CastLike", node.input[1], node.input[0]), output=node.output[0])
+    return True
+
+
+def _is_inf(node: NodeProto, write: Replacement) -> bool:
+    """TVM takes both infinities, whichever is asked for."""
+    wants = {sign: number(node, name, 1) for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))}
+    if sum(wants.values()) != 1:
+        return False
+    sign = next(sign for sign, is_wanted in wants.items() if is_wanted)
+    infinity = write.constant(np.array(sign * np.inf, write.values.dtype(node.input[0]) or np.dtype("float32")))
+    write.op("Equal", node.input[0], infinity, output=node.output[0])
+    return True
+
+
+def _expand(node: NodeProto, write: Replacement) -> bool:
+    """TVM takes the wanted shape as the result's; where it has a 1, the result has the input's size."""
+    shape, wanted = write.values.shape(node.input[0]), write.values.constants.get(node.input[1])
+    if shape is None or wanted is None:
+        return False
+    result = np.broadcast_shapes(shape, tuple(wanted.tolist()))
+    if result == tuple(wanted.tolist()):
+        return False
+    write.op("Expand", node.input[0], write.integers(*result), output=node.output[0])
+    return True
+
+
+def _lp_normalization(node: NodeProto, write: Replacement) -> bool:
+    """Divide by the norm, and zeros by the smallest number, so that they stay zeros."""
+    dtype = write.values.dtype(node.input[0]) or np.dtype("float32")
+    reduce = "ReduceL1" if number(node, "p", 2) == 1 else "ReduceL2"
+    norm = write.reduce(reduce, node.input[0], number(node, "axis", -1))
+    smallest = write.constant(np.array(np.finfo(dtype.name).tiny, dtype))
+    write.op("Div", node.input[0], write.op("Max", norm, smallest), output=node.output[0])
+    return True
+
+
+def _reverse_sequence(node: NodeProto, write: Replacement) -> bool:
+    """Gather step `length - 1 - t` where t is within the sequence, else t."""
+    given, lengths = node.input
+    shape = write.values.shape(given)
+    if shape is None:
+        return False
+    time_axis, batch_axis = number(node, "time_axis", 0), number(node, "batch_axis", 1)
+    along_time, along_batch = (
+        [size if axis == own else 1 for axis, size in enumerate(shape)] for own in (time_axis, batch_axis)
+    )
+    steps = write.constant(np.arange(shape[time_axis], dtype="int64").reshape(along_time))
+    ends = write.op("Reshape", lengths, write.integers(*along_batch))
+    mirrored = write.op("Sub", write.op("Sub", ends, write.constant(np.array(1, "int64"))), steps)
+    index = write.op("Where", write.op("Less", steps, ends), mirrored, steps)
+    index = write.op("Expand", index, write.integers(*shape))
+    write.op("GatherElements", given, index, axis=time_axis, output=node.output[0])
+    return True
+
+
+def _qlinear_conv(node: NodeProto, write: Replacement) -> bool:
+    """The product of dequantized values, quantized again; the bias has the product of both scales."""
+    data, data_scale, data_zero, weight, weight_scale, weight_zero, scale, zero = node.input[:8]
+    values = [
+        write.op("DequantizeLinear", data, data_scale, data_zero),
+        write.op("DequantizeLinear", weight, weight_scale, weight_zero, axis=0),
+    ]
+    if bias := present(node.input, 8):
+        values.append(write.op("Mul", write.op("Cast", bias, to=_FLOAT), write.op("Mul", data_scale, weight_scale)))
+    product = _with_attributes_of(node, write, "Conv", values)
+    write.op("QuantizeLinear", product, scale, zero, output=node.output[0])
+    return True
+
+
+def _qlinear_matmul(node: NodeProto, write: Replacement) -> bool:
+    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = node.input
+    factors = (
+        write.op("DequantizeLinear", left, left_scale, left_zero),
+        write.op("DequantizeLinear", right, right_scale, right_zero),
+    )
+    write.op("QuantizeLinear", write.op("MatMul", *factors), scale, zero, output=node.output[0])
+    return True
+
+
+def _conv_integer(node: NodeProto, write: Replacement) -> bool:
+    """A convolution of float32: sums of products of bytes are whole numbers, exact up to 2**24."""
+    weight_shape = write.values.shape(node.input[1])
+    if weight_shape is None:
+        return False
+    per_channel = write.integers(-1, *[1] * (len(weight_shape) - 1))
+    values = []
+    for place in (0, 1):
+        value = write.op("Cast", node.input[place], to=_FLOAT)
+        if zero := present(node.input, place + 2):
+            zero = write.op("Reshape", write.op("Cast", zero, to=_FLOAT), per_channel)
+            value = write.op("Sub", value, zero)
+        values.append(value)
+    write.op("Cast", _with_attributes_of(node, write, "Conv", values), to=_INT32, output=node.output[0])
+    return True
+
+
+def _dropout(node: NodeProto, write: Replacement) -> bool:
+    """Nothing is dropped outside of training."""
+    if present(node.output, 1) or _is_training(node, write):
+        return False
+    write.op("Identity", node.input[0], output=node.output[0])
+    return True
+
+
+def _is_training(node: NodeProto, write: Replacement) -> bool:
+    flag = present(node.input, 2)
+    return bool(flag) and bool(write.values.constants.get(flag, np.array(True)))
+
+
+def _with_attributes_of(node: NodeProto, write: Replacement, op_type: str, inputs: list[str]) -> str:
+    made = write.op(op_type, *inputs)
+    write.nodes[-1].attribute.extend(node.attribute)
+    return made
+
+
+_FLOAT, _INT32 = 1, 6
+"""TensorProto.FLOAT and TensorProto.INT32."""
+
+RULES: dict[str, Rule] = {
+    "ConvInteger": _conv_integer,
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "IsInf": _is_inf,
+    "LpNormalization": _lp_normalization,
+    "Mean": _mean,
+    "Pow": _pow,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+    "ReverseSequence": _reverse_sequence,
+    "Sum": _sum,
+}

@@ -1,0 +1,36 @@
+"""What is done to an ONNX model before TVM's frontend gets it, in this order.
+
+Functions that the model defines are inlined. Operators that TVM lacks and whose meaning the ONNX specification writes
+down as other operators are replaced by those. Then constants are computed, so that rules see axes and shapes; then
+rules replace operators; and constants are computed again, for the rules leave transposed weights behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.workloads.onnx_rewrites import operators, recurrent
+from fleet.workloads.onnx_rewrites.folding import fold_constants, use_tensor_constants
+from fleet.workloads.onnx_rewrites.functions import with_functions_inlined
+from fleet.workloads.onnx_rewrites.graph import rewrite
+from fleet.workloads.onnx_rewrites.plain_names import use_plain_names
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+RULES = {**operators.RULES, **recurrent.RULES}
+
+
+def prepared(proto: ModelProto) -> ModelProto:
+    """Return a model that computes the same, with as few operators as possible that TVM does not know.
+
+    Raises:
+        ImportFailed: the model contradicts itself, or has a recurrent layer of unknown length.
+    """
+    proto = with_functions_inlined(proto)
+    use_plain_names(proto)
+    use_tensor_constants(proto)
+    fold_constants(proto)
+    if rewrite(proto, RULES):
+        fold_constants(proto)
+    return proto

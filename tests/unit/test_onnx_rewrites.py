@@ -1,0 +1,176 @@
+"""Operators that TVM's ONNX frontend lacks or gets wrong, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from fleet.workloads.onnx_rewrites.prepare import prepared
+from tests.unit.onnx_cases import Array, assert_same, model_of
+
+pytest.importorskip("onnxruntime")
+
+
+def noise(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype("float32")
+
+
+def codes(*shape: int) -> Array:
+    return np.random.default_rng(1).integers(0, 255, shape).astype("uint8")
+
+
+def operators(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["Sum", "Mean", "Max", "Min"])
+def test_operators_of_many_inputs(case: str, tmp_path: Path) -> None:
+    """Three inputs of different shapes are broadcast."""
+    inputs = {"a": noise(2, 3, 4), "b": noise(3, 1), "c": noise(4)}
+
+    assert_same(model_of([helper.make_node(case, list("abc"), ["y"])], inputs), inputs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1, 2])
+def test_normalisation_leaves_zeros_zero(order: int, tmp_path: Path) -> None:
+    """A row of zeros has no direction; it stays what it is."""
+    x = noise(3, 4)
+    x[1] = 0
+
+    assert_same(
+        model_of([helper.make_node("LpNormalization", ["x"], ["y"], p=order, axis=1)], {"x": x}), {"x": x}, tmp_path
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("time_axis", "batch_axis"), [(0, 1), (1, 0)])
+def test_sequences_are_reversed_up_to_their_length(time_axis: int, batch_axis: int, tmp_path: Path) -> None:
+    """What lies beyond a sequence's end stays in place."""
+    inputs = {"x": noise(4, 4, 2)}
+    node = helper.make_node("ReverseSequence", ["x", "n"], ["y"], time_axis=time_axis, batch_axis=batch_axis)
+
+    assert_same(model_of([node], inputs, {"n": np.array([4, 1, 2, 3], "int64")}), inputs, tmp_path)
+
+
+@pytest.mark.slow
+def test_expanding_keeps_what_is_larger(tmp_path: Path) -> None:
+    """A 1 in the wanted shape keeps the input's size; TVM alone makes it 1."""
+    inputs = {"x": noise(3, 1)}
+
+    assert_same(
+        model_of([helper.make_node("Expand", ["x", "s"], ["y"])], inputs, {"s": np.array([2, 1, 6])}), inputs, tmp_path
+    )
+
+
+@pytest.mark.slow
+def test_powers_of_mixed_types(tmp_path: Path) -> None:
+    """The exponent takes the type of the base."""
+    inputs = {"x": np.abs(noise(2, 3))}
+
+    assert_same(
+        model_of([helper.make_node("Pow", ["x", "e"], ["y"])], inputs, {"e": np.array([2, 3, 1], "int64")}),
+        inputs,
+        tmp_path,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", ["positive", "negative"])
+def test_one_infinity_is_told_from_the_other(sign: str, tmp_path: Path) -> None:
+    """Only the infinity that is asked for counts."""
+    inputs = {"x": np.array([np.inf, -np.inf, 1, np.nan], "float32")}
+    node = helper.make_node("IsInf", ["x"], ["y"], **{f"detect_{sign}": 0})
+
+    assert_same(model_of([node], inputs, opset=10), inputs, tmp_path)
+
+
+@pytest.mark.slow
+def test_quantized_operators(tmp_path: Path) -> None:
+    """QLinearConv with a bias, and QLinearMatMul, come within one code of ONNX Runtime; here they are the same."""
+    scales = {name: np.array(value, "float32") for name, value in (("xs", 0.02), ("ws", 0.01), ("ys", 0.4))}
+    zeros = {"xz": np.array(120, "uint8"), "wz": np.array(128, "uint8"), "yz": np.array(100, "uint8")}
+    weights = {**scales, **zeros, "w": codes(4, 3, 3, 3), "b": np.array([5, -7, 100, 0], "int32"), "m": codes(6, 4)}
+    names = ["xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    nodes = [
+        helper.make_node("QLinearConv", ["x", *names, "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("QLinearMatMul", ["c", "xs", "xz", "m", "ws", "wz", "ys", "yz"], ["y"]),
+    ]
+    inputs = {"x": codes(1, 3, 6, 6)}
+
+    assert_same(model_of(nodes, inputs, weights), inputs, tmp_path)
+
+
+@pytest.mark.slow
+def test_integer_convolution(tmp_path: Path) -> None:
+    """Sums of products of bytes are exact."""
+    inputs = {"x": codes(1, 3, 6, 6)}
+    weights = {"w": codes(4, 3, 3, 3), "xz": np.array(3, "uint8"), "wz": np.array(128, "uint8")}
+    node = helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=[1, 1, 1, 1])
+
+    assert_same(model_of([node], inputs, weights), inputs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op_type", ["Celu", "Swish"])
+def test_functions_of_the_specification(op_type: str, tmp_path: Path) -> None:
+    """What ONNX defines by other operators is imported as those."""
+    inputs = {"x": noise(2, 3)}
+    proto = model_of([helper.make_node(op_type, ["x"], ["y"])], inputs, opset=24)
+
+    assert op_type not in operators(prepared(proto))
+    if op_type == "Celu":
+        assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.slow
+def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
+    """As torch.onnx writes them: a layer that is a function in the file."""
+    inputs = {"x": noise(2, 3)}
+    proto = model_of([helper.make_node("Relu", ["x"], ["y"])], inputs)
+    body = [helper.make_node("Mul", ["a", "a"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
+    opsets = [helper.make_opsetid("", 17)]
+    proto.functions.append(helper.make_function("own", "Squared", ["a"], ["c"], body, opsets))
+    proto.graph.node[0].CopyFrom(helper.make_node("Squared", ["x"], ["y"], domain="own"))
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+
+    assert_same(proto, inputs, tmp_path)
+
+
+def test_arithmetic_on_shapes_is_done_before_import() -> None:
+    """What exporters compute with shapes is a constant when the shapes are known."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Constant", [], ["zero"], value_int=0),
+        helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+        helper.make_node("Constant", [], ["axes"], value_ints=[0]),
+        helper.make_node("Unsqueeze", ["rows", "axes"], ["rows_1d"]),
+        helper.make_node("Constant", [], ["rest"], value_ints=[-1]),
+        helper.make_node("Concat", ["rows_1d", "rest"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+
+    proto = prepared(model_of(nodes, {"x": noise(2, 3, 4)}))
+
+    assert ["Constant", "Reshape"] == operators(proto)
+    assert [2, -1] == onnx.numpy_helper.to_array(proto.graph.node[0].attribute[0].t).tolist()
+
+
+def test_what_is_random_or_large_is_not_computed() -> None:
+    """Random numbers are drawn at run time; a table of 64 MiB is not written into the file."""
+    nodes = [
+        helper.make_node("RandomNormal", [], ["r"], shape=[2, 3], dtype=TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["size"], value_ints=[4096, 4096]),
+        helper.make_node("ConstantOfShape", ["size"], ["table"]),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+        helper.make_node("ReduceSum", ["table"], ["z"]),
+    ]
+
+    found = operators(prepared(model_of(nodes, {"x": noise(2, 3)}, outputs=("y", "z"))))
+
+    assert {"RandomNormal", "ConstantOfShape"} <= set(found)
