@@ -1,4 +1,7 @@
-"""Runs benchmarks in turn, each as a process of its own: `python -m benchmarks [--quick] [--json] [NAME...]`."""
+"""Runs benchmarks in turn, each as a process of its own: `python -m benchmarks [--quick] [--json] [NAME...]`.
+
+Options that are not its own go to the benchmark, when it is a single one: `python -m benchmarks models --models bert`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 
 from benchmarks.common import REPOSITORY, JsonObject, print_json, print_table, say
 
-NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint")
+NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint", "models")
 
 
 def main() -> int:
@@ -20,21 +23,32 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="less work: shows that they run, not how fast")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on one line, by benchmark")
-    options = parser.parse_args()
+    arguments, further = _split(sys.argv[1:])
+    options = parser.parse_args(arguments)
     names = options.names or list(NAMES)
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    figures = {name: _run(name, quick=options.quick) for name in names}
+    if further and len(names) > 1:
+        parser.error(f"{further[0]} is for a single benchmark: name one")
+    figures = {name: _run(name, further, quick=options.quick) for name in names}
     print_table("all, each against its peer", ("", "unit", "peer", "ours", "ours is better by"), _rows(figures))
     print_json(figures, wanted=options.json)
     return 1 if None in figures.values() else 0
 
 
-def _run(name: str, *, quick: bool) -> JsonObject | None:
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Split into what is ours and what, from the first unknown option on, is a benchmark's own."""
+    known = ("--quick", "--json", "--help", "-h")
+    first = next((i for i, each in enumerate(arguments) if each.startswith("-") and each not in known), len(arguments))
+    own = [each for each in arguments[first:] if each in known]
+    return [*arguments[:first], *own], [each for each in arguments[first:] if each not in known]
+
+
+def _run(name: str, further: list[str], *, quick: bool) -> JsonObject | None:
     """Run one, pass on what it prints, return its figures; None when it failed."""
     say(f"== {name}")
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else [])]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else []), *further]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     lines = done.stdout.rstrip("\n").splitlines()
     if done.returncode != 0 or not lines:

@@ -74,6 +74,11 @@ class Process:
         """Process id."""
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
     def wait_for(self, pattern: str, timeout_sec: float = 60.0) -> re.Match[str]:
         """Return the match in the first line of its stdout that has one.
 

@@ -66,6 +66,22 @@ def test_tune_matmul_measures_both_sides() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_models_measures_every_engine_that_is_there() -> None:
+    """Each model runs in ONNX Runtime and in ours with equal outputs, and the machine's peak is known."""
+
+    figures = _figures("benchmarks", "models", "--models", "keyword_spotting")["models"]
+
+    model = figures["models"]["keyword_spotting"]
+    assert model["onnxruntime_ms"] > 0
+    assert model["static_ms"] > 0
+    assert model["wrong"] == []
+    assert model["tuned_ms"] is None
+    assert figures["ratio"] == pytest.approx(model["onnxruntime_ms"] / model["static_ms"], rel=0.01)
+    assert figures["peak_gflop_per_sec"] > 1
+
+
+@pytest.mark.slow
 def test_all_run_by_one_command_refuses_unknown_names() -> None:
     """A misspelt name ends with usage, before anything runs."""
 
