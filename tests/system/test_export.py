@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import fleet.runtime
@@ -29,7 +27,7 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ArtifactRefused, InvalidRequest
-from fleet.export.service import Exported, ExportOptions, export
+from fleet.export.service import Exported
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.runtime import Affinity, LoadedModel
 from fleet.runtime.package import open_package, read_file, read_manifest, write_archive
@@ -39,51 +37,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PACKAGES = Path(onnx.__file__).parents[1]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("export")
-
-
-@pytest.fixture(scope="module")
-def two_heads(folder: Path) -> Path:
-    """A convolution with weights, whose sums go to one output and whose maxima to another."""
-    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
-    values = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in {"image": [1, 3, 8, 8], "gain": [1], "means": [1, 4, 1, 1], "peaks": [1, 4, 1, 1]}.items()
-    }
-    nodes = [
-        helper.make_node("Conv", ["image", "weights"], ["c"]),
-        helper.make_node("Mul", ["c", "gain"], ["d"]),
-        helper.make_node("GlobalAveragePool", ["d"], ["means"]),
-        helper.make_node("GlobalMaxPool", ["d"], ["peaks"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "two_heads",
-        [values["image"], values["gain"]],
-        [values["means"], values["peaks"]],
-        [numpy_helper.from_array(weights, "weights")],
-    )
-    path = folder / "two_heads.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def exporting(folder: Path, two_heads: Path) -> Callable[..., Exported]:
-    def make(name: str, **more: object) -> Exported:
-        values = {"target_json": target_of("host"), "library": str(folder / "none.sqlite"), **more}
-        return asyncio.run(export(ExportOptions(model=two_heads, output=folder / name, **values)))  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def exported(exporting: Callable[..., Exported]) -> Exported:
-    return exporting("two_heads.fleet")
 
 
 @pytest.fixture
@@ -195,10 +148,12 @@ def record_for(model_file: Path, library_path: Path) -> str:
     return workload.name
 
 
-def test_the_best_checked_record_goes_in(exporting: Callable[..., Exported], exported: Exported, folder: Path) -> None:
+def test_the_best_checked_record_goes_in(
+    exporting: Callable[..., Exported], exported: Exported, two_heads: Path, tmp_path: Path
+) -> None:
     """And the manifest says which; a faster one that nobody checked stays out."""
-    name = record_for(folder / "two_heads.onnx", folder / "library.sqlite")
-    tuned = exporting("tuned.fleet", library=str(folder / "library.sqlite"))
+    name = record_for(two_heads, tmp_path / "library.sqlite")
+    tuned = exporting("tuned.fleet", library=str(tmp_path / "library.sqlite"))
 
     assert [(record.workload, record.median_sec) for record in tuned.manifest.records] == [(name, 1e-6)]
     assert tuned.manifest.device_model == "it x2"
