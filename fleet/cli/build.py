@@ -41,6 +41,7 @@ class BuildOrder:
     device_model: str | None = None
     is_untuned: bool = False
     shapes: dict[str, tuple[int, ...]]
+    input_batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +82,8 @@ def build(
         ),
     ] = None,
     untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
-    shape: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=SHAPE", help="Shape of a model's input: data=1,3,224,224.")
-    ] = None,
+    shape: options.ShapeOption = None,
+    batch_size: options.BatchSizeOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
     """Build one workload for a target, with the best schedule that the library has for it.
@@ -106,6 +106,7 @@ def build(
         device_model=device_model,
         is_untuned=untuned,
         shapes=dict(map(parse_shape, shape or ())),
+        input_batch_size=batch_size,
     )
     with options.stderr().status(f"building {workload}"):
         built = run_build(order)
@@ -179,7 +180,7 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
-    model = load_model(Path(order.workload), shapes=order.shapes)
+    model = load_model(Path(order.workload), shapes=order.shapes, batch_size=order.input_batch_size)
     workloads = [] if order.is_untuned else extract(model, order.target_json)
     traces = {item.shash: trace for item in workloads if (trace := _best_trace(order, item.shash)) is not None}
     artifact = compile_model(model, order.target_json, traces, out_dir)
@@ -206,7 +207,8 @@ def _find_workload(order: BuildOrder) -> Workload:
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
     from fleet.workloads.extract import extract, load_model
 
-    found = {item.name: item for item in extract(load_model(path, shapes=order.shapes), order.target_json)}
+    model = load_model(path, shapes=order.shapes, batch_size=order.input_batch_size)
+    found = {item.name: item for item in extract(model, order.target_json)}
     return found[choose_operator(list(found), pattern, path.name)]
 
 

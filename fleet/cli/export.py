@@ -35,10 +35,8 @@ def export(
         typer.Option(metavar="MODEL", help="Take the records measured on this device model, whatever their target."),
     ] = None,
     untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
-    ] = None,
+    shape: options.ShapeOption = None,
+    batch_size: options.BatchSizeOption = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that it runs on. Default: the target's cores.")
     ] = None,
@@ -68,6 +66,7 @@ def export(
         device_model=device_model,
         is_untuned=untuned,
         shapes=dict(map(parse_shape, shape or ())),
+        input_batch_size=batch_size,
         random_weights=random_weights,
         seed=seed,
         threads=threads,

@@ -32,6 +32,17 @@ PreferOption = Annotated[
         help="Among free devices that will do, take one that matches this: 'bitstream=sha256:...'. Never waits.",
     ),
 ]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=SHAPE",
+        help="Shape of an input: data=1,3,224,224; may be repeated. Open dimensions of one name get one size.",
+    ),
+]
+BatchSizeOption = Annotated[
+    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Size of every input's open first dimension.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from fleet.cli.options import ConnectTimeoutOption, JsonOption, tracker_address, wants_json
+from fleet.cli.options import (
+    BatchSizeOption,
+    ConnectTimeoutOption,
+    JsonOption,
+    ShapeOption,
+    tracker_address,
+    wants_json,
+)
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.targeting import target_of
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
@@ -57,10 +64,8 @@ def tune(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 0,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
-    ] = None,
+    shape: ShapeOption = None,
+    batch_size: BatchSizeOption = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
     ] = False,
@@ -117,6 +122,7 @@ def tune(
         top=top,
         seed=seed,
         shapes=dict(map(parse_shape, shape or ())),
+        input_batch_size=batch_size,
         random_weights=random_weights,
         target_json=target_of(target) if target else None,
         batch_size=batch,

@@ -60,6 +60,9 @@ class ExportOptions:
     """Leave the library alone."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_batch_size: int | None = None
+    """Size of every input's open first dimension."""
+
     random_weights: bool = False
     seed: int = 0
     """Of the inputs to check with, and of random weights."""
@@ -110,6 +113,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             load_model,
             options.model,
             shapes=dict(options.shapes),
+            batch_size=options.input_batch_size,
             random_weights_seed=options.seed if options.random_weights else None,
         )
         workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)

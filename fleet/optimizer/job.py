@@ -57,6 +57,9 @@ class TuneOptions:
 
     seed: int = 0
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_batch_size: int | None = None
+    """Size of every input's open first dimension."""
+
     random_weights: bool = False
     target_json: str | None = None
     """The target to use instead of the device's own."""
@@ -83,6 +86,7 @@ class TuneOptions:
             "seed": self.seed,
             "random_weights": self.random_weights,
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "input_batch_size": self.input_batch_size,
             "batch_size": self.batch_size,
         }
 

@@ -141,6 +141,7 @@ class _Opening:
             load_model,
             self.options.model,
             shapes=dict(self.options.shapes),
+            batch_size=self.options.input_batch_size,
             random_weights_seed=seed,
         )
 

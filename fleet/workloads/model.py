@@ -44,19 +44,24 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 
 def load_model(
-    path: Path | str, *, shapes: Mapping[str, tuple[int, ...]] | None = None, random_weights_seed: int | None = None
+    path: Path | str,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch_size: int | None = None,
+    random_weights_seed: int | None = None,
 ) -> Model:
     """Read a model file.
 
     Args:
-        shapes: shape by input name, for inputs with unknown dimensions.
+        shapes: shape by input name, for inputs with open dimensions. Dimensions of one name have one size.
+        batch_size: size of every open first dimension.
         random_weights_seed: replace the weights by random ones; None keeps them.
 
     Raises:
-        ImportFailed: there is no such file, it is not a model, or an input has an unknown shape.
-        InvalidRequest: a shape is for an input that does not exist, or does not fit it.
+        ImportFailed: there is no such file, it is not a model, or a dimension of an input stays open.
+        InvalidRequest: a shape is for an input that does not exist, or does not fit it; no first dimension is open.
     """
-    return read_onnx(Path(path), shapes or {}, random_weights_seed)
+    return read_onnx(Path(path), shapes or {}, batch_size, random_weights_seed)
 
 
 def import_model(model: Model) -> IRModule:

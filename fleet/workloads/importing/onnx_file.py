@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
-from fleet.base.config import did_you_mean
 from fleet.domain.measuring import TensorSpec
-from fleet.errors import ImportFailed, InvalidRequest
+from fleet.errors import ImportFailed
+from fleet.workloads.importing.shapes import OpenShape, close_shapes
 from fleet.workloads.importing.value import Model, ModelFormat, digest_of
 from fleet.workloads.onnx_rewrites.prepare import prepared
 from fleet.workloads.random_weights import randomize_weights
@@ -27,13 +27,13 @@ _CONSTANT_WEIGHTS_IR_VERSION = 4
 """The first version that need not list every initializer as an input, too."""
 
 
-def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], random_weights_seed: int | None) -> Model:
+def read_onnx(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
+) -> Model:
     """Read an ONNX file; see `fleet.workloads.model.load_model`."""
     proto = _parse(path)
     _keep_weights_constant(proto)
-    inputs = list(proto.graph.input)
-    _set_shapes(proto, inputs, shapes)
-    specs = tuple(_spec(value) for value in inputs)
+    specs = _set_shapes(proto, shapes, batch_size)
     if random_weights_seed is not None:
         randomize_weights(proto, random_weights_seed)
     content = proto.SerializeToString(deterministic=True)
@@ -41,7 +41,7 @@ def read_onnx(path: Path, shapes: Mapping[str, tuple[int, ...]], random_weights_
         title=path.stem,
         format=ModelFormat.ONNX,
         digest=digest_of(content),
-        input_names=tuple(value.name for value in inputs),
+        input_names=tuple(value.name for value in proto.graph.input),
         inputs=specs,
         output_names=tuple(value.name for value in proto.graph.output),
         content=content,
@@ -89,49 +89,28 @@ def _keep_weights_constant(proto: onnx.ModelProto) -> None:
 
 
 def _set_shapes(
-    proto: onnx.ModelProto, inputs: list[onnx.ValueInfoProto], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    by_name = {value.name: value for value in inputs}
-    for name, shape in shapes.items():
-        if name not in by_name:
-            raise InvalidRequest(f"the model has no input {name!r}{did_you_mean(name, by_name)}")
-        _set_shape(by_name[name], shape)
-    if shapes:
-        del proto.graph.value_info[:]  # inferred for the old shapes
-    unknown = {value.name: _unknown_dims(value) for value in inputs}
-    problems = [f"{name!r} has {', '.join(dims)}" for name, dims in unknown.items() if dims]
-    if problems:
-        first = next(name for name, dims in unknown.items() if dims)
-        advice = f"Give all dimensions, like --shape {first}={_example(by_name[first])}"
-        raise ImportFailed(f"inputs of unknown shape: {'; '.join(problems)}. {advice}")
+    proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None
+) -> tuple[TensorSpec, ...]:
+    """Give every input its shape, and forget the shapes that were inferred with open dimensions."""
+    found = {value.name: _open_shape(value) for value in proto.graph.input}
+    closed = close_shapes(found, shapes, batch_size)
+    if closed != found:
+        del proto.graph.value_info[:]
+        for value in proto.graph.output:
+            value.type.tensor_type.ClearField("shape")
+    for value in proto.graph.input:
+        del value.type.tensor_type.shape.dim[:]
+        for size in closed[value.name]:
+            value.type.tensor_type.shape.dim.add().dim_value = size
+    return tuple(map(_spec, proto.graph.input))
 
 
-def _set_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
-    if any(size < 1 for size in shape):
-        raise InvalidRequest(f"the shape {shape} of input {value.name!r} has a dimension below 1")
-    dims = value.type.tensor_type.shape.dim
-    if value.type.tensor_type.HasField("shape") and len(dims) != len(shape):
-        raise InvalidRequest(f"input {value.name!r} has {len(dims)} dimensions, the shape {shape} has {len(shape)}")
-    for index, size in enumerate(shape):
-        known = dims[index].dim_value if index < len(dims) else 0
-        if known and known != size:
-            raise InvalidRequest(f"dimension {index} of input {value.name!r} is {known} in the model, not {size}")
-        (dims[index] if index < len(dims) else dims.add()).dim_value = size
-
-
-def _unknown_dims(value: onnx.ValueInfoProto) -> list[str]:
-    """Return the unknown dimensions of an input in words, [] when its shape is known."""
+def _open_shape(value: onnx.ValueInfoProto) -> OpenShape:
+    """Return a shape as the file has it. A size of 0 stands for an open dimension, as exporters write it."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
-        return ["no shape at all"]
-    return [
-        f"dimension {index} = {dim.dim_param or '?'}" for index, dim in enumerate(tensor.shape.dim) if dim.dim_value < 1
-    ]
-
-
-def _example(value: onnx.ValueInfoProto) -> str:
-    dims = value.type.tensor_type.shape.dim
-    return ",".join(str(dim.dim_value or 1) for dim in dims) or "1,3,224,224"
+        return None
+    return tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param for dim in tensor.shape.dim)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

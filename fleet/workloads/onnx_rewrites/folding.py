@@ -1,4 +1,4 @@
-"""Computes what is constant in an ONNX graph before TVM sees it.
+"""Computes what is constant in an ONNX graph before TVM sees it, unless it is large.
 
 Exporters leave arithmetic on shapes in the graph: Shape, Gather, Concat, Range, Where. TVM wants axes, shapes and
 sizes as constants; with the shapes of all inputs known they are. `onnx.reference` computes them, node by node.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.workloads.onnx_rewrites.graph import (
+    LARGE_BYTES,
     Array,
     Values,
     all_nodes,
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_BYTES = 1 << 24
-"""Larger results stay nodes: a table that is cheap to compute need not be in the file."""
-
 _KEPT = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan", "SequenceMap"})
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -45,6 +43,7 @@ def fold_constants(proto: ModelProto) -> int:
     values = values_of(proto)
     nodes: list[NodeProto] = []
     opset = opset_of(proto)
+    shown = {value.name for value in proto.graph.output}
     count = 0
     for node in proto.graph.node:
         results = _results(node, values, opset)
@@ -54,7 +53,10 @@ def fold_constants(proto: ModelProto) -> int:
         count += 1
         for name, array in zip(node.output, results, strict=True):
             values.constants[name] = array
-            nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name)))
+            if name in shown:
+                nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name)))
+            else:
+                proto.graph.initializer.append(numpy_helper.from_array(array, name))
     set_nodes(proto.graph, nodes)
     drop_unused(proto)
     return count
@@ -81,9 +83,9 @@ def drop_unused(proto: ModelProto) -> None:
             needed.update(node.input)
             needed.update(name for attribute in node.attribute for name in names_in(attribute.g))
     set_nodes(proto.graph, kept[::-1])
-    weights = [tensor for tensor in proto.graph.initializer if tensor.name in needed]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(weights)
+    for index in reversed(range(len(proto.graph.initializer))):
+        if proto.graph.initializer[index].name not in needed:
+            del proto.graph.initializer[index]
 
 
 def _results(node: NodeProto, values: Values, opset: int) -> list[Array] | None:
@@ -94,7 +96,7 @@ def _results(node: NodeProto, values: Values, opset: int) -> list[Array] | None:
         return _of_shape(node, values)
     if any(name and name not in values.constants for name in node.input) or not all(node.output):
         return None
-    if any((values.shape(name) is None) or _size_bytes(name, values) > _MAX_BYTES for name in node.output):
+    if any((values.shape(name) is None) or _size_bytes(name, values) > LARGE_BYTES for name in node.output):
         return None
     return _evaluated(node, values, opset)
 

@@ -6,6 +6,7 @@ place. Names that a rule makes up are new to the whole model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[np.generic]
 Attribute: TypeAlias = int | float | str | Sequence[int] | Sequence[float]
+
+LARGE_BYTES = 1 << 24
+"""Weights above this are not looked into: nobody computes axes or shapes from them."""
+
+_LOOKED_AT_BYTES = 1 << 10
+"""Shape inference looks into constants up to this size, and gets only the type of larger ones."""
 
 _AXES_ARE_INPUT = 18
 """From this version on ReduceL1, ReduceL2 and their like have axes as an input, no more as an attribute."""
@@ -43,6 +50,8 @@ class Values:
 
     types: Mapping[str, ValueType]
     constants: dict[str, Array]
+    """Those up to `LARGE_BYTES`; of larger ones only the type is known."""
+
     taken: set[str]
     """Every name in use, those inside of branches and loops included."""
 
@@ -222,7 +231,7 @@ def _types(proto: ModelProto) -> dict[str, ValueType]:
     from onnx import helper
 
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(_skeleton(proto), data_prop=True)
     except Exception as error:
         raise ImportFailed(f"the shapes of the model do not fit together: {str(error).strip()[-300:]}") from error
     found = {}
@@ -236,10 +245,39 @@ def _types(proto: ModelProto) -> dict[str, ValueType]:
     return found
 
 
+def _skeleton(proto: ModelProto) -> ModelProto:
+    """Return the model with large weights as inputs: inference copies what it gets, several times."""
+    from onnx import GraphProto, ModelProto, helper
+
+    graph = GraphProto(name=proto.graph.name, node=proto.graph.node, input=proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    graph.value_info.extend(proto.graph.value_info)
+    listed = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if _is_small(tensor, _LOOKED_AT_BYTES):
+            graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    skeleton = ModelProto(ir_version=proto.ir_version, graph=graph, functions=proto.functions)
+    skeleton.opset_import.extend(proto.opset_import)
+    return skeleton
+
+
+def _is_small(tensor: TensorProto, limit_bytes: int) -> bool:
+    from onnx import helper
+
+    count = math.prod(tensor.dims)
+    return bool(
+        count <= limit_bytes and count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize <= limit_bytes
+    )
+
+
 def _constants(proto: ModelProto) -> Iterator[tuple[str, Array]]:
     from onnx import numpy_helper
 
-    yield from ((tensor.name, numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer)
+    for tensor in proto.graph.initializer:
+        if _is_small(tensor, LARGE_BYTES):
+            yield tensor.name, numpy_helper.to_array(tensor)
     for node in proto.graph.node:
         value = constant_value(node) if node.op_type == "Constant" else None
         if value is not None:

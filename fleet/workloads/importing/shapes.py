@@ -1,0 +1,103 @@
+"""The shapes of a model's inputs, where its file leaves dimensions open: pure.
+
+An open dimension has a name in most files, and dimensions of one name have one size: `--shape ids=1,64` says the
+length of the attention mask, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from fleet.base.config import did_you_mean
+from fleet.errors import ImportFailed, InvalidRequest
+
+Dim: TypeAlias = "int | str"
+"""A size, or the name of an open dimension; "" where it has none."""
+
+OpenShape: TypeAlias = "tuple[Dim, ...] | None"
+"""None: not even the number of dimensions is known."""
+
+
+def close_shapes(
+    inputs: Mapping[str, OpenShape], shapes: Mapping[str, tuple[int, ...]], batch_size: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every input.
+
+    Args:
+        inputs: what the file says, by input name.
+        shapes: what the user says of some of them.
+        batch_size: size of the first dimension of each input, where that is open.
+
+    Raises:
+        InvalidRequest: a shape is for an input that does not exist, does not fit it, or contradicts another one; or
+            no input has an open first dimension.
+        ImportFailed: a dimension stays open.
+    """
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise InvalidRequest(f"the model has no input {name!r}{did_you_mean(name, inputs)}")
+        _check(name, inputs[name], shape)
+        for dim, size in zip(inputs[name] or (), shape, strict=False):
+            _note(sizes, dim, size, name)
+    if batch_size is not None:
+        firsts = [shape[0] for name, shape in inputs.items() if shape and _is_open(shape[0]) and name not in shapes]
+        if not firsts:
+            raise InvalidRequest("no input has an open first dimension, so the model's batch size cannot be set")
+        for first in firsts:
+            _note(sizes, first, batch_size, "the batch size")
+    closed = {name: _closed(shape, sizes, batch_size) for name, shape in inputs.items()}
+    closed.update(shapes)
+    _check_all_closed(inputs, closed)
+    return {name: tuple(int(dim) for dim in shape) for name, shape in closed.items() if shape is not None}
+
+
+def _is_open(dim: Dim) -> bool:
+    return isinstance(dim, str)
+
+
+def _check(name: str, known: OpenShape, shape: tuple[int, ...]) -> None:
+    if any(size < 1 for size in shape):
+        raise InvalidRequest(f"the shape {shape} of input {name!r} has a dimension below 1")
+    if known is not None and len(known) != len(shape):
+        raise InvalidRequest(f"input {name!r} has {len(known)} dimensions, the shape {shape} has {len(shape)}")
+    for index, (dim, size) in enumerate(zip(known or (), shape, strict=False)):
+        if not _is_open(dim) and dim != size:
+            raise InvalidRequest(f"dimension {index} of input {name!r} is {dim} in the model, not {size}")
+
+
+def _note(sizes: dict[str, int], dim: Dim, size: int, source: str) -> None:
+    """Remember the size of a named dimension."""
+    if not isinstance(dim, str) or not dim:
+        return
+    if sizes.setdefault(dim, size) != size:
+        raise InvalidRequest(f"the dimension {dim!r} would be {sizes[dim]} and, by {source}, {size}")
+
+
+def _closed(shape: OpenShape, sizes: Mapping[str, int], batch_size: int | None) -> OpenShape:
+    if shape is None:
+        return None
+    dims: list[Dim] = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape]
+    if dims and _is_open(dims[0]) and batch_size is not None:
+        dims[0] = batch_size
+    return tuple(dims)
+
+
+def _check_all_closed(inputs: Mapping[str, OpenShape], closed: Mapping[str, OpenShape]) -> None:
+    problems = {name: _open_dims(shape) for name, shape in closed.items() if shape is None or any(map(_is_open, shape))}
+    if problems:
+        listed = "; ".join(f"{name!r} has {', '.join(dims)}" for name, dims in problems.items())
+        first = next(iter(problems))
+        advice = f"Give all dimensions, like --shape {first}={_example(inputs[first])}"
+        raise ImportFailed(f"inputs of unknown shape: {listed}. {advice}")
+
+
+def _open_dims(shape: OpenShape) -> list[str]:
+    if shape is None:
+        return ["no shape at all"]
+    return [f"dimension {index} = {dim or '?'}" for index, dim in enumerate(shape) if _is_open(dim)]
+
+
+def _example(shape: OpenShape) -> str:
+    return ",".join("1" if _is_open(dim) else str(dim) for dim in shape or ()) or "1,3,224,224"

@@ -1,0 +1,53 @@
+"""Shapes of inputs whose file leaves dimensions open."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.errors import ImportFailed, InvalidRequest
+from fleet.workloads.importing.shapes import close_shapes
+
+BERT = {"ids": ("batch", "length"), "mask": ("batch", "length"), "table": (4, "")}
+
+
+def test_dimensions_of_one_name_have_one_size() -> None:
+    """The shape of one input closes the others that share its dimensions."""
+    closed = close_shapes(BERT, {"ids": (1, 64), "table": (4, 7)})
+
+    assert {"ids": (1, 64), "mask": (1, 64), "table": (4, 7)} == closed
+
+
+def test_batch_size_closes_first_dimensions_only() -> None:
+    """Named or not, every open first dimension is the batch; a fixed one stays."""
+    closed = close_shapes({"x": ("", 3), "y": ("n", "n"), "z": (5, 2)}, {}, batch_size=8)
+
+    assert {"x": (8, 3), "y": (8, 8), "z": (5, 2)} == closed
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch_size", "said"),
+    [
+        ({"ids": (1, 64), "mask": (1, 32)}, None, "'length' would be 64 and, by mask, 32"),
+        ({"ids": (1, 64)}, 2, "'batch' would be 1 and, by the batch size, 2"),
+        ({"table": (3, 7)}, None, "dimension 0 of input 'table' is 4 in the model, not 3"),
+        ({"idz": (1, 64)}, None, "no input 'idz'; did you mean 'ids'"),
+    ],
+)
+def test_contradictions_are_named(shapes: dict[str, tuple[int, ...]], batch_size: int | None, said: str) -> None:
+    """Which dimension, and both of the sizes that it would have."""
+    with pytest.raises(InvalidRequest, match=said):
+        close_shapes(BERT, shapes, batch_size)
+
+
+def test_batch_size_of_a_fixed_model_is_refused() -> None:
+    """Rather than ignored."""
+    with pytest.raises(InvalidRequest, match="batch size cannot be set"):
+        close_shapes({"x": (1, 3)}, {}, batch_size=2)
+
+
+def test_what_stays_open_is_named_with_the_way_out() -> None:
+    """Only the inputs that are still open, and the flag for the first of them."""
+    with pytest.raises(
+        ImportFailed, match=r"^inputs of unknown shape: 'table' has dimension 1 = \?\. .*--shape table=4,1"
+    ):
+        close_shapes(BERT, {"ids": (1, 64)})
