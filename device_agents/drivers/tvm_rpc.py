@@ -36,7 +36,7 @@ from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.machine.host import slug
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
 from fleet.base.config import parse
-from fleet.domain.devices import Inventory, Telemetry
+from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, DeviceUnreachable
@@ -195,6 +195,7 @@ class TvmRpcDriver(Driver):
             tvm_version=tvm_version() or "",
             facts={"address": self._config.address, "runs on": self._config.device_type},
             is_simulated=self._config.emulated,
+            runtime=RuntimeKind.TVM_RPC,
         )
 
     def _worker_spec(self) -> WorkerSpec:

@@ -27,6 +27,7 @@ _COMMANDS = {
     "export": "Compile a tuned model into one file that runs without a compiler.",
     "serve-check": "Run an exported model on a device and compare its answers.",
     "time": "Time an artifact on a device.",
+    "profile": "Time a model's operators in their place, and alone.",
     "run": "Run an artifact once on a device, on real arrays.",
     "program": "Program a board's fabric with a bitstream.",
     "status": "Show the fleet, live.",

@@ -24,6 +24,9 @@ class RuntimeKind(enum.StrEnum):
     PLAIN = "PLAIN"
     """Our own runtime for boards without TVM's: plain functions only."""
 
+    TVM_RPC = "TVM_RPC"
+    """TVM's runtime in another process, behind TVM RPC: the same, but nothing is called back from it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:

@@ -23,6 +23,7 @@ class RuntimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUNTIME_KIND_UNSPECIFIED: _ClassVar[RuntimeKind]
     RUNTIME_KIND_TVM: _ClassVar[RuntimeKind]
     RUNTIME_KIND_PLAIN: _ClassVar[RuntimeKind]
+    RUNTIME_KIND_TVM_RPC: _ClassVar[RuntimeKind]
 DEVICE_STATE_UNSPECIFIED: DeviceState
 DEVICE_STATE_AVAILABLE: DeviceState
 DEVICE_STATE_LEASED: DeviceState
@@ -31,6 +32,7 @@ DEVICE_STATE_FAULTED: DeviceState
 RUNTIME_KIND_UNSPECIFIED: RuntimeKind
 RUNTIME_KIND_TVM: RuntimeKind
 RUNTIME_KIND_PLAIN: RuntimeKind
+RUNTIME_KIND_TVM_RPC: RuntimeKind
 
 class Device(_message.Message):
     __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest")

@@ -19,6 +19,7 @@ _STATES_BY_NUMBER = {number: state for state, number in _STATES.items()}
 _RUNTIMES: Mapping[RuntimeKind, device_pb2.RuntimeKind] = {
     RuntimeKind.TVM: device_pb2.RUNTIME_KIND_TVM,
     RuntimeKind.PLAIN: device_pb2.RUNTIME_KIND_PLAIN,
+    RuntimeKind.TVM_RPC: device_pb2.RUNTIME_KIND_TVM_RPC,
 }
 _RUNTIMES_BY_NUMBER = {number: runtime for runtime, number in _RUNTIMES.items()}
 _OPTIONAL_READINGS = (

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(580)]
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted(path for path in (ROOT / "docs/tutorial").glob("*.md") if path.name != "index.md")
+HOW_TO = ROOT / "docs/how-to/profile-a-model.md"
 
 
 def run_page(page: Path, folder: Path) -> None:
@@ -46,6 +47,13 @@ def test_every_command_of_the_readme_runs(tmp_path: Path, two_products: Path) ->
     assert any(step.text for step in found)
 
     run_page(ROOT / "README.md", tmp_path)
+
+
+def test_every_command_of_a_how_to_guide_runs(tmp_path: Path) -> None:
+    """Who has a goal gets there by typing what the page says."""
+    assert len(page_runner.steps(HOW_TO.read_text())) == 4
+
+    run_page(HOW_TO, tmp_path)
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

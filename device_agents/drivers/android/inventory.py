@@ -8,7 +8,7 @@ from cross.targets.boards import Found, find_board, match, refine
 from device_agents.drivers.android.config import AndroidConfig
 from device_agents.drivers.android.facts import PhoneFacts, default_target
 from device_agents.machine.host import slug
-from fleet.domain.devices import Inventory
+from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.tvm_versions import tvm_version
 
 _UNKNOWN_TARGET = '{"kind": "llvm"}'
@@ -29,6 +29,7 @@ def inventory_of(config: AndroidConfig, facts: PhoneFacts | None, *, kind: str, 
             host_fingerprint=f"android-{serial}",
             core_count=1,
             is_simulated=config.emulated,
+            runtime=RuntimeKind.TVM_RPC,
         )
     cores = _cores(config, facts)
     chosen = "" if config.cores == "all" else f" {config.cores}"
@@ -45,6 +46,7 @@ def inventory_of(config: AndroidConfig, facts: PhoneFacts | None, *, kind: str, 
         tvm_version=tvm_version() or "",
         facts={"serial": serial, "SoC": facts.soc, "Android SDK": facts.sdk, "GPU": facts.gpu},
         is_simulated=config.emulated,
+        runtime=RuntimeKind.TVM_RPC,
     )
 
 

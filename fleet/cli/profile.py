@@ -1,0 +1,94 @@
+"""`fleet profile MODEL --on SELECTOR`: where a model's time goes on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.cli import options, stepping
+from fleet.cli.profile_view import render_profile
+from fleet.cli.tables import WideOption, make_console
+from fleet.cli.targeting import target_of
+from fleet.cli.tune import parse_shape
+from fleet.optimizer.profiling.profile import ModelProfile
+from fleet.optimizer.profiling.run import ProfileOptions, profile_model
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def profile(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
+    on: stepping.OnOption = None,
+    prefer: options.PreferOption = "",
+    alone: Annotated[
+        bool, typer.Option("--alone/--no-alone", help="Build and time each operator alone, too, to compare with.")
+    ] = True,
+    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look for schedules in the library.")] = False,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Runs to time operators in. Default: what takes about five seconds."),
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for schedules in.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
+    ] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Replace the weights by random ones, as fleet tune does.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
+        ),
+    ] = None,
+    wait_timeout: stepping.WaitOption = None,
+    tracker: stepping.FleetOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+    wide: WideOption = False,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show where a model's time goes on a device.
+
+    Builds the model with the best schedules of the library, as fleet tune does, and times every operator in its place
+    in the model, and alone. Operators that are slower in the model than alone come first. Beside it: what the device
+    can do at best, measured on it, and ONNX Runtime's own profile where the device is this machine.
+
+    Example: fleet profile model.onnx --on name=pi4-03
+    """
+    wanted = ProfileOptions(
+        model=model,
+        library=library,
+        target_json=target_of(target) if target else None,
+        shapes=dict(map(parse_shape, shape or ())),
+        random_weights=random_weights,
+        runs=runs,
+        measures_alone=alone,
+        is_untuned=untuned,
+    )
+    holding = stepping.leased_device(
+        on,
+        tracker=options.tracker_address(ctx, tracker),
+        connect_timeout_sec=connect_timeout,
+        wait_timeout_sec=wait_timeout,
+        purpose=f"profile {model.name}",
+        prefer=prefer,
+    )
+
+    async def work() -> ModelProfile:
+        async with holding as device:
+            with options.stderr().status("opening the device") as status:
+                return await profile_model(wanted, device, status.update)
+
+    found = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json(found.to_json())
+    else:
+        console = make_console(is_wide=wide)
+        console.print(render_profile(found, width=console.width))

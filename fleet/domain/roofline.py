@@ -1,0 +1,56 @@
+"""How fast a device can be at best: the roofline of its arithmetic and its memory.
+
+S. Williams, A. Waterman, D. Patterson: Roofline: an insightful visual performance model for multicore architectures,
+CACM 52(4), 2009. Memory is as fast as the cache that holds what is touched, so its rate is known for several sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRate:
+    """How fast a device reads again and again through so much memory."""
+
+    size_bytes: int
+    bytes_per_sec: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """The limits of one device; whatever it was measured with, more is possible only by other means."""
+
+    flop_per_sec: float
+    """Peak of float32 arithmetic, all cores; 0: not known."""
+
+    memory: tuple[MemoryRate, ...] = ()
+    """By growing size; empty: not known."""
+
+    source: str = ""
+    """Where the figures come from, in a sentence."""
+
+    def compute_sec(self, flop: float) -> float:
+        """Return the time that so many operations take at least; 0 where the peak is not known."""
+        return flop / self.flop_per_sec if self.flop_per_sec else 0.0
+
+    def memory_sec(self, size_bytes: float) -> float:
+        """Return the time that reading so much takes at least, out of the smallest cache that holds it."""
+        if not self.memory:
+            return 0.0
+        rate = next((rate for rate in self.memory if rate.size_bytes >= size_bytes), self.memory[-1])
+        return size_bytes / rate.bytes_per_sec
+
+    def least_sec(self, flop: float, size_bytes: float) -> float | None:
+        """Return the time below which an operator cannot get, None where no limit is known."""
+        return max(self.compute_sec(flop), self.memory_sec(size_bytes)) or None
+
+    def is_memory_bound(self, flop: float, size_bytes: float) -> bool:
+        """Tell whether memory is the tighter limit."""
+        return self.memory_sec(size_bytes) > self.compute_sec(flop)
+
+
+def share_of(least_sec: float | None, sec: float) -> float | None:
+    """Return which share of what is possible a time reaches; above 1 where the caches held more than was assumed."""
+    return least_sec / sec if least_sec is not None and 0 < sec < math.inf else None

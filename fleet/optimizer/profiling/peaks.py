@@ -1,0 +1,69 @@
+"""Finds a device's roofline: runs programs on it that only compute, or only read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.client.device import Device
+from fleet.domain.measuring import Evaluator, Measurement, Trial
+from fleet.domain.roofline import MemoryRate, Roofline
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.tasks.peaks import BuiltPeak, PeakTask, build_peak
+from fleet.workloads.peak_programs import VECTOR_LANES
+
+_READ_BYTES = (256 * 1024, 4 * 1024**2, 64 * 1024**2)
+"""About what second and third level caches hold, and what hardly any does."""
+
+_EVALUATOR = Evaluator(repeat=30, min_repeat_ms=2)
+"""Many and short: the best of them counts, and one that nothing disturbed is among them even on a busy machine."""
+
+_TIMEOUT_SEC = 60.0
+
+
+async def build_peaks(pool: Pool, target_json: str, out_dir: Path) -> list[BuiltPeak]:
+    """Build the programs.
+
+    Raises:
+        BuildError: one did not compile or link.
+    """
+    tasks = [PeakTask(kind="arithmetic", size=n, target_json=target_json, out_dir=str(out_dir)) for n in VECTOR_LANES]
+    tasks += [PeakTask(kind="reading", size=n, target_json=target_json, out_dir=str(out_dir)) for n in _READ_BYTES]
+    return list(await asyncio.gather(*(run_within(pool, _TIMEOUT_SEC, build_peak, task) for task in tasks)))
+
+
+async def measure_roofline(device: Device, built: Sequence[BuiltPeak]) -> Roofline:
+    """Run the programs on a device."""
+    trials = [
+        Trial(
+            candidate_id=str(index),
+            artifact_digest=item.artifact.digest,
+            args=item.program.args,
+            evaluator=_EVALUATOR,
+            timeout_sec=_TIMEOUT_SEC,
+        )
+        for index, item in enumerate(built)
+    ]
+    await device.ensure(item.artifact for item in built)
+    return roofline_of(built, [measurement async for measurement in device.measure(trials)])
+
+
+def roofline_of(built: Sequence[BuiltPeak], measured: Sequence[Measurement]) -> Roofline:
+    """Return the roofline that some measurements show. The best of each counts; a program that failed is left out."""
+    best = [
+        (item.program, min(measurement.run_secs))
+        for item, measurement in zip(built, measured, strict=True)
+        if measurement.run_secs
+    ]
+    rates = {program.read_bytes: program.read_bytes / sec for program, sec in best if program.read_bytes}
+    # What is smaller is read at least as fast: where it does not seem so, starting the threads took most of the time.
+    memory = [
+        MemoryRate(size_bytes=size, bytes_per_sec=max(rate for other, rate in rates.items() if other >= size))
+        for size in sorted(rates)
+    ]
+    return Roofline(
+        flop_per_sec=max((program.flop / sec for program, sec in best if program.flop), default=0.0),
+        memory=tuple(memory),
+        source="measured on the device: float32 multiply-adds in registers, and reading through arrays",
+    )

@@ -1,0 +1,256 @@
+"""What a profile says: the operators of a model, each in its place and alone, and the whole beside ONNX Runtime.
+
+Pure: times and workloads in, values out. An operator that takes clearly longer in the model than alone comes first,
+the largest loss first: tuning it alone does not help, its weights are cold there or its neighbours have the caches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from fleet.domain.measuring import OperatorCall, TensorSpec
+from fleet.domain.roofline import Roofline, share_of
+from fleet.optimizer.profiling.groups import OperatorGroup, group_of
+from fleet.workloads.reference_profile import ReferenceProfile
+from fleet.workloads.workload import Workload
+
+VM_PREFIX = "vm.builtin."
+"""Of the Relax VM's own functions, which allocate and check."""
+
+SLOWER_IN_PLACE = 1.15
+"""From this ratio on, an operator counts as slower in the model than alone: two timings of one differ by up to this."""
+
+_CALL_SEC = 4e-6
+"""What a call costs in the VM whatever it does, 2.7 us and the instrument: a difference below it is no loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledOperator:
+    """One function of the model, over all its calls in one run."""
+
+    name: str
+    """Its function in the model."""
+
+    operator: str
+    """A name for people."""
+
+    group: OperatorGroup
+    count: int
+    """Calls in one run."""
+
+    in_place_sec: float
+    """All calls together, the median of each [s]."""
+
+    in_place_min_sec: float
+    alone_sec: float | None
+    """As many calls alone, with warm caches [s]; None: not measured, or it failed."""
+
+    flop: float
+    """Of all calls; 0 when it only moves data, or is not known."""
+
+    size_bytes: int
+    """Of all arguments of all calls; 0: not known."""
+
+    least_sec: float | None
+    """What the device's roofline allows [s]."""
+
+    is_memory_bound: bool
+
+    @property
+    def ratio(self) -> float | None:
+        """Time in place over time alone."""
+        return self.in_place_sec / self.alone_sec if self.alone_sec else None
+
+    @property
+    def lost_sec(self) -> float:
+        """What a run would gain if it took as long as alone [s]; 0 where it is not clearly slower."""
+        return self.in_place_sec - self.alone_sec if self.alone_sec and self.is_slower_in_place else 0.0
+
+    @property
+    def is_slower_in_place(self) -> bool:
+        """Whether it takes clearly longer in the model."""
+        if self.alone_sec is None or self.in_place_sec - self.alone_sec <= _CALL_SEC * self.count:
+            return False
+        return self.in_place_sec >= SLOWER_IN_PLACE * self.alone_sec
+
+    @property
+    def gflops(self) -> float | None:
+        """Billions of operations per second, in place."""
+        return self.flop / self.in_place_sec / 1e9 if self.flop and self.in_place_sec else None
+
+    @property
+    def roofline_share(self) -> float | None:
+        """Share of what the device can do at best that it reaches in place."""
+        return share_of(self.least_sec, self.in_place_sec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """A model on a device."""
+
+    title: str
+    device: str
+    device_model: str
+    tuned: int
+    """Workloads that run with a schedule of the library."""
+
+    total_sec: float
+    """Median of whole runs, without the instrument [s]."""
+
+    instrumented_sec: float
+    """The same with it."""
+
+    operators: tuple[ProfiledOperator, ...]
+    """Slower in place first, then the costliest."""
+
+    vm_sec: float
+    """The VM's own functions [s]."""
+
+    vm_calls: int
+    roofline: Roofline
+    reference: ReferenceProfile | None
+    """ONNX Runtime, where the device is this machine."""
+
+    notes: tuple[str, ...] = ()
+    """What a reader should know about the figures: disturbances, operators that could not be measured alone."""
+
+    @property
+    def operators_sec(self) -> float:
+        """All operators in their places [s]."""
+        return sum(item.in_place_sec for item in self.operators)
+
+    @property
+    def rest_sec(self) -> float:
+        """What is neither an operator nor a function of the VM: the VM's loop, and the error of the parts [s]."""
+        return self.total_sec - self.operators_sec - self.vm_sec
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        reference = self.reference
+        return {
+            "model": self.title,
+            "device": self.device,
+            "device_model": self.device_model,
+            "tuned": self.tuned,
+            "total_ms": self.total_sec * 1e3,
+            "instrumented_ms": self.instrumented_sec * 1e3,
+            "operators_ms": self.operators_sec * 1e3,
+            "vm_ms": self.vm_sec * 1e3,
+            "vm_calls": self.vm_calls,
+            "rest_ms": self.rest_sec * 1e3,
+            "operators": [_operator_json(item) for item in self.operators],
+            "groups": [
+                {"group": group.value, "ours_ms": ours * 1e3, "onnxruntime_ms": theirs * 1e3 if reference else None}
+                for group, ours, theirs in by_group(self)
+            ],
+            "onnxruntime": None if reference is None else _reference_json(reference),
+            "roofline": asdict(self.roofline),
+            "notes": list(self.notes),
+        }
+
+
+def join(
+    calls: Iterable[OperatorCall],
+    workloads: Sequence[Workload],
+    alone_sec: Mapping[str, float],
+    roofline: Roofline,
+) -> tuple[ProfiledOperator, ...]:
+    """Return the operators of a model, those that are slower in it than alone first.
+
+    Args:
+        calls: all calls of a run; the VM's own are left out.
+        alone_sec: time of one call alone, by structural hash of the workload.
+    """
+    by_name = {workload.name: workload for workload in workloads}
+    calls_by_name: dict[str, list[OperatorCall]] = {}
+    for call in calls:
+        if not call.function.startswith(VM_PREFIX):
+            calls_by_name.setdefault(call.function, []).append(call)
+    found = [
+        _operator(name, own, by_name.get(name), alone_sec, roofline) for name, own in sorted(calls_by_name.items())
+    ]
+    return tuple(sorted(found, key=lambda item: (-item.lost_sec, -item.in_place_sec)))
+
+
+def by_group(profile: ModelProfile) -> list[tuple[OperatorGroup, float, float]]:
+    """Return each group with our time and ONNX Runtime's (0 without it) [s]; groups that neither has are left out."""
+    ours, theirs = dict.fromkeys(OperatorGroup, 0.0), dict.fromkeys(OperatorGroup, 0.0)
+    for item in profile.operators:
+        ours[item.group] += item.in_place_sec
+    for node in profile.reference.nodes if profile.reference is not None else ():
+        theirs[group_of(node.op_type)] += node.median_sec
+    return [(group, ours[group], theirs[group]) for group in OperatorGroup if ours[group] or theirs[group]]
+
+
+def _operator(
+    name: str,
+    calls: Sequence[OperatorCall],
+    workload: Workload | None,
+    alone_sec: Mapping[str, float],
+    roofline: Roofline,
+) -> ProfiledOperator:
+    count = len(calls)
+    flop = workload.flop if workload is not None else 0.0
+    size_bytes = sum(map(_size_bytes, workload.args)) if workload is not None else 0
+    alone = alone_sec.get(workload.shash) if workload is not None else None
+    least_sec = roofline.least_sec(flop, size_bytes)
+    operator = workload.operator if workload is not None else name
+    return ProfiledOperator(
+        name=name,
+        operator=operator,
+        group=group_of(operator),
+        count=count,
+        in_place_sec=sum(call.median_sec for call in calls),
+        in_place_min_sec=sum(call.min_sec for call in calls),
+        alone_sec=alone * count if alone is not None else None,
+        flop=flop * count,
+        size_bytes=size_bytes * count,
+        least_sec=least_sec * count if least_sec is not None else None,
+        is_memory_bound=roofline.is_memory_bound(flop, size_bytes),
+    )
+
+
+def _size_bytes(spec: TensorSpec) -> int:
+    bits = re.search(r"\d+", spec.dtype)
+    size = (int(bits[0]) if bits else 8) / 8
+    for extent in spec.shape:
+        size *= extent
+    return int(size)
+
+
+def _operator_json(item: ProfiledOperator) -> dict[str, object]:
+    alone, least = item.alone_sec, item.least_sec
+    return {
+        "name": item.name,
+        "operator": item.operator,
+        "group": item.group.value,
+        "count": item.count,
+        "in_place_us": item.in_place_sec * 1e6,
+        "in_place_min_us": item.in_place_min_sec * 1e6,
+        "alone_us": alone * 1e6 if alone is not None else None,
+        "ratio": item.ratio,
+        "is_slower_in_place": item.is_slower_in_place,
+        "flop": item.flop,
+        "bytes": item.size_bytes,
+        "gflops": item.gflops,
+        "roofline_us": least * 1e6 if least is not None else None,
+        "roofline_share": item.roofline_share,
+        "is_memory_bound": item.is_memory_bound,
+    }
+
+
+def _reference_json(reference: ReferenceProfile) -> dict[str, object]:
+    secs: dict[str, list[float]] = {}
+    for node in reference.nodes:
+        secs.setdefault(node.op_type, []).append(node.median_sec)
+    return {
+        "total_ms": reference.median_sec * 1e3,
+        "nodes_ms": sum(node.median_sec for node in reference.nodes) * 1e3,
+        "threads": reference.threads,
+        "by_op_type": [
+            {"op_type": op_type, "count": len(own), "time_us": sum(own) * 1e6}
+            for op_type, own in sorted(secs.items(), key=lambda item: -sum(item[1]))
+        ],
+    }

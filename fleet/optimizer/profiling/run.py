@@ -1,0 +1,280 @@
+"""Profiles a model on a leased device: builds it as `fleet tune` does, and has every operator timed in its place.
+
+TVM never runs in this process: import and builds are tasks of the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import parse_target
+from fleet.artifacts.artifact import Artifact
+from fleet.base.machine import machine_fingerprint
+from fleet.base.scratch import scratch_dir
+from fleet.client.device import Device
+from fleet.domain.devices import Inventory, RuntimeKind
+from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
+from fleet.domain.roofline import Roofline
+from fleet.domain.scope import RecordScope
+from fleet.domain.tvm_versions import check_versions
+from fleet.errors import BuildError, ImportFailed, InvalidRequest
+from fleet.library import Library
+from fleet.optimizer.history import schedules
+from fleet.optimizer.job import TRIAL_EVALUATOR
+from fleet.optimizer.numerics import make_inputs
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
+from fleet.optimizer.profiling.profile import VM_PREFIX, ModelProfile, join
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
+from fleet.workloads.reference_profile import ReferenceProfile, profile_reference
+
+_COMPILE_TIMEOUT_SEC = 600.0
+_RUN_TIMEOUT_SEC = 300.0
+_ALONE_TIMEOUT_SEC = 60.0
+_BUILD_TIMEOUT_SEC = 120.0
+_MEASURED_SEC = 5.0
+"""About how long a model runs with the instrument, if its user does not say how often."""
+
+_FEWEST_RUNS, _MOST_RUNS = 3, 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """One `fleet profile`."""
+
+    model: Path
+    library: str | None = None
+    target_json: str | None = None
+    """The target to use instead of the device's own."""
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: bool = False
+    seed: int = 0
+    runs: int | None = None
+    """Runs with the instrument, and as many without; None: as many as take a few seconds."""
+
+    measures_alone: bool = True
+    """Build and time each operator alone, too."""
+
+    is_untuned: bool = False
+    """Do not look in the library."""
+
+    workers: int | None = None
+
+
+async def profile_model(
+    options: ProfileOptions, device: Device, say: Callable[[str], object] = lambda _: None
+) -> ModelProfile:
+    """Profile a model on a device.
+
+    Args:
+        say: called with what happens now.
+
+    Raises:
+        InvalidRequest: the device cannot time operators in their place.
+        ImportFailed, BuildError: the model cannot be imported or built.
+        MeasurementError: it does not run on the device.
+    """
+    check_versions()
+    refuse_unfit(device.name, device.inventory)
+    if not options.model.is_file():
+        raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
+    target_json = options.target_json or device.inventory.target_json
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_dir("artifacts"))
+        pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=target_json)
+        stack.callback(pool.shutdown, wait=False)
+        pool.start()
+        run = _Profiling(options=options, device=device, pool=pool, target_json=target_json, folder=folder, say=say)
+        return await run.run()
+
+
+def refuse_unfit(name: str, inventory: Inventory) -> None:
+    """Refuse a device that cannot time operators in their place.
+
+    Raises:
+        InvalidRequest: see its text.
+    """
+    problems = {
+        RuntimeKind.PLAIN: "it has the plain runtime only, which has no Relax VM",
+        RuntimeKind.TVM_RPC: "its Relax VM is behind TVM RPC, which takes no instrument",
+    }
+    problem = "nothing really runs on it" if inventory.kind == "simulated" else problems.get(inventory.runtime)
+    if problem is not None:
+        raise InvalidRequest(
+            f"{name} cannot time operators in their place: {problem}. Time them alone with fleet tune --trials 0"
+        )
+
+
+def runs_for(run_sec: float) -> int:
+    """Return how many runs to make of a model that takes so long."""
+    if not math.isfinite(run_sec) or run_sec <= 0:
+        return _FEWEST_RUNS
+    return max(_FEWEST_RUNS, min(_MOST_RUNS, round(_MEASURED_SEC / run_sec)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Profiling:
+    """One run, step by step: first everything is built, then everything measured, as both may share their cores."""
+
+    options: ProfileOptions
+    device: Device
+    pool: Pool
+    target_json: str
+    folder: Path
+    say: Callable[[str], object]
+
+    async def run(self) -> ModelProfile:
+        options, inventory = self.options, self.device.inventory
+        self.say(f"importing {options.model.name}")
+        model = await self._import()
+        workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, extract, model, self.target_json)
+        traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
+        self.say("compiling the model")
+        artifact = await run_within(
+            self.pool, _COMPILE_TIMEOUT_SEC, compile_model, model, self.target_json, traces, self.folder
+        )
+        self.say("building the operators")
+        peaks = await build_peaks(self.pool, self.target_json, self.folder)
+        built = await self._build_alone(workloads, traces) if options.measures_alone else {}
+        self.say(f"timing the operators in their place on {self.device.name}")
+        measured = await self._measure_model(artifact, model)
+        if measured.operators is None:
+            raise InvalidRequest(
+                f"the agent of {self.device.name} is too old to time operators in their place; update it"
+            )
+        self.say("timing the operators alone")
+        alone_sec = await self._measure_alone(workloads, built)
+        roofline = await measure_roofline(self.device, peaks)
+        self.say("profiling ONNX Runtime")
+        reference = await self._profile_reference(model, len(measured.operators.run_secs))
+        calls = measured.operators.calls
+        own = [call for call in calls if call.function.startswith(VM_PREFIX)]
+        return ModelProfile(
+            title=model.title,
+            device=self.device.name,
+            device_model=inventory.device_model,
+            tuned=len(traces),
+            total_sec=measured.median_sec,
+            instrumented_sec=statistics.median(measured.operators.run_secs),
+            operators=join(calls, workloads, alone_sec, roofline),
+            vm_sec=sum(call.median_sec for call in own),
+            vm_calls=len(own),
+            roofline=roofline,
+            reference=reference,
+            notes=self._notes(measured, workloads, alone_sec, roofline),
+        )
+
+    async def _import(self) -> Model:
+        options = self.options
+        return await run_within(
+            self.pool,
+            _COMPILE_TIMEOUT_SEC,
+            load_model,
+            options.model,
+            shapes=dict(options.shapes),
+            random_weights_seed=options.seed if options.random_weights else None,
+        )
+
+    def _traces(self, workloads: Sequence[Workload]) -> dict[str, str]:
+        inventory = self.device.inventory
+        scope = RecordScope(
+            target_json=self.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
+        )
+        with Library.open(self.options.library) as library:
+            return schedules(library, workloads, (), scope)
+
+    async def _build_alone(self, workloads: Sequence[Workload], traces: Mapping[str, str]) -> dict[str, Artifact]:
+        """Return what could be built, by structural hash."""
+        tasks = [
+            BuildTask(
+                mod_json=workload.mod_json,
+                target_json=self.target_json,
+                trace_json=traces.get(workload.shash),
+                out_dir=str(self.folder),
+            )
+            for workload in workloads
+        ]
+        results = await asyncio.gather(
+            *(run_within(self.pool, _BUILD_TIMEOUT_SEC, build_candidate, task) for task in tasks),
+            return_exceptions=True,
+        )
+        built = {}
+        for workload, result in zip(workloads, results, strict=True):
+            if isinstance(result, BaseException) and not isinstance(result, BuildError | InvalidRequest):
+                raise result
+            if not isinstance(result, BaseException):
+                built[workload.shash] = result.artifact
+        return built
+
+    async def _measure_model(self, artifact: Artifact, model: Model) -> Measurement:
+        once = await self.device.time(artifact, model.inputs, timeout_sec=_RUN_TIMEOUT_SEC)
+        runs = self.options.runs or runs_for(once.median_sec)
+        return await self.device.time(
+            artifact,
+            model.inputs,
+            evaluator=Evaluator(repeat=runs),
+            timeout_sec=_RUN_TIMEOUT_SEC + 3 * runs * once.median_sec,
+            operator_runs=runs,
+        )
+
+    async def _measure_alone(self, workloads: Sequence[Workload], built: Mapping[str, Artifact]) -> dict[str, float]:
+        """Return the time of one call [s] by structural hash, of those that ran."""
+        wanted = [workload for workload in workloads if workload.shash in built]
+        trials = [
+            Trial(
+                candidate_id=uuid.uuid4().hex,
+                artifact_digest=built[workload.shash].digest,
+                args=workload.args,
+                evaluator=replace(TRIAL_EVALUATOR, give_up_above_sec=0.0),
+                timeout_sec=_ALONE_TIMEOUT_SEC,
+            )
+            for workload in wanted
+        ]
+        await self.device.ensure(built.values())
+        found = [measurement async for measurement in self.device.measure(trials)]
+        return {
+            workload.shash: measurement.median_sec
+            for workload, measurement in zip(wanted, found, strict=True)
+            if measurement.run_secs
+        }
+
+    async def _profile_reference(self, model: Model, runs: int) -> ReferenceProfile | None:
+        inventory = self.device.inventory
+        is_processor = parse_target(self.target_json)["kind"] == "llvm"
+        if not is_processor or inventory.host_fingerprint != machine_fingerprint():
+            return None
+        inputs = [given for given in make_inputs(model.inputs, 0) if not isinstance(given, TensorSpec)]
+        return await run_within(
+            self.pool,
+            _COMPILE_TIMEOUT_SEC,
+            profile_reference,
+            model,
+            inputs,
+            threads=inventory.core_count,
+            runs=runs,
+        )
+
+    def _notes(
+        self,
+        measured: Measurement,
+        workloads: Sequence[Workload],
+        alone_sec: Mapping[str, float],
+        roofline: Roofline,
+    ) -> tuple[str, ...]:
+        notes = [f"disturbed: {found.text}" for found in measured.disturbances]
+        failed = [workload.operator for workload in workloads if workload.shash not in alone_sec]
+        if failed and self.options.measures_alone:
+            notes.append(f"could not be timed alone: {', '.join(failed)}")
+        if not roofline.flop_per_sec or not roofline.memory:
+            notes.append("the device's roofline could not be measured")
+        return tuple(notes)

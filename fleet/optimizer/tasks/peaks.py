@@ -1,0 +1,43 @@
+"""Builds the programs that find a device's roofline: stateless tasks for a worker of the build pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cross.build.library import build
+from fleet.artifacts.artifact import Artifact
+from fleet.workloads.peak_programs import PeakProgram, arithmetic, reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakTask:
+    """Which program to build."""
+
+    kind: Literal["arithmetic", "reading"]
+    size: int
+    """Lanes of a vector, or bytes to read."""
+
+    target_json: str
+    out_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltPeak:
+    """A built program, and how much it does in a run."""
+
+    artifact: Artifact
+    program: PeakProgram
+
+
+def build_peak(task: PeakTask) -> BuiltPeak:
+    """Compile and link.
+
+    Raises:
+        BuildError: it did not compile or link.
+    """
+    make = arithmetic if task.kind == "arithmetic" else reading
+    mod, program = make(task.target_json, task.size)
+    artifact = build(mod, task.target_json, Path(task.out_dir), args=program.args)
+    return BuiltPeak(artifact=artifact, program=program)

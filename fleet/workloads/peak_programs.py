@@ -1,0 +1,103 @@
+"""Programs that do nothing but arithmetic, or nothing but reading: what they reach is the device's roofline.
+
+Both reduce into accumulators that stay in registers, ten vectors of them, so that the latency of one step hides behind
+the others: two units with a latency of four or five cycles. How wide a vector may be is found by trying.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet.domain.measuring import TensorSpec
+from fleet.workloads.default_schedule import default_schedule, needs_schedule
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.te import Tensor
+    from tvm.tirx import PrimExpr
+
+VECTOR_LANES = (4, 8, 16)
+"""Of float32: 128, 256 and 512 bit. One that is too wide spills, and is slower."""
+
+_ACCUMULATORS = 10
+_STEPS = 2_000
+_CPU_TASKS, _GPU_TASKS = 240, 65_536
+"""Parallel pieces of arithmetic: most numbers of cores divide the one, the other fills a GPU."""
+
+_READ_TASKS = 24
+"""Parallel pieces to read; fewer, so that each is long also where all of it fits a cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakProgram:
+    """A program's arguments, and how much it does in a run."""
+
+    args: tuple[TensorSpec, ...]
+    flop: float = 0.0
+    read_bytes: int = 0
+
+
+def arithmetic(target_json: str, lanes: int) -> tuple[IRModule, PeakProgram]:
+    """Return a program that multiplies and adds, `lanes` numbers at once."""
+    from tvm import te, tirx
+
+    tasks = _GPU_TASKS if needs_schedule(target_json) else _CPU_TASKS
+    shape = (tasks, _ACCUMULATORS, lanes)
+
+    def chain(accumulator: PrimExpr, value: PrimExpr) -> PrimExpr:
+        return accumulator * value + value
+
+    multiply_add = te.comm_reducer(chain, lambda dtype: tirx.const(0, dtype))
+    given = te.placeholder((lanes,), name="x", dtype="float32")
+    step = te.reduce_axis((0, _STEPS), name="step")
+    result = te.compute(shape, lambda task, a, lane: multiply_add(given[lane], axis=step), name="y")
+    args = (TensorSpec((lanes,), "float32"), TensorSpec(shape, "float32", is_output=True))
+    return _scheduled(given, result, target_json), PeakProgram(args=args, flop=2.0 * _STEPS * math.prod(shape))
+
+
+def reading(target_json: str, size_bytes: int) -> tuple[IRModule, PeakProgram]:
+    """Return a program that reads through about so much memory and adds everything up."""
+    from tvm import te
+
+    lanes = VECTOR_LANES[1]
+    rows = max(1, size_bytes // (4 * _READ_TASKS * _ACCUMULATORS * lanes))
+    shape = (_READ_TASKS, rows, _ACCUMULATORS, lanes)
+    given = te.placeholder(shape, name="x", dtype="float32")
+    row = te.reduce_axis((0, rows), name="row")
+    result = te.compute(
+        (_READ_TASKS, _ACCUMULATORS, lanes),
+        lambda task, a, lane: te.sum(given[task, row, a, lane], axis=row),
+        name="y",
+    )
+    written = TensorSpec((_READ_TASKS, _ACCUMULATORS, lanes), "float32", is_output=True)
+    args = (TensorSpec(shape, "float32"), written)
+    return _scheduled(given, result, target_json), PeakProgram(args=args, read_bytes=4 * math.prod(shape))
+
+
+def _scheduled(given: Tensor, result: Tensor, target_json: str) -> IRModule:
+    """Return the program with its accumulators in registers, one task for each thread at a time."""
+    import tvm
+    from tvm import te
+
+    mod = tvm.IRModule({"main": te.create_prim_func([given, result]).with_attr("global_symbol", "main")})
+    if needs_schedule(target_json):
+        return default_schedule(mod, target_json)
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod)
+    block = schedule.get_sblock("y")
+    task, accumulator, lane, step = schedule.get_loops(block)
+    schedule.reorder(task, step, accumulator, lane)
+    schedule.parallel(task)
+    written = schedule.cache_write(block, 0, "local")
+    schedule.reverse_compute_at(written, task)
+    schedule.unroll(accumulator)
+    schedule.vectorize(lane)
+    schedule.vectorize(schedule.get_loops(written)[-1])
+    init = schedule.decompose_reduction(block, step)
+    *_, accumulator, lane = schedule.get_loops(init)
+    schedule.unroll(accumulator)
+    schedule.vectorize(lane)
+    return schedule.mod
