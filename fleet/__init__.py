@@ -15,14 +15,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fleet import aio, errors
+    from fleet import aio, errors, runtime
     from fleet.artifacts.artifact import Artifact
     from fleet.client.sync import Device, Fleet, RemoteModule, connect, held_device
     from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
     from fleet.errors import FleetError
+    from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
 
 __all__ = [
     "Artifact",
+    "CompiledModel",
     "Device",
     "ErrorKind",
     "Evaluator",
@@ -34,13 +36,16 @@ __all__ = [
     "TensorSpec",
     "Trial",
     "aio",
+    "compile",
     "connect",
     "errors",
     "held_device",
+    "runtime",
 ]
 
 _HOMES = {
     "Artifact": "fleet.artifacts.artifact",
+    "CompiledModel": "fleet.export.compiling",
     "Device": "fleet.client.sync",
     "ErrorKind": "fleet.domain.measuring",
     "Evaluator": "fleet.domain.measuring",
@@ -51,10 +56,11 @@ _HOMES = {
     "RemoteModule": "fleet.client.sync",
     "TensorSpec": "fleet.domain.measuring",
     "Trial": "fleet.domain.measuring",
+    "compile": "fleet.export.compiling",
     "connect": "fleet.client.sync",
     "held_device": "fleet.client.sync",
 }
-_MODULES = ("aio", "errors")
+_MODULES = ("aio", "errors", "runtime")
 
 
 def __getattr__(name: str) -> object:

@@ -17,10 +17,10 @@ from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.cli import options
-from fleet.cli.targeting import target_of
 from fleet.cli.tune import parse_shape
 from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
+from fleet.export.targets import target_of
 
 if TYPE_CHECKING:
     from fleet.workloads.workload import Workload

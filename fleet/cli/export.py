@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import options
-from fleet.cli.targeting import target_of
 from fleet.cli.tune import parse_shape
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
+from fleet.export.targets import target_of
 from fleet.runtime.manifest import Affinity
 
 

@@ -10,8 +10,8 @@ import typer
 from fleet.cli import options, stepping
 from fleet.cli.profile_view import render_profile
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.targeting import target_of
 from fleet.cli.tune import parse_shape
+from fleet.export.targets import target_of
 from fleet.optimizer.profiling.profile import ModelProfile
 from fleet.optimizer.profiling.run import ProfileOptions, profile_model
 

@@ -25,9 +25,9 @@ from fleet.cli.options import (
     wants_json,
 )
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.targeting import target_of
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
+from fleet.export.targets import target_of
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
 from fleet.optimizer.service import tune as run_tune

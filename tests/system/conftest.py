@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fleet.cli.targeting import target_of
 from fleet.export.service import Exported, ExportOptions, export
+from fleet.export.targets import target_of
 
 
 @pytest.fixture(autouse=True)

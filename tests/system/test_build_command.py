@@ -16,10 +16,10 @@ from device_agents.drivers.cpu import CpuDriver
 from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
-from fleet.cli.targeting import target_of
 from fleet.domain.keys import canonical_target
 from fleet.domain.scope import RecordScope
 from fleet.errors import ConfigError
+from fleet.export.targets import target_of
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.workloads.model import bundled_model
 

@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 import fleet.runtime
 from device_agents.machine.host import read_host
 from fleet.cli.main import app
-from fleet.cli.targeting import target_of
 from fleet.domain.keys import canonical_target
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.export.service import Exported
+from fleet.export.targets import target_of
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.runtime import Affinity, LoadedModel
 from fleet.runtime.package import open_package, read_file, read_manifest, write_archive

@@ -15,6 +15,7 @@ from fleet.cli.main import _COMMANDS, app, load_command
 
 PUBLIC = [
     "Artifact",
+    "CompiledModel",
     "Device",
     "ErrorKind",
     "Evaluator",
@@ -26,9 +27,11 @@ PUBLIC = [
     "TensorSpec",
     "Trial",
     "aio",
+    "compile",
     "connect",
     "errors",
     "held_device",
+    "runtime",
 ]
 HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}
 

@@ -1,4 +1,4 @@
-"""What `--target` means: a board, a target as JSON, or `host`, this machine as its own agent describes it."""
+"""What a target means to users: a board, a target as JSON, or `host`, this machine as its own agent describes it."""
 
 from __future__ import annotations
 

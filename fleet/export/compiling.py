@@ -1,0 +1,120 @@
+"""`fleet.compile`: a model, compiled with all that the library knows, as something to call.
+
+model = fleet.compile("model.onnx")       # with the records of your own library, for this machine
+scores = model(image)
+model.save("model.fleet")                 # what `fleet export` makes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from fleet.base.scratch import scratch_dir
+from fleet.errors import ConfigError
+from fleet.export.service import Exported, ExportOptions, export
+from fleet.export.targets import target_of
+from fleet.runtime.manifest import Affinity, Manifest
+from fleet.runtime.model import LoadedModel, load
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+class CompiledModel:
+    """A model that `fleet.compile` made. It is loaded when it is called first; one for another machine can be saved."""
+
+    def __init__(self, exported: Exported, stack: ExitStack) -> None:
+        """Use `fleet.compile`."""
+        self._exported = exported
+        finalize(self, stack.close)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it takes and returns, what it needs, and which records went into it."""
+        return self._exported.manifest
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The model in this process. Raises as `fleet.runtime.load`."""
+        return load(self._exported.path)
+
+    def __call__(self, *arrays: object, **by_name: object) -> Any:
+        """Run the model on numpy arrays, by position or name. Raises as `fleet.runtime.LoadedModel`."""
+        return self.loaded(*arrays, **by_name)
+
+    def save(self, path: Path | str) -> None:
+        """Write the model as one file, as `fleet export` does.
+
+        Raises:
+            ConfigError: it cannot be written there.
+        """
+        try:
+            shutil.copyfile(self._exported.path, path)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def compile(  # noqa: A001 - the name that users look for
+    model: Path | str | ModelProto,
+    target: str | Mapping[str, object] = "host",
+    *,
+    library: str | None = None,
+    device_model: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    threads: int | None = None,
+    affinity: Affinity | str = Affinity.CORES,
+) -> CompiledModel:
+    """Compile a whole model with the best checked schedules that the library has for the target.
+
+    Blocks while it compiles, in processes of its own; also where an event loop runs, as in notebooks.
+
+    Args:
+        model: an .onnx file, or a model of the package onnx.
+        target: a board ("rpi4-64"), "host", or a TVM target as JSON or dict.
+        library: URL of the library; None: your own.
+        device_model: take the records measured on this hardware, whatever their exact target.
+        shapes: shape by input name, for inputs with unknown dimensions.
+        threads: that it runs on; None: as many as the target has cores.
+        affinity: where they run, see `fleet.runtime.Affinity`.
+
+    Raises:
+        ImportFailed: no ONNX model, or one with an operator that cannot be imported.
+        ConfigError: a target that cannot work, or no linker for it.
+        BuildError: it does not compile or link.
+    """
+    stack = ExitStack()
+    folder = stack.enter_context(scratch_dir("compile"))
+    try:
+        path = _model_file(model, folder)
+        options = ExportOptions(
+            model=path,
+            target_json=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
+            output=folder / f"{path.stem}.fleet",
+            library=library,
+            device_model=device_model,
+            shapes=dict(shapes or {}),
+            threads=threads,
+            affinity=Affinity(affinity),
+        )
+        with ThreadPoolExecutor(1) as executor:
+            return CompiledModel(executor.submit(asyncio.run, export(options)).result(), stack)
+    except BaseException:
+        stack.close()
+        raise
+
+
+def _model_file(model: Path | str | ModelProto, folder: Path) -> Path:
+    if isinstance(model, str | Path):
+        return Path(model)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -1,0 +1,56 @@
+"""`fleet.compile`: a model as something to call."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import fleet
+from fleet.errors import ArtifactRefused, ConfigError, ImportFailed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def no_records(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("library") / "none.sqlite")
+
+
+def test_a_compiled_model_is_called(two_heads: Path, no_records: str, tmp_path: Path) -> None:
+    """From a file or from memory, also where an event loop runs; saved, it is what `fleet export` makes."""
+    image, gain = np.full((1, 3, 8, 8), 0.5, np.float32), np.array([2.0], np.float32)
+
+    async def in_a_notebook() -> fleet.CompiledModel:
+        return fleet.compile(onnx.load(two_heads), library=no_records)
+
+    model = asyncio.run(in_a_notebook())
+    means, peaks = model(image, gain=gain)
+    model.save(tmp_path / "saved.fleet")
+
+    expected = onnxruntime.InferenceSession(two_heads).run(None, {"image": image, "gain": gain})
+    np.testing.assert_allclose(means, expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(peaks, expected[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(fleet.runtime.load(tmp_path / "saved.fleet")(image, gain)[0], means)
+    with pytest.raises(ConfigError, match="cannot write"):
+        model.save(tmp_path / "no" / "saved.fleet")
+
+
+def test_a_model_for_a_board_can_be_saved_only(two_heads: Path, no_records: str, tmp_path: Path) -> None:
+    """Calling it here says so."""
+    model = fleet.compile(two_heads, "rpi3-32", library=no_records)
+    model.save(tmp_path / "board.fleet")
+
+    assert (model.manifest.machine, model.manifest.threads) == ("armv7l", 4)
+    with pytest.raises(ArtifactRefused, match="exported for armv7l, this machine is"):
+        model(np.zeros((1, 3, 8, 8), np.float32))
+
+
+def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
+    """Before anything is started."""
+    with pytest.raises(ImportFailed, match="there is no model file"):
+        fleet.compile(tmp_path / "none.onnx")
