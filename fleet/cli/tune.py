@@ -75,7 +75,7 @@ def tune(
             metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 8,
     enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
     wait_timeout: Annotated[
         float | None,

@@ -47,7 +47,9 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
         if report.model.is_slower:
-            parts.append(Text("SLOWER: the tuned model takes longer than the untuned one; use that", style="bold red"))
+            parts.append(
+                Text("SLOWER: the tuned model takes longer than without its records; use that", style="bold red")
+            )
     first = f", the first after {report.first_trial_sec:.1f} s" if report.first_trial_sec is not None else ""
     if report.repeats.count:
         parts.append(Text(_repeats_line(report.repeats), style="yellow"))
@@ -109,7 +111,12 @@ def _model_table(model: ModelReport) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("whole model", "latency", "against untuned"):
         table.add_column(name, justify="left" if name == "whole model" else "right")
-    rows = (("untuned", model.untuned_ms), ("tuned", model.tuned_ms), ("ONNX Runtime", model.onnxruntime_ms))
+    rows = (
+        ("untuned", model.untuned_ms),
+        *([("static", model.static_ms)] if model.static_ms is not None else []),
+        ("tuned", model.tuned_ms),
+        ("ONNX Runtime", model.onnxruntime_ms),
+    )
     for name, latency_ms in rows:
         ratio = f"{model.untuned_ms / latency_ms:.1f}x" if latency_ms and model.untuned_ms else "-"
         table.add_row(name, duration(latency_ms / 1e3 if latency_ms else None), ratio)

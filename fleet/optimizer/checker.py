@@ -19,6 +19,7 @@ from fleet.optimizer.core.events import BaselineBuilt, Check, Checked, Reference
 from fleet.optimizer.numerics import InputStyle, compare, make_inputs
 from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.weakness import Weakness, find_weakness
+from fleet.spaces.packing import pack_all
 from fleet.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Checker:
             yield Checked(effect.workload, effect.digest, Verdict.NOT_CHECKED)
             return
         try:
-            fault = await self._find_fault(workload, effect.artifact, expected)
+            fault = await self._find_fault(workload, effect, expected)
         except MeasurementError as error:  # the device went away: no verdict, and do not risk another one
             yield Checked(effect.workload, effect.digest, Verdict.LOST, str(error))
             return
@@ -105,9 +106,10 @@ class Checker:
     async def _run(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
         return await self._device.call(artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
 
-    async def _find_fault(self, workload: Workload, artifact: Artifact, expected: Expected) -> str:
+    async def _find_fault(self, workload: Workload, effect: Check, expected: Expected) -> str:
+        inputs = pack_all(expected.inputs, effect.packings)
         try:
-            outputs = await self._device.call(artifact, expected.inputs, is_trusted=False)
+            outputs = await self._device.call(effect.artifact, inputs, is_trusted=False)
         except MeasurementError as error:
             if error.kind is ErrorKind.DEVICE_FAULTED:
                 raise

@@ -13,6 +13,7 @@ from fleet.library import Job, JobState, Library, StoredWorkload
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.propose import SearchRecord
+from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import Workload
 
 _RECALLED_FEATURES = 256
@@ -82,17 +83,23 @@ async def lessons_of(pool: Pool, item: WorkloadProgress, target_json: str) -> li
 def schedules(
     library: Library, workloads: Sequence[Workload], own: Sequence[WorkloadProgress], scope: RecordScope
 ) -> dict[str, str]:
-    """Return the trace of each workload of a model that is faster with a checked schedule than without one.
+    """Return the trace of each workload of a model that has a checked schedule; NO_TRACE if it is faster without one.
 
     Args:
         own: the workloads of the job that is ending, which has compared them already.
     """
-    decided = {item.workload.shash: item.best_trace if item.uses_schedule else None for item in own}
+    decided = {item.workload.shash: _decide(item) for item in own}
     for workload in workloads:
         if workload.shash in decided:
             continue
         best = library.best(workload.shash, scope, checked_only=True)
         baseline = library.baseline(workload.shash, scope)
         is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
-        decided[workload.shash] = best[0].trace_json if is_faster else None
+        decided[workload.shash] = (best[0].trace_json if is_faster else NO_TRACE) if best else None
     return {shash: trace for shash, trace in decided.items() if trace is not None}
+
+
+def _decide(item: WorkloadProgress) -> str | None:
+    if item.best_trace is None:
+        return None
+    return item.best_trace if item.uses_schedule else NO_TRACE

@@ -64,7 +64,7 @@ class TuneOptions:
     target_json: str | None = None
     """The target to use instead of the device's own."""
 
-    batch_size: int = 16
+    batch_size: int = 8
     enough: int = 512
     wait_timeout_sec: float | None = None
     connect_timeout_sec: float = 10.0
@@ -74,7 +74,7 @@ class TuneOptions:
     trial_timeout_sec: float = 10.0
     evaluator: Evaluator = TRIAL_EVALUATOR
     compares_model: bool = True
-    """Build the whole model untuned and tuned, time both, and check the outputs."""
+    """Build the whole model untuned, static and tuned, time them, and check the outputs."""
 
     def conditions(self) -> dict[str, object]:
         """Return the options that decide whether a run continues an interrupted one; JSON-ready."""
@@ -107,6 +107,9 @@ class WorkloadReport:
 
     trials_before: int
     untuned_us: float | None
+    static_us: float | None
+    """With the schedule that is chosen without a trial; None: it was not measured in this job."""
+
     best_us: float | None
     """Best time with checked numbers, from this and earlier jobs [us]; None: none found yet."""
 
@@ -130,12 +133,15 @@ class ModelReport:
     """The whole model at the end of a job."""
 
     untuned_ms: float | None = None
+    static_ms: float | None = None
+    """With the schedules that are chosen without a trial."""
+
     tuned_ms: float | None = None
     onnxruntime_ms: float | None = None
     """None when ONNX Runtime is not installed or the device is another machine."""
 
     is_slower: bool = False
-    """The tuned model takes longer than the untuned one: use that."""
+    """The tuned model takes longer than one of the others: use that."""
 
     max_abs_error: float | None = None
     """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
@@ -185,6 +191,7 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
         trials=item.trials,
         trials_before=item.trials_before,
         untuned_us=item.untuned_sec * 1e6 if math.isfinite(item.untuned_sec) else None,
+        static_us=item.static_sec * 1e6 if math.isfinite(item.static_sec) else None,
         best_us=found * 1e6 if found else None,
         gflops=item.workload.flop / found / 1e9 if found and item.workload.flop else None,
         speedup=item.speedup if found and math.isfinite(item.untuned_sec) else None,

@@ -33,8 +33,6 @@ from fleet.workloads.extract import Model, Workload
 logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
-_FIRST_BATCH = 4
-"""How many candidates are tried before anything else is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +87,7 @@ class JobRun:
         is_local = self.inventory.host_fingerprint == machine_fingerprint()
         turns = Turns(shares_cores=is_local)
         loop = TuningLoop(core, device=self.device, pool=self.pool, library=self.library, turns=turns)
-        if items and progress.trials_total and not items[0].records:
-            await loop.try_first(items[0].workload.shash, _FIRST_BATCH)
+        await loop.measure_static()
         await loop.measure_untuned()
         feed(core, WorkloadsChosen(self.options.top))
         await self._recall_lessons(turns)

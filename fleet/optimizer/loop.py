@@ -61,11 +61,16 @@ class TuningLoop:
         """
         await self._perform(feed(self._core, event))
 
-    async def try_first(self, shash: str, count: int) -> None:
-        """Measure a few candidates of one workload right away, so that users soon see that everything works."""
-        made = await self._make_round(ev.RoundWanted(shash, count))
-        if made is not None:
-            await self._measure_round(made)
+    async def measure_static(self) -> None:
+        """Build and time the schedule that each workload's space chooses without a trial, unless a better is known."""
+        items = self._core.progress.workloads
+        missing = list(dict.fromkeys(item.workload.shash for item in items if item.best_trace is None))
+        # The first alone, so that users soon see that everything works.
+        for some in (missing[:1], missing[1:]):
+            feed(self._core, ev.Said(f"building {len(some)} static schedules"))
+            for made in await asyncio.gather(*(self._make_round(ev.StaticWanted(shash)) for shash in some)):
+                if made is not None and made[1]:
+                    await self._measure_round(made)
 
     async def measure_untuned(self) -> None:
         """Build and time the unscheduled program of each workload that has no such record yet."""
@@ -108,7 +113,7 @@ class TuningLoop:
             await self._measure_round(made)
             queue.task_done()
 
-    async def _make_round(self, wanted: ev.RoundWanted) -> Round | None:
+    async def _make_round(self, wanted: ev.RoundWanted | ev.StaticWanted) -> Round | None:
         """Search and build. Return None if the search is over, and no digests if this round found nothing."""
         async with self._turns.building():
             effects = feed(self._core, wanted)

@@ -1,4 +1,4 @@
-"""Runs the whole model on the device, untuned and tuned, beside ONNX Runtime."""
+"""Runs the whole model on the device, untuned, with static schedules and tuned, beside ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import MeasurementError
 from fleet.optimizer.core.events import ModelWanted, Said
-from fleet.optimizer.core.measuring import TUNED, UNTUNED
+from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import ModelReport
 from fleet.optimizer.loop import TuningLoop, feed
@@ -68,26 +68,30 @@ class ModelComparison:
         """Run everything and return a report.
 
         Args:
-            schedules: trace JSON by structural hash; workloads without one stay unscheduled.
+            schedules: trace JSON by structural hash; workloads without one get their static schedule.
         """
-        feed(self.core, Said("compiling the whole model, untuned and tuned"))
+        feed(self.core, Said("compiling the whole model: untuned, static and tuned"))
         async with self.turns.building():
-            untuned, tuned = await asyncio.gather(self._compile({}), self._compile(schedules))
+            untuned, static, tuned = await asyncio.gather(
+                self._compile({}, is_static=False), self._compile({}), self._compile(schedules)
+            )
         async with self.turns.measuring():
-            await self.loop.apply(ModelWanted(untuned, tuned, self.model.inputs, _RUN_TIMEOUT_SEC))
+            await self.loop.apply(ModelWanted(untuned, static, tuned, self.model.inputs, _RUN_TIMEOUT_SEC))
             feed(self.core, Said("checking the whole model"))
             try:
                 expected = await self._expect(untuned)
                 outputs = await self._call(tuned, expected.inputs)
             except MeasurementError as error:
                 return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
-        untuned_sec, tuned_sec = (self.core.model_secs.get(name, math.inf) for name in (UNTUNED, TUNED))
+        secs = [self.core.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC, TUNED)]
+        untuned_sec, static_sec, tuned_sec = secs
         mismatch = compare(outputs, expected.outputs)
         return ModelReport(
             untuned_ms=_ms(untuned_sec),
+            static_ms=_ms(static_sec),
             tuned_ms=_ms(tuned_sec),
             onnxruntime_ms=_ms(expected.median_sec) if self.is_local else None,
-            is_slower=bool(schedules) and _SLOWER * untuned_sec < tuned_sec < math.inf,
+            is_slower=bool(schedules) and _SLOWER * min(untuned_sec, static_sec) < tuned_sec < math.inf,
             max_abs_error=max_abs_error(outputs, expected.outputs),
             reference=expected.by,
             weakness=expected.weakness,
@@ -95,7 +99,7 @@ class ModelComparison:
             message=mismatch.text if mismatch else "",
         )
 
-    async def _compile(self, schedules: Mapping[str, str]) -> Artifact:
+    async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:
         core = self.core
         return await run_within(
             self.pool,
@@ -105,6 +109,7 @@ class ModelComparison:
             core.conditions.scope.target_json,
             dict(schedules),
             core.conditions.artifact_dir,
+            is_static=is_static,
         )
 
     async def _expect(self, untuned: Artifact) -> _Expected:

@@ -55,13 +55,15 @@ class Searcher:
             seed=effect.seed,
             known=effect.known,
             threads=self._conditions.search_threads,
+            is_static=effect.is_static,
         )
         try:
             proposals = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, propose, task)
         except BuildError as error:
             yield SearchFailed(effect.workload, str(error))
         else:
-            yield Proposed(effect.workload, {proposal.digest: proposal.trace_json for proposal in proposals})
+            traces = {proposal.digest: proposal.trace_json for proposal in proposals}
+            yield Proposed(effect.workload, traces, effect.is_static)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once."""
@@ -82,4 +84,4 @@ class Searcher:
         except (BuildError, InvalidRequest) as error:
             kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
             return BuildFailed(shash, digest, kind, str(error))
-        return Built(shash, digest, built.artifact, built.features)
+        return Built(shash, digest, built.artifact, built.features, built.packings)

@@ -79,6 +79,14 @@ def is_reduction(block: SBlock) -> bool:
     return block.init is not None
 
 
+def is_copy(block: SBlock) -> bool:
+    """Tell whether a block only copies elements from one place to another."""
+    from tvm.ir import TensorLoad
+    from tvm.tirx import BufferStore
+
+    return isinstance(block.body, BufferStore) and isinstance(block.body.value, TensorLoad)
+
+
 def find_product(block: SBlock) -> Product | None:
     """Return what a block multiplies; None if it is no sum of products of two tensors, or a size is not fixed."""
     from tvm.ir import TensorLoad

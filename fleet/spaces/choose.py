@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fleet.spaces.blocks import Product, Role, child_blocks, find_product, is_reduction
+from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+from fleet.spaces.blocks import Product, Role, child_blocks, find_product, is_copy, is_reduction
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.product import Tile, schedule_product, tiles
 from fleet.spaces.simple import schedule_block
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
-
-CONSTANTS = "fleet_constants"
-"""Attribute of a function: which of its arguments are constant, as indices. Those may be packed."""
 
 
 def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
@@ -80,12 +78,13 @@ def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
 
 
 def _inline(schedule: Schedule, products: frozenset[str]) -> None:
-    """Inline element-wise blocks into their users, but not into products, which read each element many times."""
+    """Inline element-wise blocks into their users. Into products, which read each element many times, only copies."""
     from tvm.s_tir.schedule import ScheduleError
 
     for block in child_blocks(schedule):
         users = [schedule.get(user).name_hint for user in schedule.get_consumers(block)]
-        if is_reduction(schedule.get(block)) or not users or products.intersection(users):
+        is_work = not is_copy(schedule.get(block))
+        if is_reduction(schedule.get(block)) or not users or (is_work and products.intersection(users)):
             continue
         try:
             schedule.compute_inline(block)

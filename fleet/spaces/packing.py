@@ -7,18 +7,22 @@ packs the argument first: once, when the model is compiled, since only constants
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.tirx import IndexMap
+
+Argument = NDArray[np.generic] | TensorSpec
+"""An array, or the description of an output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,11 @@ class Packing:
     axis: int
     size: int
 
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the packed shape."""
+        others = shape[: self.axis] + shape[self.axis + 1 :]
+        return (shape[self.axis] // self.size, *others, self.size)
+
     def pack(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """Return a packed copy."""
         shape = array.shape
@@ -36,10 +45,22 @@ class Packing:
         return np.ascontiguousarray(np.moveaxis(split, (self.axis, self.axis + 1), (0, -1)))
 
 
-def pack_all(arrays: Sequence[NDArray[np.generic]], packings: Sequence[Packing]) -> list[NDArray[np.generic]]:
-    """Return a function's arguments as a schedule wants them."""
-    by_argument = {packing.argument: packing for packing in packings}
-    return [by_argument[i].pack(array) if i in by_argument else array for i, array in enumerate(arrays)]
+def pack_all(arguments: Sequence[Argument], packings: Sequence[Packing]) -> list[Argument]:
+    """Return a function's arguments as a schedule wants them; outputs, which are no arrays, as they are."""
+    found = list(arguments)
+    for packing in packings:
+        argument = found[packing.argument]
+        if isinstance(argument, np.ndarray):
+            found[packing.argument] = packing.pack(argument)
+    return found
+
+
+def pack_specs(specs: Sequence[TensorSpec], packings: Sequence[Packing]) -> tuple[TensorSpec, ...]:
+    """Return the descriptions of a function's arguments as a schedule wants them."""
+    found = list(specs)
+    for packing in packings:
+        found[packing.argument] = replace(found[packing.argument], shape=packing.shape(found[packing.argument].shape))
+    return tuple(found)
 
 
 def packings_of(schedule: Schedule, original: IRModule) -> tuple[Packing, ...]:
@@ -55,7 +76,7 @@ def packings_of(schedule: Schedule, original: IRModule) -> tuple[Packing, ...]:
     maps = [step.inputs[1] for step in schedule.trace.insts if step.kind.name == "TransformLayout"]
     found = [_packing(argument, index_map) for argument, index_map in zip(changed, maps, strict=False)]
     for packing in found:
-        if packing is None or _packed_shape(before[packing.argument], packing) != after[packing.argument]:
+        if packing is None or packing.shape(before[packing.argument]) != after[packing.argument]:
             raise InvalidRequest("the schedule changes the layout of an argument in a way that is not known here")
     if len(found) != len(changed):
         raise InvalidRequest("the schedule changes arguments without a step that says how")
@@ -74,8 +95,3 @@ def _packing(argument: int, index_map: IndexMap) -> Packing | None:
         return None
     axis = next((i for i, index in enumerate(index_map.initial_indices) if index.same_as(outer.a)), None)
     return None if axis is None else Packing(argument=argument, axis=axis, size=int(outer.b))
-
-
-def _packed_shape(shape: tuple[int, ...], packing: Packing) -> tuple[int, ...]:
-    others = shape[: packing.axis] + shape[packing.axis + 1 :]
-    return (shape[packing.axis] // packing.size, *others, packing.size)

@@ -66,7 +66,7 @@ def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
         Tile(y, x, vectors, lanes, order, unroll)
         for lanes in _lanes(_columns(product), facts)
         for vectors in _divisors(_columns(product) // lanes, 8)
-        for x in _divisors(width, _MOST_ROWS)
+        for x in range(1, min(width, _MOST_ROWS) + 1)
         for y in _divisors(height, 7)
         for order in Order
         for unroll in (1, 4)
@@ -81,8 +81,11 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     The figures were fitted to convolutions on Zen 3; only the order that they make matters.
     """
     sums = tile.y * tile.x * tile.vectors
-    loads = tile.y * tile.x + tile.vectors
-    step = max(sums / facts.fmas_per_cycle, loads / facts.loads_per_cycle, facts.latency)
+    step = _step_cycles(tile, tile.x, facts)
+    width = _width(product)
+    if width % tile.x:  # the last tile of each row is smaller, but hardly faster
+        full, left = divmod(width, tile.x)
+        step = (full * step + _step_cycles(tile, left, facts)) * tile.x / width
     summed, rows = product.extent(Role.SUM), product.extent(Role.ROW)
     # Each tile begins and ends: accumulators are cleared and stored, the loop is entered.
     begin = (2 * sums + 8) / summed
@@ -98,6 +101,19 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
     small = 0.02 * (tile.unroll > 1) + 0.01 * (tile.y > 1)
     return rounds * (step + begin + again) * (1 + small) / (sums * tile.lanes)
+
+
+def _step_cycles(tile: Tile, x: int, facts: ProcessorFacts) -> float:
+    """Estimate the cycles of one step of the reduction in a tile of `x` rows."""
+    rows = tile.y * x
+    fmas, loads = rows * tile.vectors / facts.fmas_per_cycle, (rows + tile.vectors) / facts.loads_per_cycle
+    # Loads compete with the rest for the front of the processor, even where its ports have room for them.
+    return max(fmas, loads, facts.latency) + 0.1 * loads
+
+
+def _width(product: Product) -> int:
+    """Return the extent of the innermost row axis."""
+    return ([1, *(axis.extent for axis in product.axes if axis.role is Role.ROW)])[-1]
 
 
 def _cycles_per_vector(size_bytes: int, facts: ProcessorFacts) -> float:
@@ -124,6 +140,9 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
     schedule.vectorize(inner[-1])
     for loop in inner[:-1]:
         schedule.unroll(loop)
+    if _width(product) % tile.x:
+        # Without the conditions of the smaller last tile in the others.
+        schedule.annotate(outer.pop(), "pragma_loop_partition_hint", 1)
     schedule.parallel(schedule.fuse(*outer))
     begin = schedule.decompose_reduction(block, sums[0])
     for loop in schedule.get_loops(begin)[-len(spatial) : -1]:
@@ -183,6 +202,8 @@ def _tile_result(
     around = [*outer_rows, *columns[:-1], blocks]
     if tile.order is Order.COLUMNS:
         around = [*columns[:-1], blocks, *outer_rows]
+    elif _width(product) % tile.x:  # the loop with the smaller tile is a loop of its own, the innermost
+        around = [*outer_rows[:-1], *columns[:-1], blocks, outer_rows[-1]]
     outer, inner = [*batches, *around], [*inner_rows, vectors, lanes]
     schedule.reorder(*outer, *inner)
     return outer, inner
@@ -218,7 +239,9 @@ def _last_sum(product: Product) -> int:
 
 
 def _tasks(tile: Tile, product: Product) -> int:
-    rows = product.extent(Role.ROW) // (tile.y * tile.x)
+    width = _width(product)
+    across = 1 if width % tile.x else width // tile.x
+    rows = product.extent(Role.ROW) // width // tile.y * across
     return product.extent(Role.BATCH) * rows * (product.extent(Role.COLUMN) // tile.columns)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +13,12 @@ from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
-from fleet.workloads.default_schedule import default_schedule
+from fleet.workloads.applying import apply_schedules
 from fleet.workloads.model import Model, bundled_model, import_model, load_model
-from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import Workload, module_of, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
-    from tvm.s_tir.meta_schedule.database import Database
     from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
 
 __all__ = ["Model", "Workload", "bundled_model", "compile_model", "extract", "load_model", "module_of", "workload_of"]
@@ -41,27 +38,32 @@ def extract(model: Model, target_json: str) -> list[Workload]:
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
-def compile_model(model: Model, target_json: str, schedules: Mapping[str, str], out_dir: Path | str) -> Artifact:
+def compile_model(
+    model: Model,
+    target_json: str,
+    schedules: Mapping[str, str],
+    out_dir: Path | str,
+    *,
+    is_static: bool = True,
+) -> Artifact:
     """Build a whole model to an artifact that the Relax VM runs.
 
     Args:
-        schedules: best trace (JSON) by workload hash. A workload without one is built as it is, or on GPUs
-            with TVM's default rules: slow, but right.
+        schedules: best trace (JSON) by workload hash. A workload without one gets its static schedule, on GPUs that of
+            TVM's default rules.
+        is_static: False: a workload without one gets the default schedule: slow, but right.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
         BuildError: it did not compile or link.
     """
     import tvm
-    from tvm import relax
 
     load_intrinsics(target_json)
     target = make_target(target_json)
     mod = _fused(model, target_json)
     try:
-        with target, _database(mod, target_json, schedules):
-            mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
-        mod = default_schedule(mod, target_json)
+        mod = apply_schedules(mod, target_json, schedules, is_static=is_static)
         with gpu_code.compiling(target_json):
             executable = tvm.compile(mod, target=target)
     except FleetError:
@@ -84,18 +86,3 @@ def _tasks(fused: IRModule, target_json: str) -> list[ExtractedTask]:
     from tvm.s_tir import meta_schedule as ms
 
     return list(ms.relax_integration.extract_tasks(fused, make_target(target_json)))
-
-
-def _database(fused: IRModule, target_json: str, schedules: Mapping[str, str]) -> Database:
-    """Return a MetaSchedule database that holds one record for each workload with a schedule."""
-    from tvm.s_tir import meta_schedule as ms
-
-    database = ms.database.MemoryDatabase()
-    target = json.loads(str(make_target(target_json)))
-    for task in _tasks(fused, target_json) if schedules else []:
-        mod = task.dispatched[0]
-        trace_json = schedules.get(str(ms.database.Workload(mod).as_json()[0]))
-        if trace_json is not None:
-            workload = database.commit_workload(mod)
-            database.commit_tuning_record(tuning_record(trace_json, [1.0], target, workload))
-    return database

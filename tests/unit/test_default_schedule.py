@@ -45,12 +45,13 @@ def test_what_is_scheduled_already_stays(workload: Workload) -> None:
     assert default_schedule(once, OPENCL).script() == once.script()
 
 
-def test_cpu_programs_stay_as_they_are(workload: Workload) -> None:
-    """Loop nests run there."""
-    mod = module_of(workload.mod_json)
+def test_programs_for_processors_are_only_put_in_order(workload: Workload) -> None:
+    """Columns innermost and cores outermost, so that a large product takes no minute; no tile, and nothing packed."""
+    text = default_schedule(module_of(workload.mod_json), host_target_json()).script()
 
     assert not needs_schedule(host_target_json())
-    assert default_schedule(mod, host_target_json()) is mod
+    assert "T.parallel" in text
+    assert "T.unroll" not in text
 
 
 def test_slow_intrinsics_are_known_before_the_device_is() -> None:

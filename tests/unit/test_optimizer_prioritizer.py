@@ -42,6 +42,12 @@ def test_the_first_fall_does_not_count() -> None:
     assert 1 == GradientPrioritizer().choose([standing(90.0, 1.0), standing(2.0), standing(50.0, 1.5)])
 
 
+def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
+    """Nobody knows what the first gains; what takes less than a hundredth of the model's time waits."""
+    assert 1 == GradientPrioritizer().choose([standing(9.0, 8.0), standing(0.5)])
+    assert 0 == GradientPrioritizer().choose([standing(9.0, 8.0), standing(0.05)])
+
+
 def test_dear_device_time_counts() -> None:
     """Of two equal gains, the one that takes less device time is taken."""
     assert 1 == GradientPrioritizer().choose([standing(1.0, device_sec=4.0), standing(1.0, device_sec=1.0)])
@@ -55,7 +61,7 @@ def test_closed_workloads_get_nothing() -> None:
 @pytest.mark.parametrize("order", tuple(itertools.permutations(range(3))))
 def test_the_choice_does_not_depend_on_the_order(order: tuple[int, ...]) -> None:
     """The same workload is chosen whatever the order of the list."""
-    standings = [standing(4.0, 3.0), standing(8.0, 2.0), standing(1.0)]
+    standings = [standing(4.0, 3.0), standing(8.0, 2.0), standing(2.0, 1.0)]
 
     chosen = GradientPrioritizer().choose([standings[index] for index in order])
 

@@ -157,7 +157,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     Console(width=100, force_terminal=True, color_system="standard").print(render_report(report))
     shown = capsys.readouterr().out
 
-    assert "\x1b[1;31mSLOWER: the tuned model takes longer than the untuned one; use that" in shown
+    assert "\x1b[1;31mSLOWER: the tuned model takes longer than without its records; use that" in shown
     assert "conv: no schedule is faster than the unscheduled program, which is kept" in shown
     assert "not checked: the output does not depend on the input" in shown
     written = json.loads(json.dumps(report.to_json()))

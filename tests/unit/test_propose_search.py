@@ -54,13 +54,11 @@ def test_first_round_samples_the_design_space(proposals: list[Proposal]) -> None
 
 @pytest.mark.slow
 def test_same_task_gives_the_same_proposals(workload: Workload, proposals: list[Proposal]) -> None:
-    """A round can be repeated in another process: seed and records decide alone. Another seed searches elsewhere."""
+    """A round can be repeated in another process: seed and records decide alone."""
     task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=3)
     again = propose(pickle.loads(pickle.dumps(task)))  # noqa: S301
-    other = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=4))
 
     assert [proposal.digest for proposal in proposals] == [proposal.digest for proposal in again]
-    assert [proposal.digest for proposal in proposals] != [proposal.digest for proposal in other]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from fleet.errors import BuildError, ImportFailed
 from fleet.optimizer.numerics import compare, make_inputs
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.spaces.packing import pack_all
 from fleet.workloads.extract import bundled_model, compile_model, extract, load_model
 from fleet.workloads.model import Model
 from fleet.workloads.reference import reference_outputs
@@ -85,19 +86,20 @@ def test_best_schedules_are_applied_and_right(
     """The model built with schedules gives the reference's answer, and is another program than the one without."""
     chosen = {}
     for workload in workloads[:3]:
-        task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=1, population=16)
-        chosen[workload.shash] = pool.submit(propose, task).result()[0].trace_json
-    untuned, tuned = (
+        task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, population=16)
+        chosen[workload.shash] = pool.submit(propose, task).result()[1].trace_json  # the first is the static one
+    static, tuned = (
         pool.submit(compile_model, model, TARGET, schedules, tmp_path).result() for schedules in ({}, chosen)
     )
+    untuned = pool.submit(compile_model, model, TARGET, {}, tmp_path, is_static=False).result()
     inputs = make_inputs(model.inputs, seed=1)
     reference = reference_outputs(model, inputs, threads=2, repeat=3)
 
     assert reference is not None
     assert reference.median_sec is not None
-    assert untuned.digest != tuned.digest
+    assert len({untuned.digest, static.digest, tuned.digest}) == 3
     assert untuned.module_kind == ModuleKind.RELAX_VM
-    for artifact in (untuned, tuned):
+    for artifact in (untuned, static, tuned):
         assert compare(run_model(artifact, inputs), reference.outputs) is None
         assert artifact.args == model.inputs
 
@@ -114,7 +116,7 @@ def test_candidates_of_the_costliest_convolution_are_right(
     ]
     built = [future.result() for future in [pool.submit(build_candidate, task) for task in tasks]]
     inputs = make_inputs(workload.args, seed=0)
-    reference, *answers = [run(candidate.artifact, inputs) for candidate in built]
+    reference, *answers = [run(candidate.artifact, pack_all(inputs, candidate.packings)) for candidate in built]
 
     assert len(answers) == 3
     assert [compare(answer, reference) for answer in answers] == [None] * 3

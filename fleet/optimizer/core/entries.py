@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import Measurement, Trial
+from fleet.spaces.packing import Packing
 
 Features = NDArray[np.float32]
 """For the cost model: float32, shape [n_stores, n_features]."""
@@ -44,6 +45,11 @@ class Candidate:
     features: Features | None = None
     measurement: Measurement | None = None
     record_id: int | None = None
+    packings: tuple[Packing, ...] = ()
+    """How its arguments are made from the workload's."""
+
+    is_static: bool = False
+    """It is the schedule that was chosen without a trial, and counts as none."""
 
     @property
     def median_sec(self) -> float:

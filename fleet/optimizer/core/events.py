@@ -18,6 +18,7 @@ from fleet.optimizer.core.entries import Features
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
+from fleet.spaces.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,19 @@ class RoundWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticWanted:
+    """There is room for the static schedule of a workload, which is no trial. Answered by Propose."""
+
+    workload: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proposed:
     """A search has ended. Answered by Build."""
 
     workload: str
     traces_by_digest: dict[str, str]
+    is_static: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,7 @@ class Built:
     digest: str
     artifact: Artifact
     features: Features | None
+    packings: tuple[Packing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +167,10 @@ class RunOffWanted:
 
 @dataclass(frozen=True, slots=True)
 class ModelWanted:
-    """The whole model is built, untuned and tuned. Answered by Measure."""
+    """The whole model is built: untuned, with static schedules, and tuned. Answered by Measure."""
 
     untuned: Artifact
+    static: Artifact
     tuned: Artifact
     inputs: tuple[TensorSpec, ...]
     timeout_sec: float
@@ -241,6 +252,7 @@ Event = (
     | WorkloadsChosen
     | LessonsRecalled
     | RoundWanted
+    | StaticWanted
     | Proposed
     | SearchFailed
     | LearningFailed
@@ -278,6 +290,9 @@ class Propose:
     records: tuple[SearchRecord, ...]
     known: frozenset[str]
     """Digests that are under way."""
+
+    is_static: bool = False
+    """Only the schedule that the workload's space chooses without a trial is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +333,7 @@ class Check:
     workload: str
     digest: str
     artifact: Artifact
+    packings: tuple[Packing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

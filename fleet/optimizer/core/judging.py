@@ -18,7 +18,7 @@ _FINALISTS = 3
 _REACH = 1.3
 """Only candidates within this factor of the best time take part."""
 
-_BASELINE_REACH = 4.0
+_BASELINE_REACH = 2.0
 """The unscheduled program does not take part if it was slower than the best by this factor."""
 
 _CHECKED_PER_BATCH = 3
@@ -58,7 +58,7 @@ class Judging(Measuring):
             if checking.purpose is Purpose.SEARCH and candidate.median_sec >= item.best_sec:
                 break
             if candidate.stage is not Stage.CHECKED:
-                self._effects.append(ev.Check(workload, candidate.digest, artifact_of(candidate)))
+                self._effects.append(ev.Check(workload, candidate.digest, artifact_of(candidate), candidate.packings))
                 return
             checking.right.append(checking.waiting.popleft())
         del self.checking[workload]
@@ -112,6 +112,8 @@ class Judging(Measuring):
         if baseline is not None and item.untuned_sec <= _BASELINE_REACH * runners[0].median_sec:
             artifacts.append(baseline)
             trials.append(self._baseline_trial(shash, BASELINE, evaluator))
+        if len(trials) == 1:  # nobody to run against
+            return
         self._begin_measuring(Purpose.RUN_OFF, shash, artifacts, trials)
 
     def _finish_run_off(self, batch: Batch) -> None:

@@ -17,8 +17,8 @@ from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
 
-UNTUNED, TUNED = "untuned", "tuned"
-"""The two candidates when the whole model is measured."""
+UNTUNED, STATIC, TUNED = "untuned", "static", "tuned"
+"""The candidates when the whole model is measured."""
 
 _BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
 """For unscheduled programs: slow ones run a few times, no more."""
@@ -52,8 +52,16 @@ class Measuring(Searching):
 
     def _begin_baselines(self, event: ev.BaselinesWanted) -> None:
         self._say(f"timing {len(event.workloads)} unscheduled programs")
-        trials = [self._baseline_trial(shash, shash, _BASELINE_EVALUATOR) for shash in event.workloads]
+        trials = [
+            self._baseline_trial(shash, shash, self._unless_slower(shash, _BASELINE_EVALUATOR))
+            for shash in event.workloads
+        ]
         self._begin_measuring(Purpose.BASELINES, "", [self.baselines[shash] for shash in event.workloads], trials)
+
+    def _unless_slower(self, shash: str, evaluator: Evaluator) -> Evaluator:
+        """Return an evaluator that stops after one repeat where a clearly faster program is known."""
+        best_sec = self.workload(shash).best_sec
+        return replace(evaluator, give_up_above_sec=_GIVE_UP * best_sec) if math.isfinite(best_sec) else evaluator
 
     def _begin_batch(self, event: ev.BatchWanted) -> None:
         item = self.workload(event.workload)
@@ -71,7 +79,8 @@ class Measuring(Searching):
         )
 
     def _begin_model(self, event: ev.ModelWanted) -> None:
-        self._say("running the whole model, untuned and tuned")
+        self._say("running the whole model: untuned, static and tuned")
+        built = {UNTUNED: event.untuned, STATIC: event.static, TUNED: event.tuned}
         trials = [
             Trial(
                 candidate_id=name,
@@ -81,9 +90,9 @@ class Measuring(Searching):
                 timeout_sec=event.timeout_sec,
                 module_kind=ModuleKind.RELAX_VM,
             )
-            for name, artifact in ((UNTUNED, event.untuned), (TUNED, event.tuned))
+            for name, artifact in built.items()
         ]
-        self._begin_measuring(Purpose.MODEL, "", [event.untuned, event.tuned], trials)
+        self._begin_measuring(Purpose.MODEL, "", list(built.values()), trials)
 
     def _begin_measuring(
         self, purpose: Purpose, workload: str, artifacts: list[Artifact], trials: list[Trial], *, tries: int = 1
@@ -176,8 +185,9 @@ class Measuring(Searching):
     def _finish_model(self, batch: Batch) -> None:
         for name, sec in batch.times.items():
             self.model_secs[name] = min(sec, self.model_secs.get(name, math.inf))
-        untuned, tuned = (self.model_secs.get(name, math.inf) for name in (UNTUNED, TUNED))
-        if untuned < tuned < math.inf and batch.tries < _MODEL_TRIES and len(batch.artifacts) > 1:
+        tuned = self.model_secs.get(TUNED, math.inf)
+        others = min(self.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC))
+        if others < tuned < math.inf and batch.tries < _MODEL_TRIES and len(batch.artifacts) > 1:
             self._begin_measuring(
                 Purpose.MODEL, "", list(batch.artifacts.values()), list(batch.all_trials), tries=batch.tries + 1
             )
@@ -186,7 +196,7 @@ class Measuring(Searching):
         return Trial(
             candidate_id=candidate.digest,
             artifact_digest=artifact_of(candidate).digest,
-            args=self.workload(candidate.workload).workload.args,
+            args=artifact_of(candidate).args or self.workload(candidate.workload).workload.args,
             evaluator=evaluator,
             timeout_sec=self.conditions.trial_timeout_sec,
         )

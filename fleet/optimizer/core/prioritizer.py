@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+_MATTERS = 0.01
+"""Share of the model's time below which a workload waits for its first batch until it is worth one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -55,6 +58,7 @@ class GradientPrioritizer:
         candidates = [index for index, standing in enumerate(standings) if standing.is_open]
         if not candidates:
             return None
+        candidates = _unspent(standings, candidates) or candidates
         return max(candidates, key=lambda index: (self.worth(standings[index]), -index))
 
     def worth(self, standing: Standing) -> float:
@@ -70,3 +74,10 @@ class GradientPrioritizer:
         optimistic = current / (standing.batches_spent + 1)
         gain = self.alpha * slope + (1 - self.alpha) * optimistic
         return standing.weight * gain / standing.batch_device_sec
+
+
+def _unspent(standings: Sequence[Standing], candidates: Sequence[int]) -> list[int]:
+    """Return those that had no batch yet and matter: nobody knows what a first batch gains, and it gains most."""
+    costs = [standing.weight * standing.best_after_batch[-1] for standing in standings]
+    total = sum(cost for cost in costs if math.isfinite(cost))
+    return [index for index in candidates if not standings[index].batches_spent and costs[index] >= _MATTERS * total]

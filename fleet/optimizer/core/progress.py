@@ -34,6 +34,9 @@ class WorkloadProgress:
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
+    static_sec: float = math.inf
+    """Time of the schedule that was chosen without a trial [s]."""
+
     best_sec: float = math.inf
     """Best time of the candidates whose numbers were checked [s]."""
 

@@ -56,9 +56,12 @@ class Recording(Ledger):
         if is_again:
             retime(item, candidate, measurement.median_sec)
             return
-        item.trials += 1
-        self.counted.add((candidate.workload, candidate.digest))
-        item.under_way.discard(candidate.digest)
+        if candidate.is_static:
+            item.static_sec = measurement.median_sec
+        else:
+            item.trials += 1
+            self.counted.add((candidate.workload, candidate.digest))
+            item.under_way.discard(candidate.digest)
         if measurement.error is None and self.progress.first_trial_sec is None:
             self.progress.first_trial_sec = stored.at_sec
         item.records.append(SearchRecord(trace_json=candidate.trace_json, run_sec=measurement.median_sec))

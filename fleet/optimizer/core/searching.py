@@ -56,6 +56,12 @@ class Searching(Recording):
         )
         self._rounds += 1
 
+    def _begin_static(self, event: ev.StaticWanted) -> None:
+        known = frozenset(self.workload(event.workload).under_way)
+        self._effects.append(
+            ev.Propose(workload=event.workload, count=1, seed=0, records=(), known=known, is_static=True)
+        )
+
     def _next_workload(self) -> WorkloadProgress | None:
         for item in self.progress.workloads:
             had = item.trials_before + item.trials + len(item.under_way)
@@ -67,13 +73,15 @@ class Searching(Recording):
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
         if not event.traces_by_digest:
-            close(item, "nothing new to try")
+            if not event.is_static:
+                close(item, "nothing new to try")
             return
         for digest, trace_json in event.traces_by_digest.items():
             self.candidates[event.workload, digest] = Candidate(
-                workload=event.workload, trace_json=trace_json, digest=digest
+                workload=event.workload, trace_json=trace_json, digest=digest, is_static=event.is_static
             )
-        item.under_way.update(event.traces_by_digest)
+        if not event.is_static:
+            item.under_way.update(event.traces_by_digest)
         self._say(f"building {len(event.traces_by_digest)} candidates of {item.workload.operator}")
         self._effects.append(ev.Build(event.workload, event.traces_by_digest))
 
@@ -89,6 +97,7 @@ class Searching(Recording):
     def _build(self, event: ev.Built) -> None:
         candidate = self.candidates[event.workload, event.digest]
         candidate.artifact, candidate.features, candidate.stage = event.artifact, event.features, Stage.BUILT
+        candidate.packings = event.packings
 
     def _fail_build(self, event: ev.BuildFailed) -> None:
         failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)

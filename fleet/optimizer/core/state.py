@@ -31,6 +31,7 @@ class JobCore(Judging):
             ev.WorkloadsChosen: self._choose_workloads,
             ev.LessonsRecalled: self._recall,
             ev.RoundWanted: self._begin_round,
+            ev.StaticWanted: self._begin_static,
             ev.Proposed: self._propose,
             ev.SearchFailed: self._fail_search,
             ev.LearningFailed: self._fail_learning,
@@ -70,6 +71,6 @@ class JobCore(Judging):
         progress.workloads = list(event.workloads)
 
     def _choose_workloads(self, event: ev.WorkloadsChosen) -> None:
-        """Sort by weighted unscheduled time and keep `top`; the rest of the job sees only these."""
-        ranked = sorted(self.progress.workloads, key=lambda item: -item.workload.weight * min(item.untuned_sec, 1e9))
+        """Sort by weighted time and keep `top`; the rest of the job sees only these."""
+        ranked = sorted(self.progress.workloads, key=lambda item: -item.workload.weight * min(item.current_sec, 1e9))
         self.progress.workloads = ranked[: event.top]

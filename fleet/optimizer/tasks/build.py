@@ -12,6 +12,7 @@ from cross.build.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import extract_features
+from fleet.spaces.packing import Packing, pack_specs, packings_of
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import argument_specs, module_of
@@ -36,6 +37,11 @@ class BuiltCandidate:
     """A built candidate."""
 
     artifact: Artifact
+    """With the arguments as the candidate takes them: packed, where it wants that."""
+
+    packings: tuple[Packing, ...]
+    """How to make those arguments from the workload's."""
+
     features: NDArray[np.float32] | None
     """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program."""
 
@@ -48,13 +54,14 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         InvalidRequest: the trace does not fit the workload.
     """
     load_intrinsics(task.target_json)
-    mod, features = module_of(task.mod_json), None
-    args = argument_specs(mod)
+    original, features = module_of(task.mod_json), None
+    packings: tuple[Packing, ...] = ()
+    args = argument_specs(original)
     if task.trace_json is None:
-        mod = default_schedule(mod, task.target_json)
+        mod = default_schedule(original, task.target_json)
     else:
-        schedule = replay(mod, task.trace_json)
+        schedule = replay(original, task.trace_json)
         features = extract_features(task.mod_json, task.target_json, [schedule])[0]
-        mod = schedule.mod
-    artifact = build(mod, task.target_json, Path(task.out_dir), function=task.function, args=args)
-    return BuiltCandidate(artifact=artifact, features=features)
+        mod, packings = schedule.mod, packings_of(schedule, original)
+    artifact = build(mod, task.target_json, Path(task.out_dir), function=task.function, args=pack_specs(args, packings))
+    return BuiltCandidate(artifact=artifact, packings=packings, features=features)

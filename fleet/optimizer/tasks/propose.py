@@ -1,16 +1,19 @@
 """Proposes candidates for one workload: a stateless task for a worker of the build pool.
 
-MetaSchedule's own design space (post-order-apply) and evolutionary search, started anew for each round from the records
-so far and a snapshot of the cost model. So any worker can do any round, and a job that was interrupted goes on from its
-records. The same task gives the same proposals.
+The first rounds take the schedules of the workload's own space (fleet.spaces) in their order, later ones those that the
+cost model likes best. Then, and for workloads without a space of their own, come MetaSchedule's rules
+(post-order-apply) with its evolutionary search. Each round starts anew from the records so far and a snapshot of the
+cost model. So any worker can do any round, and a job that was interrupted goes on from its records. The same task gives
+the same proposals.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ from fleet.cost_model.boosting import Trees
 from fleet.cost_model.learn import extract_features
 from fleet.domain.keys import trace_digest
 from fleet.errors import InvalidRequest
+from fleet.spaces.choose import schedules, static_schedule
 from fleet.workloads.traces import replay, trace_json, tuning_record
 from fleet.workloads.workload import module_of
 
@@ -38,6 +42,12 @@ _MIN_UNMEASURED = 50
 """Fresh samples in each round's first population: TVM's own figure."""
 
 _MAX_SEED = 2**31 - 2
+
+_OWN_FIRST = 24
+"""So many records of a workload come from its own space before MetaSchedule's rules compete for half of each batch."""
+
+_POOL = 32
+"""Untried schedules of the own space that the cost model chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,9 @@ class ProposeTask:
     """64 programs over 2 generations cost a fifteenth of the stock 512 over 4 (0.7 s a round instead of 6-16 s), and
     in 64 trials found as good a matrix product and a better 1x1 convolution."""
 
+    is_static: bool = False
+    """Return only the static schedule, or nothing where there is none."""
+
     threads: int = 1
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
@@ -90,18 +103,37 @@ class Proposal:
 def propose(task: ProposeTask) -> list[Proposal]:
     """Return new candidates, most promising first; fewer than wanted, or none, when the design space has no more."""
     load_intrinsics(task.target_json)
+    if task.is_static:
+        static = static_schedule(module_of(task.mod_json), task.target_json)
+        return [] if static is None else [_proposal(static, math.nan)]
     # Skip traces that do not replay, such as those imported for another program: the search can do without.
     task = replace(
         task, records=tuple(r for r in task.records if _program_hash(task.mod_json, r.trace_json) is not None)
     )
-    schedules = list(_new_ones(task, search(task)))[: task.count]
-    scores = _predictions(task, schedules)
-    traces = [trace_json(schedule) for schedule in schedules]
-    proposals = [
-        Proposal(trace_json=trace, digest=trace_digest(trace), predicted=score)
-        for trace, score in zip(traces, scores, strict=True)
-    ]
+    own = _from_own_space(task)
+    others = max(0, task.count - len(own)) if len(task.records) < _OWN_FIRST else task.count // 2
+    found = own[: task.count - others]
+    if others or len(found) < task.count:
+        searched = _new_ones(task, search(task), found)
+        found += list(itertools.islice(searched, task.count - len(found)))
+    scores = _predictions(task, found)
+    proposals = [_proposal(schedule, score) for schedule, score in zip(found, scores, strict=True)]
     return sorted(proposals, key=lambda proposal: -proposal.predicted) if task.model is not None else proposals
+
+
+def _proposal(schedule: Schedule, score: float) -> Proposal:
+    trace = trace_json(schedule)
+    return Proposal(trace_json=trace, digest=trace_digest(trace), predicted=score)
+
+
+def _from_own_space(task: ProposeTask) -> list[Schedule]:
+    """Return untried schedules of the workload's own space: the first ones in their order, later the best predicted."""
+    space = _new_ones(task, schedules(module_of(task.mod_json), task.target_json))
+    if task.model is None or len(task.records) < task.count:
+        return list(itertools.islice(space, task.count))
+    pool = list(itertools.islice(space, _POOL))
+    scores = _predictions(task, pool)
+    return [pool[index] for index in sorted(range(len(pool)), key=lambda index: -scores[index])]
 
 
 def search(task: ProposeTask) -> Sequence[Schedule]:
@@ -134,11 +166,12 @@ def search(task: ProposeTask) -> Sequence[Schedule]:
     return [candidate.sch for candidate in candidates]
 
 
-def _new_ones(task: ProposeTask, schedules: Sequence[Schedule]) -> Iterator[Schedule]:
-    """Drop what was measured already. Two traces can make one program, so programs are compared."""
+def _new_ones(task: ProposeTask, schedules: Iterable[Schedule], chosen: Sequence[Schedule] = ()) -> Iterator[Schedule]:
+    """Drop what was measured already, or is chosen. Two traces can make one program, so programs are compared."""
     import tvm_ffi
 
     seen = {_program_hash(task.mod_json, record.trace_json) for record in task.records}
+    seen.update(int(tvm_ffi.structural_hash(schedule.mod)) for schedule in chosen)
     for schedule in schedules:
         program = int(tvm_ffi.structural_hash(schedule.mod))
         if program not in seen and trace_digest(trace_json(schedule)) not in task.known:

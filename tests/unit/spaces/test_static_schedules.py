@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cross.targets.target import host_target_json
-from fleet.spaces.choose import CONSTANTS, schedules, static_schedule
+from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+from fleet.spaces.choose import schedules, static_schedule
 from fleet.spaces.facts import processor_facts
 from fleet.spaces.packing import Packing, pack_all, packings_of
 

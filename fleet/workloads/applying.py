@@ -1,0 +1,140 @@
+"""Puts schedules into a lowered model: replays each on its function, and packs the constants that it wants packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.errors import BuildError, InvalidRequest
+from fleet.spaces.choose import static_schedule
+from fleet.spaces.packing import Packing, packings_of
+from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
+from fleet.workloads.traces import replay
+
+if TYPE_CHECKING:
+    from tvm.ir import GlobalVar, IRModule
+    from tvm.relax import Call, Expr
+    from tvm.s_tir import Schedule
+    from tvm.tirx import PrimFunc
+
+
+NO_TRACE = ""
+"""In place of a trace: a workload that is faster with the default schedule than with any other that is known."""
+
+
+def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool = True) -> IRModule:
+    """Return a module whose functions are all scheduled.
+
+    Args:
+        mod: what `fleet.graph.pipeline.lower` returns.
+        traces: trace (JSON), or NO_TRACE, by workload hash. One that does not fit is an error.
+        is_static: give functions without a trace their static schedule; else the default one, without any choice.
+
+    Raises:
+        BuildError: a trace does not fit its function.
+        InvalidRequest: it packs what is no constant.
+    """
+    from tvm import ir
+    from tvm.tirx import PrimFunc
+
+    functions = dict(mod.functions)
+    packings: dict[GlobalVar, tuple[Packing, ...]] = {}
+    for variable, function in mod.functions.items():
+        if not isinstance(function, PrimFunc):
+            continue
+        own = workload_module(function)
+        try:
+            schedule = _choose(own, target_json, traces, is_static=is_static)
+        except InvalidRequest as error:
+            raise BuildError(f"the schedule of {variable.name_hint} does not fit it: {error}") from error
+        if schedule is not None:
+            functions[variable] = _renamed(schedule.mod["main"], function)
+            packings[variable] = packings_of(schedule, own)
+        elif not needs_schedule(target_json):
+            functions[variable] = reorder_products(function)
+    scheduled = ir.IRModule(functions, attrs=mod.attrs)
+    if needs_schedule(target_json):
+        scheduled = default_schedule(scheduled, target_json)
+    return _pack_constants(scheduled, {variable: found for variable, found in packings.items() if found})
+
+
+def workload_module(function: PrimFunc) -> IRModule:
+    """Return a function of a model as the module that its workload is: alone, under the name "main"."""
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+
+    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return ms.tune_context._normalize_mod(mod)  # noqa: SLF001 - what TVM's own databases apply before they hash
+
+
+def _choose(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool) -> Schedule | None:
+    trace = traces.get(workload_hash(mod)) if traces else None
+    if trace is not None:
+        return replay(mod, trace) if trace != NO_TRACE else None
+    return static_schedule(mod, target_json) if is_static else None
+
+
+def workload_hash(mod: IRModule) -> str:
+    """Return a workload's structural hash in decimal, as MetaSchedule's databases write it."""
+    from tvm.s_tir import meta_schedule as ms
+
+    return str(ms.database.Workload(mod).as_json()[0])
+
+
+def _renamed(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
+    """Return a scheduled function under its old name and with its old attributes."""
+    function = scheduled.with_attr("tirx.is_scheduled", True)
+    name = original.attrs.get("global_symbol") if original.attrs else None
+    return function.with_attr("global_symbol", name) if name else function.without_attr("global_symbol")
+
+
+def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, ...]]) -> IRModule:
+    """Return the module with the constants packed that its functions take packed."""
+    from tvm import ir, relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    if not packings:
+        return mod
+    done: dict[tuple[int, Packing], Expr] = {}
+
+    @mutator
+    class Packer(PyExprMutator):  # type: ignore[misc]
+        """Replaces the constant arguments of calls."""
+
+        def visit_call_(self, call: Call) -> Expr:
+            found = packings.get(call.args[0]) if call.op.same_as(_call_tir()) else None
+            if not found:
+                return call
+            arguments = list(call.args[1].fields)
+            for packing in found:
+                arguments[packing.argument] = _packed(call.args[0], arguments[packing.argument], packing, done)
+            return relax.call_tir(renewed[call.args[0]], relax.Tuple(arguments), list(call.ty_args))
+
+    # A function whose parameters changed has another type, and so needs another variable, of the same name.
+    kept = {variable: function for variable, function in mod.functions.items() if variable not in packings}
+    packer = Packer(ir.IRModule(kept, attrs=mod.attrs))
+    renewed = {variable: packer.builder_.add_func(mod[variable], variable.name_hint) for variable in packings}
+    for variable, function in kept.items():
+        if isinstance(function, relax.Function):
+            packer.builder_.update_func(variable, packer.visit_expr(function))
+    return packer.builder_.get()
+
+
+def _call_tir() -> object:
+    from tvm import ir
+
+    return ir.Op.get("relax.call_tir")
+
+
+def _packed(function: GlobalVar, argument: Expr, packing: Packing, done: dict[tuple[int, Packing], Expr]) -> Expr:
+    """Return a constant packed; the same one again is packed once."""
+    from tvm import ir, relax
+
+    if not isinstance(argument, ir.GenericConst):
+        raise InvalidRequest(f"the schedule of {function.name_hint} packs its argument {packing.argument}, no constant")
+    key = (hash(argument), packing)
+    if key not in done:
+        done[key] = relax.const(packing.pack(np.asarray(argument.value.numpy())))
+    return done[key]
