@@ -13,6 +13,7 @@ import numpy as np
 
 from fleet.graph.constants import array_of, constant, dtype_of, is_constant, shape_of
 from fleet.graph.rebuilding import TUPLE_ITEM, op_name
+from fleet.graph.transposes import is_reshape, transposed_axes
 
 if TYPE_CHECKING:
     from tvm.relax import Call, Expr, TupleGetItem
@@ -112,13 +113,6 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
     return relax.op.multiply(call.args[0], constant(1 / divisor.astype(np.float64), str(divisor.dtype)))
 
 
-def transposed_axes(call: Call) -> list[int]:
-    """Return the axes of a transpose; without any it reverses all of them."""
-    rank = int(call.args[0].ty.ndim)
-    axes = call.attrs.axes
-    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
-
-
 def _float_constant(rebuild: Rebuild, expr: Expr) -> np.ndarray | None:
     array = array_of(rebuild, expr)
     return array if array is not None and np.issubdtype(array.dtype, np.floating) else None
@@ -142,6 +136,19 @@ def _scale_and_shift(rebuild: Rebuild, norm: Call) -> Expr | None:
     scaled = rebuild.emit(relax.op.multiply(norm.args[0], constant(scale.reshape(broadcast), dtype)))
     return relax.op.add(scaled, constant(shift.reshape(broadcast), dtype))
 
+
+def reshape_for_transpose(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Replace a transpose that moves nothing in memory by a reshape, which costs nothing."""
+    from tvm import relax
+
+    shape = shape_of(call.args[0])
+    if shape is None or not is_reshape(call, shape):
+        return None
+    return relax.op.reshape(call.args[0], [shape[axis] for axis in transposed_axes(call)])
+
+
+FINISHING: dict[str, Rule] = {"relax.permute_dims": reshape_for_transpose}
+"""For when no pass looks for transposes any more."""
 
 CLEANING: dict[str, Rule] = {
     TUPLE_ITEM: drop_tuple,

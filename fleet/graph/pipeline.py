@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.target import make_target, parse_target
-from fleet.graph.cleaning import CLEANING
+from fleet.graph.channels_last import CHANNELS_LAST
+from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
 from fleet.graph.marking import mark_constants
 from fleet.graph.rebuilding import rewrite
@@ -45,7 +46,7 @@ def lower(mod: IRModule, target_json: str) -> IRModule:
 def steps(target_json: str) -> list[Step]:
     """Return the passes for a target, in their order. They need the target as the current one."""
     by_target = [_CHANNELS_LAST] if parse_target(target_json)["kind"] == "llvm" else []
-    return [_CLEAN, *by_target, _LEGALIZE, _FUSE, _MARK]
+    return [_CLEAN, *by_target, _FINISH, _LEGALIZE, _FUSE, _MARK]
 
 
 def _clean(mod: IRModule) -> IRModule:
@@ -53,11 +54,13 @@ def _clean(mod: IRModule) -> IRModule:
 
 
 def _channels_last(mod: IRModule) -> IRModule:
-    import tvm
+    return rewrite(mod, FOLDING, CLEANING, CHANNELS_LAST)
+
+
+def _finish(mod: IRModule) -> IRModule:
     from tvm import relax
 
-    passes = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}), relax.transform.Normalize()]
-    return rewrite(tvm.transform.Sequential(passes)(mod), FOLDING, CLEANING)
+    return relax.transform.EliminateCommonSubexpr()(rewrite(mod, FOLDING, FINISHING, CLEANING))
 
 
 def _legalize(mod: IRModule) -> IRModule:
@@ -90,6 +93,11 @@ _CHANNELS_LAST = Step(
     name="channels last",
     reason="with the channels innermost a convolution reads and writes whole vectors",
     run=_channels_last,
+)
+_FINISH = Step(
+    name="finish",
+    reason="a transpose of axes of size 1 is a reshape, which moves nothing; what is there twice is computed once",
+    run=_finish,
 )
 _LEGALIZE = Step(name="legalize", reason="tensor programs, which can be scheduled, for operators", run=_legalize)
 _FUSE = Step(

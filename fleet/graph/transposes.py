@@ -1,0 +1,78 @@
+"""Transposes that bring axes from last place further to the front: how a tensor looks that lies with its channels last.
+
+`axes` as in numpy: axis i of the result is axis `axes[i]` of the source. NHWC seen as NCHW is [0, 3, 1, 2]: the last
+axis moved to place 1. Channels may have been split into several axes, which then are moved together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet.graph.rebuilding import op_name
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr
+
+    from fleet.graph.rebuilding import Rebuild
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A tensor that is seen with its last axes moved to the front."""
+
+    source: Expr
+    """How it lies in memory."""
+
+    axes: list[int]
+    first: int
+    """Where the moved axes are in the result."""
+
+    count: int
+    """How many were moved, at least 1."""
+
+    def order_among_moved(self) -> list[int]:
+        """Return the axes of a transpose of the source after which the moved ones are in the order of the result."""
+        rest = len(self.axes) - self.count
+        return [*range(rest), *self.axes[self.first : self.first + self.count]]
+
+
+def moved_of(rebuild: Rebuild, expr: Expr) -> Moved | None:
+    """Return what a value is a transpose of, None unless that brings last axes to the front and keeps the others."""
+    call = rebuild.call_of(expr, "relax.permute_dims")
+    if call is None:
+        return None
+    axes = transposed_axes(call)
+    block = _moved_block(axes)
+    return Moved(source=call.args[0], axes=axes, first=block[0], count=block[1]) if block else None
+
+
+def transposed(expr: Expr, axes: list[int]) -> Expr:
+    """Return an expression transposed, itself where that changes nothing."""
+    from tvm import relax
+
+    return expr if axes == sorted(axes) else relax.op.permute_dims(expr, axes)
+
+
+def transposed_axes(call: Call) -> list[int]:
+    """Return the axes of a transpose; without any it reverses all of them."""
+    rank = int(call.args[0].ty.ndim)
+    axes = call.attrs.axes
+    return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
+
+
+def is_reshape(call: Call, shape: tuple[int, ...]) -> bool:
+    """Say whether a transpose of a tensor of that shape moves axes of size 1 only, and so nothing in memory."""
+    kept = [axis for axis in transposed_axes(call) if shape[axis] > 1]
+    return op_name(call) == "relax.permute_dims" and kept == sorted(kept)
+
+
+def _moved_block(axes: list[int]) -> tuple[int, int] | None:
+    """Return where the moved axes are in the result, and how many: the fewest for which the others keep their order."""
+    rank = len(axes)
+    for count in range(1, rank):
+        first = min(axes.index(axis) for axis in range(rank - count, rank))
+        block, others = axes[first : first + count], axes[:first] + axes[first + count :]
+        if first + count < rank and min(block) >= rank - count and others == sorted(others):
+            return first, count
+    return None

@@ -1,0 +1,129 @@
+"""Channels come last, what they pass through keeps its numbers, and no transposes are left between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fleet.graph.channels_last import CHANNELS_LAST
+from fleet.graph.cleaning import CLEANING, FINISHING
+from fleet.graph.folding import FOLDING
+from fleet.graph.rebuilding import rewrite
+from tests.unit.graph_models import function_of, operators, random_array, run
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.relax import Expr
+
+    from tests.unit.graph_models import Emit
+
+pytestmark = pytest.mark.slow
+
+
+def channels_last(mod: IRModule) -> IRModule:
+    """Apply what the pipeline applies for CPUs."""
+    return rewrite(rewrite(mod, FOLDING, CLEANING, CHANNELS_LAST), FOLDING, FINISHING, CLEANING)
+
+
+def conv(x: Expr, channels: int, out_channels: int, size: int = 3, groups: int = 1) -> Expr:
+    """A convolution with random weights that keeps height and width."""
+    from tvm import relax
+
+    weights = random_array(out_channels, channels // groups, size, size, seed=out_channels) / channels
+    return relax.op.nn.conv2d(x, relax.const(weights), padding=size // 2, groups=groups)
+
+
+def test_a_network_is_converted_at_its_input_only() -> None:
+    """Bias, pooling, concat, residual, gates, and a flatten before the classifier go without a transpose."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        op = relax.op
+        first = emit(op.nn.relu(op.add(conv(x, 4, 8), relax.const(random_array(1, 8, 1, 1)))))
+        pooled = emit(op.nn.max_pool2d(first, (2, 2), (2, 2)))
+        both = emit(op.concat([conv(pooled, 8, 4, size=1), conv(pooled, 8, 4)], axis=1))
+        gate = op.sigmoid(conv(op.mean(both, [2, 3], keepdims=True), 8, 8, size=1))
+        gated = op.multiply(op.add(both, pooled), gate)
+        flat = op.reshape(op.nn.avg_pool2d(gated, (2, 2), (1, 1)), (2, 72))
+        return op.nn.softmax(op.matmul(flat, relax.const(random_array(72, 5))))
+
+    mod, x = function_of([(2, 4, 8, 8)], body), random_array(2, 4, 8, 8)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 1
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_response_normalization_over_channels_stays_where_it_is() -> None:
+    """It comes as a pooling in which channels are a spatial axis."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        first = emit(conv(x, 3, 8))
+        squares = relax.op.expand_dims(relax.op.multiply(first, first), 1)
+        mean = relax.op.nn.avg_pool3d(squares, (5, 1, 1), padding=(2, 0, 0), count_include_pad=True)
+        return relax.op.nn.relu(relax.op.divide(first, relax.op.exp(relax.op.squeeze(mean, [1]))))
+
+    mod, x = function_of([(1, 3, 5, 6)], body), random_array(1, 3, 5, 6)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 2, "one at the input, one at the output, which is an image, too"
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_shuffle_of_channels_is_a_transpose_of_channels_only() -> None:
+    """ShuffleNet splits the channels, swaps the parts and joins them: nothing else moves."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        parts = relax.op.reshape(conv(x, 4, 6, size=1), (1, 2, 3, 5, 5))
+        swapped = relax.op.reshape(relax.op.permute_dims(parts, [0, 2, 1, 3, 4]), (1, 6, 5, 5))
+        return relax.op.mean(conv(swapped, 6, 6, groups=6), [2, 3])
+
+    mod, x = function_of([(1, 4, 5, 5)], body), random_array(1, 4, 5, 5)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 2
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_patches_become_tokens_without_a_transpose() -> None:
+    """A vision transformer flattens its patches and puts the channels last itself."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        patches = relax.op.nn.conv2d(x, relax.const(random_array(6, 3, 4, 4)), strides=4)
+        tokens = relax.op.permute_dims(relax.op.reshape(patches, (1, 6, 4)), [0, 2, 1])
+        return relax.op.matmul(tokens, relax.const(random_array(6, 5)))
+
+    mod, x = function_of([(1, 3, 8, 8)], body), random_array(1, 3, 8, 8)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 1
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_no_rule_knows_reads_what_the_model_says() -> None:
+    """An operator without a rule gets its input in the model's layout."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        return relax.op.nn.relu(relax.op.flip(conv(x, 3, 4), axis=1))
+
+    mod, x = function_of([(1, 3, 5, 5)], body), random_array(1, 3, 5, 5)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 2
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
