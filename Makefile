@@ -7,6 +7,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # What measures time runs alone; the rest shares the machine, each file in one process. Files are begun in the order of
 # their folders: the long ones of tests/system are not left for the end, where nothing runs beside them.
 JOBS ?= $(shell nproc)
+# Images with Python in them often forbid bytecode files: each of the hundreds of processes would compile our code anew.
+unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: venv demo test test-quick check docs format bench bench-quick protos clean
@@ -26,7 +28,7 @@ test:  ## the whole suite; installs the Debian packages that it needs, or says h
 	$(MAKE) --no-print-directory venv
 	$(BIN)/python -m tests.emulated.sysroot
 	$(PARALLEL) -m 'not measures'
-	$(BIN)/python -m pytest -m measures
+	$(BIN)/python -m pytest -m measures $$(grep -rl --include='test_*.py' mark.measures tests)
 
 test-quick: venv  ## unit and contract tests without the slow ones, for the edit loop
 	$(PARALLEL) -m 'not slow and not measures' tests/unit tests/contract

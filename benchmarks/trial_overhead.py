@@ -30,7 +30,7 @@ from fleet.artifacts.artifact import Artifact, digest_of
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
-_TRIALS, _QUICK_TRIALS = 64, 16
+_TRIALS, _QUICK_TRIALS = 64, 4
 _WARM_UP_TRIALS = 2
 _ROUND_TRIP_MS = 20.0
 _BUDGET_MS, _LINK_BUDGET_MS = 2.0, 4.0

@@ -2,6 +2,9 @@
 
     python -m benchmarks.peers.stock_tune_tir --size 256 --trials 64 --target '{"kind": "llvm"}' --work-dir DIR
 
+With `--light` it is spared what stock TVM spends on GPUs (each of its processes parses their tensor intrinsics, 8 to
+15 s of it), and searches a small population. That is the peer of a quick run, whose figures nobody quotes.
+
 Leaves MetaSchedule's two JSON files in DIR and ends with one JSON line: `first_trial_at`, when the runner had its first
 time (seconds since 1970; null: never).
 """
@@ -19,7 +22,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.testing.local_rpc import LocalRPC
 from tvm.support.popen_pool import PopenPoolExecutor
 
+from cross.targets.intrinsics import keep_package_light
+
 _KEY = "tune-matmul"
+_LIGHT_POPULATION = 32
 
 
 class StampedPool:
@@ -47,8 +53,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, required=True)
     parser.add_argument("--target", type=json.loads, required=True)
     parser.add_argument("--work-dir", required=True)
-    parser.add_argument("--build-timeout-sec", type=float, default=30.0, help="TVM's own default is 30")
+    parser.add_argument(
+        "--light", action="store_true", help="no tensor intrinsics of GPUs, one builder, a short search"
+    )
     options = parser.parse_args()
+    if options.light:
+        keep_package_light()
     with LocalRPC(tracker_key=_KEY) as servers:
         runner = ms.runner.RPCRunner(
             rpc_config=ms.runner.RPCConfig(
@@ -62,8 +72,13 @@ def main() -> None:
             target=tvm.target.Target(options.target),
             work_dir=options.work_dir,
             max_trials_global=options.trials,
-            builder=ms.builder.LocalBuilder(timeout_sec=options.build_timeout_sec),
+            builder=ms.builder.LocalBuilder(max_workers=1, initializer=keep_package_light)
+            if options.light
+            else ms.builder.LocalBuilder(),
             runner=runner,
+            strategy=ms.search_strategy.EvolutionarySearch(population_size=_LIGHT_POPULATION)
+            if options.light
+            else "evolutionary",
         )
     print(json.dumps({"first_trial_at": pool.first_trial_at}), flush=True)
 

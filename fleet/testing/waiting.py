@@ -1,4 +1,7 @@
-"""Waiting for conditions outside the test's control, by polling."""
+"""Waiting for conditions outside the test's control, by polling.
+
+What takes long to look at is looked at less often, so that polling does not take the processor from what it waits for.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_PAUSE_SEC = 0.01
+_PAUSE_SEC, _MAX_PAUSE_SEC = 0.01, 0.5
+_PAUSE_PER_LOOK = 3.0
+"""Pause, in times of what the last look took."""
 
 
 async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], timeout_sec: float = 10.0) -> T:
@@ -21,6 +26,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], ti
     """
     ends_at_sec = time.monotonic() + timeout_sec
     while True:
+        looked_at_sec = time.monotonic()
         value = predicate()
         result: T | None = await value if inspect.isawaitable(value) else value
         if result:
@@ -29,7 +35,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], ti
             raise TimeoutError(
                 f"{_name(predicate)} was not true within {timeout_sec:g} s; its last value was {result!r}"
             )
-        await asyncio.sleep(_PAUSE_SEC)
+        await asyncio.sleep(_pause_sec(looked_at_sec))
 
 
 def eventually_sync(predicate: Callable[[], T], timeout_sec: float = 10.0) -> T:
@@ -39,13 +45,20 @@ def eventually_sync(predicate: Callable[[], T], timeout_sec: float = 10.0) -> T:
         TimeoutError: there was none in time.
     """
     ends_at_sec = time.monotonic() + timeout_sec
-    while not (result := predicate()):
+    while True:
+        looked_at_sec = time.monotonic()
+        if result := predicate():
+            return result
         if time.monotonic() > ends_at_sec:
             raise TimeoutError(
                 f"{_name(predicate)} was not true within {timeout_sec:g} s; its last value was {result!r}"
             )
-        time.sleep(_PAUSE_SEC)
-    return result
+        time.sleep(_pause_sec(looked_at_sec))
+
+
+def _pause_sec(looked_at_sec: float) -> float:
+    took_sec = time.monotonic() - looked_at_sec
+    return min(max(_PAUSE_SEC, _PAUSE_PER_LOOK * took_sec), _MAX_PAUSE_SEC)
 
 
 def _name(predicate: Callable[[], object]) -> str:

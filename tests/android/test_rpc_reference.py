@@ -19,7 +19,6 @@ from tests.android.rpc_servers import RpcServer, library_folders, serve_rpc
 from tests.service.agent_bench import Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
-    pytest.mark.measures,
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
 ]
@@ -79,6 +78,7 @@ async def test_it_is_in_the_record_and_in_the_telemetry(kind: str, tmp_path: Pat
     assert 1e-6 < result.provenance.after.reference_sec < 0.01
 
 
+@pytest.mark.measures
 async def test_a_slow_link_is_not_in_its_times(tmp_path: Path, matmul: bytes) -> None:
     """The server takes them; over here they would be longer than the link's delay."""
     with serve_rpc("cpp", tmp_path / "server") as server:
@@ -88,6 +88,7 @@ async def test_a_slow_link_is_not_in_its_times(tmp_path: Path, matmul: bytes) ->
     assert 0 < result.provenance.after.reference_sec < LINK_DELAY_SEC
 
 
+@pytest.mark.measures
 async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(tmp_path: Path, matmul: bytes) -> None:
     """Nothing else tells it: such a server has no sensors, and the worker on this side waits for nothing."""
     with serve_rpc("cpp", tmp_path / "server") as server:
@@ -109,6 +110,7 @@ async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(
             await eventually(is_calm, timeout_sec=60)
 
 
+@pytest.mark.measures
 async def test_a_server_without_the_function_has_none(
     tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

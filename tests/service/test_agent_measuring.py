@@ -40,7 +40,6 @@ from tests.programs import run_module
 from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
 
 pytestmark = [
-    pytest.mark.measures,
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the modules are built for x86_64"),
 ]
@@ -131,6 +130,7 @@ async def test_the_agent_keeps_off_the_processors_of_its_device(bench: Bench, ho
     assert os.sched_getaffinity(0) == set(CPUS)
 
 
+@pytest.mark.measures
 async def test_a_busy_processor_is_said_with_the_times_and_over_when_it_is_idle(holder: Holder, models: Path) -> None:
     """Without it nobody would know why a candidate is slow today."""
     knobs = {"number": 1, "repeat": 5, "min_repeat_ms": 20}
@@ -190,6 +190,7 @@ async def measured(core: JobCore, measurer: Measurer, built: Artifact) -> list[m
     return results
 
 
+@pytest.mark.measures
 @pytest.mark.timeout(240)
 async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Path, models: Path) -> None:
     """The optimizer's way through tracker and agent: marked, told, repeated, and clean once the load has ended."""
@@ -222,6 +223,7 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
             await eventually(is_calm, timeout_sec=100)
 
 
+@pytest.mark.measures
 async def test_flushing_the_cache_slows_what_lives_in_it(holder: Holder, models: Path) -> None:
     """A megabyte that is copied again and again is warm; flushed before each run, by whichever knob, it is not."""
     results = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,11 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    "greeting", [hello("devices/a", text=LONG), hello("devices/a", **{f"l{n}": "" for n in range(100_000)})]
+    "labels", [lambda: {"text": LONG}, lambda: {f"l{n}": "" for n in range(100_000)}], ids=["long", "many"]
 )
-async def test_an_inventory_that_says_too_much_is_refused(greeting: agent_service_pb2.AgentHello) -> None:
+async def test_an_inventory_that_says_too_much_is_refused(labels: Callable[[], dict[str, str]]) -> None:
     """Long values and very many labels alike: every snapshot would carry them."""
+    greeting = hello("devices/a", **labels())
     async with serve_tracker() as served:
         with pytest.raises(InvalidRequest, match="more than 65536 bytes"):
             await attach(served.address, agent_service_pb2.AttachRequest(hello=greeting))

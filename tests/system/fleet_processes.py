@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
+import fleet
 from fleet.testing import eventually_sync
+from fleet.wire.json_shape import snapshot_json
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
 
@@ -73,10 +74,9 @@ class Fleet:
         return self.tracker.address
 
     def snapshot(self) -> dict[str, object]:
-        """What `fleet status --json` says."""
-        done = run_fleet("status", "--json", "--tracker", self.address)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)  # type: ignore[no-any-return]
+        """What `fleet status --json` says, without a process for each look."""
+        with fleet.connect(self.address) as client:
+            return snapshot_json(client.snapshot())
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def running_fleet(directory: Path, config: str | None = None) -> Iterator[Fleet]
     agent = Server(words, "agent", directory / "agent.log")
     try:
         agent.start()
-        fleet = Fleet(tracker, agent)
+        served = Fleet(tracker, agent)
         eventually_sync(
-            lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in fleet.snapshot()["devices"])
+            lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in served.snapshot()["devices"])
         )  # type: ignore[attr-defined]
-        yield fleet
+        yield served
     finally:
         for server in (agent, tracker):
             if hasattr(server, "process"):

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -176,7 +175,6 @@ def test_close_gives_back_at_once_and_fails_the_rest(
     assert "fleet-runner" not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.measures
 def test_a_script_that_just_ends_leaves_no_lease(tracker: str, start_agent: StartAgent, tmp_path: Path) -> None:
     """Without a call to close, the end of the process gives the device back, long before the lease would expire."""
     start_agent("sim")
@@ -194,9 +192,7 @@ print("done", flush=True)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "done\n"
-    started = time.monotonic()
 
     assert process.wait(30) == 0
     process.stdout.close()
     eventually_sync(lambda: lease_names(tracker) == [], 10.0)
-    assert time.monotonic() - started < 20

@@ -29,8 +29,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield found
 
 
-def tune_words(model: Path, library: Path, *more: str, trials: int = 24) -> tuple[str, ...]:
-    return ("tune", str(model), "--trials", str(trials), "--batch", "6", "--library", str(library), "--json", *more)
+def tune_words(model: Path, library: Path, *more: str, trials: int = 16) -> tuple[str, ...]:
+    return ("tune", str(model), "--trials", str(trials), "--batch", "8", "--library", str(library), "--json", *more)
 
 
 def stored_trials(path: Path) -> int:
@@ -52,28 +52,28 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
 
     done = run_fleet(*tune_words(model, library, "--seed", "1"))
     report = json.loads(done.stdout)
-    again = json.loads(run_fleet(*tune_words(model, library, "--seed", "2", trials=6)).stdout)
+    again = json.loads(run_fleet(*tune_words(model, library, "--seed", "2", trials=4)).stdout)
 
     assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
-    assert 24 == report["trials"] == sum(item["trials"] for item in report["workloads"])
+    assert 16 == report["trials"] == sum(item["trials"] for item in report["workloads"])
     for item in report["workloads"]:
         assert item["best_us"] < item["untuned_us"]
         assert {"name", "weight", "errors"} <= set(item)
     assert report["model"]["tuned_ms"] < report["model"]["untuned_ms"]
     assert report["model"]["is_right"]
     assert report["model"]["max_abs_error"] < 1e-3
-    assert again["trials"] == 6
-    assert sum(item["trials_before"] for item in again["workloads"]) == 24
+    assert again["trials"] == 4
+    assert sum(item["trials_before"] for item in again["workloads"]) == 16
     with Library.open(library) as stored:
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
-        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 30
+        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20
 
 
 def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
     """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library))
-    eventually_sync(lambda: stored_trials(library) >= 8, 60)
+    eventually_sync(lambda: stored_trials(library) >= 4, 60)
     children = descendants(process.pid)
 
     process.send_signal(signal.SIGINT)
@@ -89,15 +89,15 @@ def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path
         newest, older = stored.jobs()
         assert (newest.state, older.state) == (JobState.FINISHED, JobState.INTERRUPTED)
         assert older.name == newest.conditions["resumes"]
-        assert older.trials_done + report["trials"] == 24
+        assert older.trials_done + report["trials"] == 16
         assert kept >= older.trials_done
 
 
 def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
     """kill -9 of the tracker and a restart: the job finishes, nothing is lost, the device is never granted twice."""
     library = tmp_path / "library.sqlite"
-    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address, "--no-model"))
+    eventually_sync(lambda: stored_trials(library) >= 2, 60)
     lease = fleet.snapshot()["leases"][0]  # type: ignore[index]
 
     fleet.tracker.kill()
@@ -108,7 +108,7 @@ def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path
     leases = [] if process.poll() is not None else fleet.snapshot()["leases"]
     report = finish(process)
 
-    assert report["trials"] == 24
+    assert report["trials"] == 16
     assert all(lease["name"] == found["name"] for found in leases)  # type: ignore[index,union-attr,attr-defined]
     assert not any(item["errors"] for item in report["workloads"])  # type: ignore[attr-defined]
     eventually_sync(lambda: not fleet.snapshot()["leases"])
@@ -118,7 +118,7 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
     """kill -9 of the agent: its workers die too; when it is back the job goes on with at most one trial lost."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    eventually_sync(lambda: stored_trials(library) >= 2, 60)
     workers = descendants(fleet.agent.process.pid)
 
     fleet.agent.kill()
@@ -127,7 +127,7 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
     report = finish(process)
 
     assert workers
-    assert report["trials"] == 24
+    assert report["trials"] == 16
     failed = [item["errors"] for item in report["workloads"] if item["errors"]]  # type: ignore[attr-defined]
     assert failed in ([], [{"DEVICE_FAULTED": 1}])
     assert report["model"]["is_right"]  # type: ignore[index]
@@ -136,8 +136,8 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
 def test_the_worker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
     """kill -9 of the worker costs the candidate under way; the next one gets a new worker."""
     library = tmp_path / "library.sqlite"
-    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address, "--no-model"))
+    eventually_sync(lambda: stored_trials(library) >= 2, 60)
     warm = psutil.Process(fleet.agent.process.pid).children()
     workers = [worker for process_ in warm for worker in process_.children()]
 
@@ -146,7 +146,7 @@ def test_the_worker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path:
     report = finish(process)
 
     assert workers
-    assert report["trials"] == 24
+    assert report["trials"] == 16
     kinds = {kind for item in report["workloads"] for kind in item["errors"]}  # type: ignore[attr-defined]
     assert kinds <= {"CRASHED"}
 
@@ -155,7 +155,7 @@ def test_the_client_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path:
     """kill -9 of the tuner: its builders and its worker die, the lease ends within the grace time, records stay."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 4, 60)
+    eventually_sync(lambda: stored_trials(library) >= 2, 60)
     kept, builders = stored_trials(library), descendants(process.pid)
 
     process.kill()
@@ -174,14 +174,14 @@ def test_the_client_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path:
 def test_a_workload_that_has_had_enough_is_left_alone(model: Path, fleet: Fleet, tmp_path: Path) -> None:
     """Trials beyond `--enough` on this device model are not spent, and the report says so."""
     library = tmp_path / "library.sqlite"
-    words = ("--tracker", fleet.address, "--no-model", "--enough", "6")
+    words = ("--tracker", fleet.address, "--no-model", "--top", "1", "--enough", "3")
 
     run_fleet(*tune_words(model, library, *words, "--seed", "1"))
     done = run_fleet(*tune_words(model, library, *words, "--seed", "2"))
     report = json.loads(done.stdout)
 
     assert report["trials"] == 0
-    assert all("enough is 6" in item["note"] for item in report["workloads"])
+    assert all("enough is 3" in item["note"] for item in report["workloads"])
 
 
 def test_only_the_named_workloads_are_tuned(model: Path, fleet: Fleet, tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_only_the_named_workloads_are_tuned(model: Path, fleet: Fleet, tmp_path:
     library = tmp_path / "library.sqlite"
     words = ("--tracker", fleet.address, "--no-model")
 
-    some = json.loads(run_fleet(*tune_words(model, library, *words, "--top", "1", trials=6)).stdout)
-    none = run_fleet(*tune_words(model, library, *words, "--tasks", "matmol", trials=6))
+    some = json.loads(run_fleet(*tune_words(model, library, *words, "--top", "1", trials=3)).stdout)
+    none = run_fleet(*tune_words(model, library, *words, "--tasks", "matmol", trials=3))
 
     assert len(some["workloads"]) == 1
     assert none.returncode == 1

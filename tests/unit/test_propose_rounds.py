@@ -23,7 +23,7 @@ from fleet.workloads.workload import Workload
 
 pytestmark = pytest.mark.slow
 TARGET = host_target_json()
-COUNT = 10
+COUNT = 8
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,9 @@ def pool() -> Iterator[BuildPool]:
 @pytest.fixture(params=["matmul", "conv2d"])
 def workload(request: pytest.FixtureRequest, pool: BuildPool) -> Workload:
     if request.param == "matmul":
-        return pool.submit(matmul, 256).result()
-    return pool.submit(extract, load_model(bundled_model("squeezenet")), TARGET).result()[0]
+        return pool.submit(matmul, 128).result()
+    found = pool.submit(extract, load_model(bundled_model("squeezenet")), TARGET).result()
+    return [one for one in found if "conv2d" in one.name][-1]
 
 
 def time_once(artifact: Artifact) -> float:
@@ -71,12 +72,13 @@ def propose_all(
         model=model,
         count=COUNT,
         seed=len(records),
+        population=24,
     )
     return pool.submit(propose, task).result()
 
 
 def test_two_rounds_beat_the_unscheduled_program(pool: BuildPool, workload: Workload, tmp_path: Path) -> None:
-    """Twenty candidates of a real operator, chosen with what the first ten taught, hold one much faster than the
+    """Sixteen candidates of a real operator, chosen with what the first eight taught, hold one much faster than the
     program as it is.
     """
     untuned_sec = time_once(build_all(pool, workload, [None], tmp_path)[0].artifact)
