@@ -97,7 +97,7 @@ def _bars(operators: Sequence[ProfiledOperator], width: int) -> RenderableType:
     legend = Text.assemble(
         *(("█ ", "green"), "the device's roofline  "),
         *(("▓ ", "cyan"), "beyond it  "),
-        *(("░ ", "red"), "slower than alone"),
+        *((("░ ", "red"), "slower than alone") if any(item.is_slower_in_place for item in shown) else ()),
     )
     return Group(legend, *(_bar(item, columns / longest_sec) for item in shown))
 
@@ -148,4 +148,4 @@ def _footnotes(profile: ModelProfile) -> Iterator[str]:
 
 def _limits(roofline: Roofline) -> str:
     rates = [f"{rate.bytes_per_sec / 1e9:.3g} GB/s in {_size(rate.size_bytes)}" for rate in roofline.memory]
-    return ", ".join([f"{roofline.flop_per_sec / 1e9:.4g} GFLOP/s", *rates])
+    return ", ".join([*([f"{roofline.flop_per_sec / 1e9:.4g} GFLOP/s"] if roofline.flop_per_sec else []), *rates])

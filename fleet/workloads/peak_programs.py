@@ -16,17 +16,17 @@ from fleet.workloads.default_schedule import default_schedule, needs_schedule
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.te import Tensor
-    from tvm.tirx import PrimExpr
+    from tvm.tirx import PrimExpr, Var
 
 VECTOR_LANES = (4, 8, 16)
 """Of float32: 128, 256 and 512 bit. One that is too wide spills, and is slower."""
 
 _ACCUMULATORS = 10
 _STEPS = 2_000
-_CPU_TASKS, _GPU_TASKS = 240, 65_536
+_CPU_TASKS, _GPU_TASKS = 240, 4_096
 """Parallel pieces of arithmetic: most numbers of cores divide the one, the other fills a GPU."""
 
-_READ_TASKS = 24
+_CPU_READ_TASKS, _GPU_READ_TASKS = 24, 1_024
 """Parallel pieces to read; fewer, so that each is long also where all of it fits a cache."""
 
 
@@ -61,18 +61,19 @@ def reading(target_json: str, size_bytes: int) -> tuple[IRModule, PeakProgram]:
     """Return a program that reads through about so much memory and adds everything up."""
     from tvm import te
 
-    lanes = VECTOR_LANES[1]
-    rows = max(1, size_bytes // (4 * _READ_TASKS * _ACCUMULATORS * lanes))
-    shape = (_READ_TASKS, rows, _ACCUMULATORS, lanes)
+    is_gpu = needs_schedule(target_json)
+    tasks, lanes = _GPU_READ_TASKS if is_gpu else _CPU_READ_TASKS, VECTOR_LANES[1]
+    rows = max(1, size_bytes // (4 * tasks * _ACCUMULATORS * lanes))
+    # Threads of a GPU read side by side, a core reads on where it is.
+    shape = (rows, tasks, _ACCUMULATORS, lanes) if is_gpu else (tasks, rows, _ACCUMULATORS, lanes)
     given = te.placeholder(shape, name="x", dtype="float32")
     row = te.reduce_axis((0, rows), name="row")
-    result = te.compute(
-        (_READ_TASKS, _ACCUMULATORS, lanes),
-        lambda task, a, lane: te.sum(given[task, row, a, lane], axis=row),
-        name="y",
-    )
-    written = TensorSpec((_READ_TASKS, _ACCUMULATORS, lanes), "float32", is_output=True)
-    args = (TensorSpec(shape, "float32"), written)
+
+    def total(task: Var, a: Var, lane: Var) -> PrimExpr:
+        return te.sum(given[row, task, a, lane] if is_gpu else given[task, row, a, lane], axis=row)
+
+    result = te.compute((tasks, _ACCUMULATORS, lanes), total, name="y")
+    args = (TensorSpec(shape, "float32"), TensorSpec((tasks, _ACCUMULATORS, lanes), "float32", is_output=True))
     return _scheduled(given, result, target_json), PeakProgram(args=args, read_bytes=4 * math.prod(shape))
 
 

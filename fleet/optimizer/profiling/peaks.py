@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from cross.targets.target import parse_target
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, Trial
 from fleet.domain.roofline import MemoryRate, Roofline
@@ -13,10 +14,11 @@ from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.peaks import BuiltPeak, PeakTask, build_peak
 from fleet.workloads.peak_programs import VECTOR_LANES
 
-_READ_BYTES = (256 * 1024, 4 * 1024**2, 64 * 1024**2)
-"""About what second and third level caches hold, and what hardly any does."""
+_CPU_READ_BYTES = (256 * 1024, 4 * 1024**2, 64 * 1024**2)
+_GPU_READ_BYTES = (4 * 1024**2, 256 * 1024**2)
+"""About what caches of the second and third level hold, and what hardly any does."""
 
-_EVALUATOR = Evaluator(repeat=30, min_repeat_ms=2)
+_EVALUATOR = Evaluator(repeat=30, min_repeat_ms=2, give_up_above_sec=0.2)
 """Many and short: the best of them counts, and one that nothing disturbed is among them even on a busy machine."""
 
 _TIMEOUT_SEC = 60.0
@@ -29,7 +31,8 @@ async def build_peaks(pool: Pool, target_json: str, out_dir: Path) -> list[Built
         BuildError: one did not compile or link.
     """
     tasks = [PeakTask(kind="arithmetic", size=n, target_json=target_json, out_dir=str(out_dir)) for n in VECTOR_LANES]
-    tasks += [PeakTask(kind="reading", size=n, target_json=target_json, out_dir=str(out_dir)) for n in _READ_BYTES]
+    sizes = _CPU_READ_BYTES if parse_target(target_json)["kind"] == "llvm" else _GPU_READ_BYTES
+    tasks += [PeakTask(kind="reading", size=n, target_json=target_json, out_dir=str(out_dir)) for n in sizes]
     return list(await asyncio.gather(*(run_within(pool, _TIMEOUT_SEC, build_peak, task) for task in tasks)))
 
 

@@ -22,8 +22,8 @@ VM_PREFIX = "vm.builtin."
 SLOWER_IN_PLACE = 1.15
 """From this ratio on, an operator counts as slower in the model than alone: two timings of one differ by up to this."""
 
-_CALL_SEC = 4e-6
-"""What a call costs in the VM whatever it does, 2.7 us and the instrument: a difference below it is no loss."""
+CALL_SEC = 4e-6
+"""What a call costs in the VM whatever it does: 2.7 us, and the instrument on a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,9 @@ class ProfiledOperator:
     size_bytes: int
     """Of all arguments of all calls; 0: not known."""
 
+    call_sec: float
+    """What all calls cost in the VM whatever they do [s]: a difference below it is no loss."""
+
     least_sec: float | None
     """What the device's roofline allows [s]."""
 
@@ -71,9 +74,9 @@ class ProfiledOperator:
     @property
     def is_slower_in_place(self) -> bool:
         """Whether it takes clearly longer in the model."""
-        if self.alone_sec is None or self.in_place_sec - self.alone_sec <= _CALL_SEC * self.count:
+        if self.alone_sec is None:
             return False
-        return self.in_place_sec >= SLOWER_IN_PLACE * self.alone_sec
+        return self.in_place_sec > max(SLOWER_IN_PLACE * self.alone_sec, self.alone_sec + self.call_sec)
 
     @property
     def gflops(self) -> float | None:
@@ -156,12 +159,15 @@ def join(
     workloads: Sequence[Workload],
     alone_sec: Mapping[str, float],
     roofline: Roofline,
+    *,
+    call_sec: float = CALL_SEC,
 ) -> tuple[ProfiledOperator, ...]:
     """Return the operators of a model, those that are slower in it than alone first.
 
     Args:
         calls: all calls of a run; the VM's own are left out.
         alone_sec: time of one call alone, by structural hash of the workload.
+        call_sec: what one call costs in the VM whatever it does.
     """
     by_name = {workload.name: workload for workload in workloads}
     calls_by_name: dict[str, list[OperatorCall]] = {}
@@ -169,7 +175,8 @@ def join(
         if not call.function.startswith(VM_PREFIX):
             calls_by_name.setdefault(call.function, []).append(call)
     found = [
-        _operator(name, own, by_name.get(name), alone_sec, roofline) for name, own in sorted(calls_by_name.items())
+        _operator(name, own, by_name.get(name), alone_sec, roofline, call_sec)
+        for name, own in sorted(calls_by_name.items())
     ]
     return tuple(sorted(found, key=lambda item: (-item.lost_sec, -item.in_place_sec)))
 
@@ -190,6 +197,7 @@ def _operator(
     workload: Workload | None,
     alone_sec: Mapping[str, float],
     roofline: Roofline,
+    call_sec: float,
 ) -> ProfiledOperator:
     count = len(calls)
     flop = workload.flop if workload is not None else 0.0
@@ -205,6 +213,7 @@ def _operator(
         in_place_sec=sum(call.median_sec for call in calls),
         in_place_min_sec=sum(call.min_sec for call in calls),
         alone_sec=alone * count if alone is not None else None,
+        call_sec=call_sec * count,
         flop=flop * count,
         size_bytes=size_bytes * count,
         least_sec=least_sec * count if least_sec is not None else None,
