@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
     from fleet.errors import FleetError
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
+    from fleet.export.pipeline import pipeline
 
 __all__ = [
     "Artifact",
@@ -40,6 +41,7 @@ __all__ = [
     "connect",
     "errors",
     "held_device",
+    "pipeline",
     "runtime",
 ]
 
@@ -59,6 +61,7 @@ _HOMES = {
     "compile": "fleet.export.compiling",
     "connect": "fleet.client.sync",
     "held_device": "fleet.client.sync",
+    "pipeline": "fleet.export.pipeline",
 }
 _MODULES = ("aio", "errors", "runtime")
 

@@ -17,7 +17,7 @@ class Choice:
     """Schedules for a model."""
 
     traces: Mapping[str, str] = field(default_factory=dict)
-    """Trace JSON by workload hash."""
+    """Trace JSON by workload hash, as `fleet.workloads.applying.apply_schedules` takes them."""
 
     records: tuple[UsedRecord, ...] = ()
     """Where they come from, in the model's order of workloads."""
@@ -46,7 +46,7 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope)
             median_sec=best.median_sec,
         )
         for workload in workloads
-        if workload.shash in traces
+        if traces.get(workload.shash)  # else it has none, or is faster without
         for best in library.best(workload.shash, scope, checked_only=True)
     )
     return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")

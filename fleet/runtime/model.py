@@ -30,6 +30,9 @@ Array: TypeAlias = NDArray[Any]
 _ALIGNMENT_BYTES = 64
 """Compiled code loads whole vectors from its arguments: it expects what TVM's own allocator gives."""
 
+_LARGE_BYTES = 64 * 1024
+"""From here on, looking whether an array need not be copied is worth its 10 us."""
+
 _POOLED_ALLOCATOR = 2
 """The one that relax.VirtualMachine uses by default."""
 
@@ -80,7 +83,7 @@ class LoadedModel:
         self._threads, self._affinity = threads, affinity
         self._lock = threading.Lock()
         self._main = _load_main(package, manifest)
-        self._staged = [_aligned(wanted) for wanted in manifest.inputs]
+        self._staged = [_Staged(wanted) for wanted in manifest.inputs]
 
     def __call__(self, *arrays: object, **by_name: object) -> Any:
         """Run the model.
@@ -99,10 +102,12 @@ class LoadedModel:
 
     def run(self, arrays: Sequence[object]) -> tuple[Array, ...]:
         """Run the model on its inputs in order; return all outputs. Raises as a call."""
+        if len(arrays) != len(self._staged):
+            raise self._wrong(f"{len(arrays)} arrays were given")
         given = [self._checked(array, index) for index, array in enumerate(arrays)]
         with self._lock:
             use_threads(self._threads, self._affinity)
-            tensors = [self._tensor(array, staged) for array, staged in zip(given, self._staged, strict=True)]
+            tensors = [staged.tensor_of(array) for array, staged in zip(given, self._staged, strict=True)]
             return tuple(_flat(self._main(*tensors)))
 
     def check(self) -> Agreement:
@@ -115,22 +120,27 @@ class LoadedModel:
         """Return arrays that were stored with the model, as those named in `manifest.check`."""
         return stored_arrays(self._package, names)
 
-    def _in_order(self, arrays: Sequence[object], by_name: Mapping[str, object]) -> list[object]:
+    def _in_order(self, arrays: Sequence[object], by_name: Mapping[str, object]) -> Sequence[object]:
+        if not by_name and len(arrays) == len(self._staged):
+            return arrays
         names = [wanted.name for wanted in self.manifest.inputs]
-        wanted = f"{self.manifest.title} takes {', '.join(f'{spec.name}: {spec}' for spec in self.manifest.inputs)}"
         if len(arrays) > len(names):
-            raise InvalidRequest(f"{wanted}; {len(arrays)} arrays were given")
+            raise self._wrong(f"{len(arrays)} arrays were given")
         values = dict(zip(names, arrays, strict=False))
         for name, array in by_name.items():
             if name not in names:
-                raise InvalidRequest(f"{wanted}; there is no input {name!r}")
+                raise self._wrong(f"there is no input {name!r}")
             if name in values:
-                raise InvalidRequest(f"{wanted}; {name!r} was given twice, by position and by name")
+                raise self._wrong(f"{name!r} was given twice, by position and by name")
             values[name] = array
         missing = [name for name in names if name not in values]
         if missing:
-            raise InvalidRequest(f"{wanted}; missing: {', '.join(missing)}")
+            raise self._wrong(f"missing: {', '.join(missing)}")
         return [values[name] for name in names]
+
+    def _wrong(self, problem: str) -> InvalidRequest:
+        taken = ", ".join(f"{wanted.name}: {wanted}" for wanted in self.manifest.inputs)
+        return InvalidRequest(f"{self.manifest.title} takes {taken}; {problem}")
 
     def _checked(self, value: object, index: int) -> Array:
         array, wanted = np.asarray(value), self.manifest.inputs[index]
@@ -141,21 +151,12 @@ class LoadedModel:
                 f"input {wanted.name!r} has shape {list(array.shape)}, {self.manifest.title} was exported for "
                 f"{list(wanted.shape)}{advice if is_another else ''}"
             )
-        if array.dtype.name != wanted.dtype:
+        if array.dtype != self._staged[index].dtype:
             raise InvalidRequest(
                 f"input {wanted.name!r} is {array.dtype.name}, {self.manifest.title} takes {wanted.dtype}; "
                 f"convert it: x.astype({wanted.dtype!r})"
             )
         return array
-
-    def _tensor(self, array: Array, staged: Array) -> tvm_ffi.Tensor:
-        """Return an input where the model reads it: the caller's own memory where that will do."""
-        import tvm_ffi
-
-        is_ready = array.flags.c_contiguous and array.flags.writeable and array.ctypes.data % _ALIGNMENT_BYTES == 0
-        if not is_ready:
-            np.copyto(staged, array)
-        return tvm_ffi.from_dlpack(array if is_ready else staged)
 
 
 def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:
@@ -178,13 +179,28 @@ def _load_main(package: Package, manifest: Manifest) -> tvm_ffi.Function:
         raise ArtifactRefused(f"the library of {package.path} does not load: {error}") from error
 
 
-def _aligned(wanted: TensorType) -> Array:
-    """Return an array for an input, at an address that compiled code accepts."""
-    dtype = np.dtype(wanted.dtype)
-    size_bytes = int(np.prod(wanted.shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT_BYTES
-    return memory[start : start + size_bytes].view(dtype).reshape(wanted.shape)
+class _Staged:
+    """Where an input lies when the model reads it."""
+
+    def __init__(self, wanted: TensorType) -> None:
+        import tvm_ffi
+
+        self.dtype = np.dtype(wanted.dtype)
+        size_bytes = int(np.prod(wanted.shape, dtype=np.int64)) * self.dtype.itemsize
+        memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
+        start = -memory.ctypes.data % _ALIGNMENT_BYTES
+        self._array: Array = memory[start : start + size_bytes].view(self.dtype).reshape(wanted.shape)
+        self._tensor = tvm_ffi.from_dlpack(self._array)
+
+    def tensor_of(self, array: Array) -> tvm_ffi.Tensor:
+        """Return an array as the model takes it: where it lies if it is large and that will do, else copied."""
+        import tvm_ffi
+
+        is_dense = array.nbytes >= _LARGE_BYTES and array.flags.c_contiguous and array.flags.writeable
+        if is_dense and array.ctypes.data % _ALIGNMENT_BYTES == 0:
+            return tvm_ffi.from_dlpack(array)
+        np.copyto(self._array, array)
+        return self._tensor
 
 
 def _flat(returned: object) -> list[Array]:

@@ -12,6 +12,7 @@ import pytest
 
 import fleet
 from fleet.errors import ArtifactRefused, ConfigError, ImportFailed
+from tests.system.stored_records import store_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,3 +55,24 @@ def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
     """Before anything is started."""
     with pytest.raises(ImportFailed, match="there is no model file"):
         fleet.compile(tmp_path / "none.onnx")
+
+
+def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records: str, tmp_path: Path) -> None:
+    """Who compiles with TVM names one pass; a record of the library changes the code, and not what it computes."""
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    image, gain = np.full((1, 3, 8, 8), 0.5, np.float32), np.array([2.0], np.float32)
+    store_record(two_heads, tmp_path / "library.sqlite")
+    sources = []
+    for library in (no_records, str(tmp_path / "library.sqlite")):
+        passes = fleet.pipeline("host", library=library)
+        executable = tvm.compile(from_onnx(onnx.load(two_heads)), "llvm", relax_pipeline=passes)
+        sources.append(executable.mod.imports[0].inspect_source())
+        found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image), tvm.runtime.tensor(gain))
+        expected = onnxruntime.InferenceSession(two_heads).run(None, {"image": image, "gain": gain})
+        np.testing.assert_allclose(found[0].numpy(), expected[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found[1].numpy(), expected[1], rtol=1e-4, atol=1e-5)
+
+    assert sources[0] != sources[1]

@@ -31,6 +31,7 @@ PUBLIC = [
     "connect",
     "errors",
     "held_device",
+    "pipeline",
     "runtime",
 ]
 HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}

@@ -1,0 +1,80 @@
+"""`fleet.pipeline`: our passes and the library's schedules for users of stock Relax.
+
+    executable = tvm.compile(mod, target, relax_pipeline=fleet.pipeline(target))
+
+TVM runs in the caller's process here, which has it loaded anyway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import make_target
+from fleet.domain.scope import ScopeFilter
+from fleet.domain.tvm_versions import tvm_version
+from fleet.export.choice import choose
+from fleet.export.targets import target_of
+from fleet.graph.pipeline import lower
+from fleet.library import Library
+from fleet.workloads.applying import apply_schedules, workload_module
+from fleet.workloads.workload import Workload, workload_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.target import Target
+    from tvm.transform import Pass, PassContext
+
+
+def pipeline(
+    target: str | Mapping[str, object] | Target, *, library: str | None = None, device_model: str | None = None
+) -> Pass:
+    """Return a pass from a model's Relax operators to what the VM runs, with the best checked schedules of the library.
+
+    An operator without a record gets its static schedule, on GPUs that of TVM's default rules. The library is read when
+    the pass runs.
+
+    Args:
+        target: a board ("rpi4-64"), "host", a TVM target as JSON or dict, or a `tvm.target.Target`: the one that the
+            module is compiled for.
+        library: URL of the library; None: your own.
+        device_model: take the records measured on this hardware, whatever their exact target.
+
+    Raises:
+        ConfigError: a target that cannot work.
+        LibraryError: when the pass runs: the library cannot be used.
+    """
+    import tvm
+    from tvm import relax
+
+    target_json = target_of(target) if isinstance(target, str) else json.dumps(_described(target))
+    made = make_target(target_json)
+    within = ScopeFilter(
+        target_json=None if device_model else target_json, device_model=device_model, tvm_version=tvm_version()
+    )
+
+    def run(mod: IRModule, _: PassContext) -> IRModule:
+        load_intrinsics(target_json)
+        lowered = lower(mod, target_json)
+        with Library.open(library) as opened:
+            choice = choose(opened, _workloads(lowered), within)
+        scheduled = apply_schedules(lowered, target_json, choice.traces)
+        return relax.get_default_pipeline(made)(scheduled)
+
+    return tvm.transform.module_pass(run, opt_level=0, name="FleetPipeline")
+
+
+def _described(target: Mapping[str, object] | Target) -> dict[str, object]:
+    return dict(target) if isinstance(target, Mapping) else dict(json.loads(str(target)))
+
+
+def _workloads(lowered: IRModule) -> list[Workload]:
+    from tvm.tirx import PrimFunc
+
+    return [
+        workload_of(workload_module(function), name=variable.name_hint)
+        for variable, function in lowered.functions.items()
+        if isinstance(function, PrimFunc)
+    ]
