@@ -20,13 +20,16 @@ Array = NDArray[Any]
 
 
 def array_of(rebuild: Rebuild, expr: Expr) -> Array | None:
-    """Return the value of a constant, None when it is none (or lies in a dtype that numpy does not have)."""
+    """Return the value of a constant, not copied; None when it is none, or of a dtype that numpy does not have."""
     from tvm import ir
 
     constant = rebuild.bound_to(expr)
-    if not isinstance(constant, ir.GenericConst) or not hasattr(constant.value, "numpy"):
+    if not isinstance(constant, ir.GenericConst):
         return None
-    return np.asarray(constant.value.numpy())
+    try:
+        return np.from_dlpack(constant.value)
+    except (AttributeError, BufferError, RuntimeError):
+        return None
 
 
 def is_constant(expr: Expr) -> bool:

@@ -19,6 +19,7 @@ from fleet.graph.folding import FOLDING
 from fleet.graph.marking import mark_constants
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
+from fleet.graph.shuffles import SHUFFLES
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -45,8 +46,9 @@ def lower(mod: IRModule, target_json: str) -> IRModule:
 
 def steps(target_json: str) -> list[Step]:
     """Return the passes for a target, in their order. They need the target as the current one."""
-    by_target = [_CHANNELS_LAST] if parse_target(target_json)["kind"] == "llvm" else []
-    return [_CLEAN, *by_target, _FINISH, _LEGALIZE, _FUSE, _MARK]
+    is_processor = parse_target(target_json)["kind"] == "llvm"
+    by_layout = [_CHANNELS_LAST, _FINISH, _FOLD_SHUFFLES] if is_processor else [_FINISH]
+    return [_CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
 
 
 def _clean(mod: IRModule) -> IRModule:
@@ -61,6 +63,10 @@ def _finish(mod: IRModule) -> IRModule:
     from tvm import relax
 
     return relax.transform.EliminateCommonSubexpr()(rewrite(mod, FOLDING, FINISHING, CLEANING))
+
+
+def _fold_shuffles(mod: IRModule) -> IRModule:
+    return rewrite(mod, FOLDING, SHUFFLES, CLEANING)
 
 
 def _legalize(mod: IRModule) -> IRModule:
@@ -98,6 +104,11 @@ _FINISH = Step(
     name="finish",
     reason="a transpose of axes of size 1 is a reshape, which moves nothing; what is there twice is computed once",
     run=_finish,
+)
+_FOLD_SHUFFLES = Step(
+    name="fold shuffles",
+    reason="a shuffle of channels moves a whole tensor; in the weights or indices of a convolution it costs nothing",
+    run=_fold_shuffles,
 )
 _LEGALIZE = Step(name="legalize", reason="tensor programs, which can be scheduled, for operators", run=_legalize)
 _FUSE = Step(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tvm.ir import IRModule
+    from tvm.ir import BaseFunc, GlobalVar, IRModule
     from tvm.relax import BlockBuilder, Call, Expr, Function, Var
 
     Rule = Callable[["Rebuild", Call], Expr | None]
@@ -102,8 +102,8 @@ def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
     main = mod["main"]
     if not _is_plain(main):
         return mod
-    rebuilt = _rebuild(main, apply)
-    functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
+    rebuilt, added = _rebuild(main, apply)
+    functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"} | added
     functions[mod.get_global_var("main")] = rebuilt
     return relax.transform.DeadCodeElimination()(ir.IRModule(functions, attrs=mod.attrs))
 
@@ -136,7 +136,8 @@ def _is_plain(function: Function) -> bool:
     )
 
 
-def _rebuild(function: Function, apply: Rewrite) -> Function:
+def _rebuild(function: Function, apply: Rewrite) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
+    """Return the function, and the tensor programs that rules added to its module."""
     from tvm import relax
 
     builder = relax.BlockBuilder()
@@ -151,7 +152,8 @@ def _rebuild(function: Function, apply: Rewrite) -> Function:
             else:
                 _rebuild_block(block, rebuild, renamed)
         builder.emit_func_output(_renamed(function.body.body, renamed))
-    return builder.finalize()["main"]
+    built = builder.finalize()
+    return built["main"], {var: found for var, found in built.functions.items() if var.name_hint != "main"}
 
 
 def _rebuild_block(block: object, rebuild: Rebuild, renamed: dict[Var, Expr]) -> None:
