@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tvm.ir import Expr
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import SBlockRV
-    from tvm.tirx import Buffer
+    from tvm.tirx import Buffer, Var
 
 
 class Role(enum.Enum):
@@ -87,6 +87,25 @@ def is_copy(block: SBlock) -> bool:
     return isinstance(block.body, BufferStore) and isinstance(block.body.value, TensorLoad)
 
 
+def result_of(schedule: Schedule, block: SBlockRV) -> SBlockRV:
+    """Return the block that writes a reduction's results: its only user if the loops are the same, or a new copy."""
+    users = list(schedule.get_consumers(block))
+    if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)):
+        return users[0]
+    return schedule.cache_write(block, 0, "local")
+
+
+def _follows(user: SBlock, block: SBlock) -> bool:
+    """Tell whether a block computes each element from the other block's element of the same index."""
+    written = block.writes[0].source
+    own = [iterator.var for iterator in user.iter_vars]
+    reads = [region.region for region in user.reads if region.source.same_as(written)]
+    return not is_reduction(user) and all(
+        len(region) == len(own) and all(index.min.same_as(var) for index, var in zip(region, own, strict=True))
+        for region in reads
+    )
+
+
 def find_product(block: SBlock) -> Product | None:
     """Return what a block multiplies; None if it is no sum of products of two tensors, or a size is not fixed."""
     from tvm.ir import TensorLoad
@@ -141,6 +160,16 @@ def names_in(expr: Expr) -> set[str]:
     from tvm.tirx.analysis import undefined_vars
 
     return {var.name for var in undefined_vars(expr, [])}
+
+
+def stride_of(index: Expr, var: Var) -> int | None:
+    """Return by how much an index grows with a variable; None if that is not the same everywhere."""
+    from tvm.sym import detect_linear_equation
+
+    if var.name not in names_in(index):
+        return 0
+    found = detect_linear_equation(index, [var])
+    return _constant(found[0]) if found else None
 
 
 def _is_variable(expr: Expr, name: str) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
-from fleet.spaces.blocks import Product, Role, child_blocks, find_product, is_copy, is_reduction
+from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
+from fleet.spaces.inlining import inline_all
 from fleet.spaces.product import Tile, schedule_product, tiles
-from fleet.spaces.simple import schedule_block
+from fleet.spaces.simple import schedule_rest
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -62,7 +63,7 @@ def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
     products = {block.name_hint: find_product(block) for block in blocks}
     tiled = {name: _tiles(product, facts) for name, product in products.items() if product is not None}
     main = max(tiled, key=lambda name: len(tiled[name]), default="")
-    _inline(schedule, frozenset(name for name, choices in tiled.items() if choices))
+    inline_all(schedule, frozenset(name for name, choices in tiled.items() if choices))
     constants = _constants(mod)
     for block in child_blocks(schedule):
         name = schedule.get(block).name_hint
@@ -71,25 +72,7 @@ def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
             choice = tile if name == main and tile is not None else tiled[name][0]
             packs = _weights_parameter(schedule, block, product, mod) in constants
             schedule_product(schedule, block, product, choice, packs=packs)
-    for block in child_blocks(schedule):
-        if schedule.get(block).name_hint in products:
-            schedule_block(schedule, block, facts)
-    return schedule
-
-
-def _inline(schedule: Schedule, products: frozenset[str]) -> None:
-    """Inline element-wise blocks into their users. Into products, which read each element many times, only copies."""
-    from tvm.s_tir.schedule import ScheduleError
-
-    for block in child_blocks(schedule):
-        users = [schedule.get(user).name_hint for user in schedule.get_consumers(block)]
-        is_work = not is_copy(schedule.get(block))
-        if is_reduction(schedule.get(block)) or not users or (is_work and products.intersection(users)):
-            continue
-        try:
-            schedule.compute_inline(block)
-        except ScheduleError:  # it is no plain function of its indices
-            continue
+    return schedule_rest(schedule, facts)
 
 
 def _is_plain(mod: IRModule) -> bool:

@@ -13,12 +13,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.spaces.blocks import Product, Role, is_reduction
+from fleet.spaces.blocks import Product, Role, result_of
 from fleet.spaces.facts import ProcessorFacts
 
 if TYPE_CHECKING:
     from tvm.ir import PrimExpr
-    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 _MOST_ROWS = 28
@@ -132,7 +132,7 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
     """
     if packs:
         _pack(schedule, block, product, tile)
-    result = _tail(schedule, block)
+    result = result_of(schedule, block)
     outer, inner = _tile_result(schedule, result, product, tile)
     schedule.compute_at(block, outer[-1], preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")
@@ -163,25 +163,6 @@ def _pack(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile) -> 
     shape = schedule.get(block).reads[product.weights].source.shape
     index_map = IndexMap.from_func(packed, ndim=len(shape), index_dtype=str(shape[0].ty.dtype))
     schedule.transform_layout(block, ("read", product.weights), index_map)
-
-
-def _tail(schedule: Schedule, block: SBlockRV) -> SBlockRV:
-    """Return the block that writes the product's results out: its only user if the loops are the same, or a copy."""
-    users = list(schedule.get_consumers(block))
-    if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)):
-        return users[0]
-    return schedule.cache_write(block, 0, "local")
-
-
-def _follows(user: SBlock, product: SBlock) -> bool:
-    """Tell whether a block computes each element from the product's element of the same index."""
-    written = product.writes[0].source
-    own = [iterator.var for iterator in user.iter_vars]
-    reads = [region.region for region in user.reads if region.source.same_as(written)]
-    return not is_reduction(user) and all(
-        len(region) == len(own) and all(index.min.same_as(var) for index, var in zip(region, own, strict=True))
-        for region in reads
-    )
 
 
 def _tile_result(

@@ -8,35 +8,46 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fleet.spaces.blocks import names_in
+from fleet.spaces.blocks import child_blocks
+from fleet.spaces.columns import reads_along, schedule_columns
 from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.loops import is_untouched, split_by_kind
 
 if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 _FEWEST_PARALLEL_STEPS = 16_384
 """Below that, waking the other cores (some microseconds) takes longer than the work."""
 
-_MOST_UNROLLED = 16
+
+def schedule_rest(schedule: Schedule, facts: ProcessorFacts) -> Schedule:
+    """Schedule all blocks whose loops nobody has touched; return the schedule that has them.
+
+    A block that cannot be scheduled stays a loop nest.
+    """
+    from tvm.s_tir.schedule import ScheduleError
+
+    for name in [schedule.get(block).name_hint for block in child_blocks(schedule)]:
+        trial = schedule.copy()
+        try:
+            block = trial.get_sblock(name)
+            if is_untouched(trial, block):
+                _schedule_block(trial, block, facts)
+        except ScheduleError:
+            continue
+        schedule = trial
+    return schedule
 
 
-def schedule_block(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> None:
-    """Vectorize and share one block among the cores. Its loops must be untouched."""
-    from tvm.tirx import IterVar
-
-    loops = list(schedule.get_loops(block))
-    kinds = [iterator.iter_type for iterator in schedule.get(block).iter_vars]
-    if not loops or len(kinds) != len(loops) or not _are_fixed(schedule, loops):
-        return
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
-    sums = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
+def _schedule_block(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> None:
+    spatial, sums = split_by_kind(schedule, block)
     if not sums:
         _schedule_elementwise(schedule, spatial, facts)
-    elif spatial and _reads_along(schedule.get(block)) and _width(_extent(schedule, spatial[-1]), facts):
-        _schedule_columns(schedule, block, spatial, sums, facts)
-    else:
-        _schedule_rows(schedule, block, spatial, sums, facts)
+        return
+    if reads_along(schedule.get(block)) and schedule_columns(schedule, block, facts):
+        return
+    _schedule_rows(schedule, block, spatial, sums, facts)
 
 
 def _schedule_elementwise(schedule: Schedule, loops: list[LoopRV], facts: ProcessorFacts) -> None:
@@ -53,23 +64,6 @@ def _schedule_elementwise(schedule: Schedule, loops: list[LoopRV], facts: Proces
         schedule.parallel(schedule.fuse(*outer))
 
 
-def _schedule_columns(
-    schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], sums: list[LoopRV], facts: ProcessorFacts
-) -> None:
-    """Reduce along outer axes: each lane reduces a column of its own."""
-    steps, is_short = _product(schedule, [*spatial, *sums]), _product(schedule, sums) <= _MOST_UNROLLED
-    outside, lanes = schedule.split(spatial[-1], [None, _width(_extent(schedule, spatial[-1]), facts)])
-    outer = [*spatial[:-1], outside]
-    schedule.reorder(*outer, *sums, lanes)
-    schedule.vectorize(lanes)
-    if is_short:
-        for loop in sums:
-            schedule.unroll(loop)
-    if steps >= _FEWEST_PARALLEL_STEPS:
-        schedule.parallel(schedule.fuse(*outer))
-    schedule.decompose_reduction(block, sums[0])
-
-
 def _schedule_rows(
     schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], sums: list[LoopRV], facts: ProcessorFacts
 ) -> None:
@@ -77,14 +71,6 @@ def _schedule_rows(
     if _product(schedule, [*spatial, *sums]) >= _FEWEST_PARALLEL_STEPS and spatial:
         schedule.parallel(schedule.fuse(*spatial))
     schedule.decompose_reduction(block, sums[0])
-
-
-def _reads_along(block: SBlock) -> bool:
-    """Tell whether the innermost axis of the result is that of something that the block reads."""
-    from tvm.tirx import IterVar
-
-    spatial = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar]
-    return any(names_in(region.region[-1].min) >= {spatial[-1].name} for region in block.reads if len(region.region))
 
 
 def _width(extent: int, facts: ProcessorFacts) -> int:

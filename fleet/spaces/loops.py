@@ -1,0 +1,81 @@
+"""What schedules of all kinds ask of loops: their extents, the vectors that fit them, and sharing them among cores.
+
+TVM splits a loop at the borders of its conditions (padding, parts of a concatenation, the rest of a division) if it is
+marked so: what remains within has no conditions, which is what vectors need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fleet.spaces.facts import ProcessorFacts
+
+if TYPE_CHECKING:
+    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+FEWEST_PARALLEL_STEPS = 16_384
+"""Below that, waking the other cores (some microseconds) takes longer than the work."""
+
+_FLOAT32_BITS = 32
+
+
+def extent(schedule: Schedule, loop: LoopRV) -> int:
+    """Return how often a loop runs."""
+    return int(schedule.get(loop).extent)
+
+
+def steps(schedule: Schedule, loops: Sequence[LoopRV]) -> int:
+    """Return how often the body of a nest runs."""
+    return math.prod(extent(schedule, loop) for loop in loops)
+
+
+def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
+    """Tell whether a block's loops are its axes, as a compiler made them."""
+    from tvm.tirx import ForKind
+
+    loops = [schedule.get(loop) for loop in schedule.get_loops(block)]
+    extents = [int(iterator.dom.extent) for iterator in schedule.get(block).iter_vars]
+    return (
+        bool(loops)
+        and [int(loop.extent) for loop in loops] == extents
+        and {ForKind.SERIAL} == {loop.kind for loop in loops}
+    )
+
+
+def split_by_kind(schedule: Schedule, block: SBlockRV, below: int = 0) -> tuple[list[LoopRV], list[LoopRV]]:
+    """Return the spatial and the reduction loops of a block, whose loops under the first `below` are its axes."""
+    from tvm.tirx import IterVar
+
+    loops = list(schedule.get_loops(block))[below:]
+    kinds = [iterator.iter_type for iterator in schedule.get(block).iter_vars]
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == IterVar.DataPar]
+    sums = [loop for loop, kind in zip(loops, kinds, strict=True) if kind != IterVar.DataPar]
+    return spatial, sums
+
+
+def lanes_of(block: SBlock, facts: ProcessorFacts) -> int:
+    """Return how many numbers of the widest type that a block touches are in a vector register."""
+    from tvm import DataType
+
+    regions = [*block.reads, *block.writes]
+    widest = max((DataType(region.source.dtype).bits for region in regions), default=_FLOAT32_BITS)
+    return max(1, facts.lanes * _FLOAT32_BITS // max(8, widest))
+
+
+def vector_width(size: int, most: int) -> int:
+    """Return the widest power of two, up to `most`, that divides an axis; 1 is a scalar."""
+    return math.gcd(size, 1 << (most.bit_length() - 1))
+
+
+def split_at_borders(schedule: Schedule, loop: LoopRV) -> None:
+    """Ask for a loop without conditions between the borders, and loops of their own at them."""
+    schedule.annotate(loop, "pragma_loop_partition_hint", 1)
+
+
+def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> None:
+    """Share the outermost loops among the cores if there is enough work, counted in steps of the innermost."""
+    if work >= FEWEST_PARALLEL_STEPS and loops:
+        schedule.parallel(schedule.fuse(*loops))
