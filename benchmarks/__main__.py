@@ -13,6 +13,8 @@ import sys
 from benchmarks.common import REPOSITORY, JsonObject, print_json, print_table, say
 
 NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint", "models")
+LONG = ("curves",)
+"""Run only when named: they take longer than all the others together."""
 
 
 def main() -> int:
@@ -20,15 +22,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="What we claim, measured beside the peer."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)} (default: these); {', '.join(LONG)}"
+    )
     parser.add_argument("--quick", action="store_true", help="less work: shows that they run, not how fast")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on one line, by benchmark")
     arguments, further = _split(sys.argv[1:])
     options = parser.parse_args(arguments)
     names = options.names or list(NAMES)
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in (*NAMES, *LONG)]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join((*NAMES, *LONG))}")
     if further and len(names) > 1:
         parser.error(f"{further[0]} is for a single benchmark: name one")
     figures = {name: _run(name, further, quick=options.quick) for name in names}

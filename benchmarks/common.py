@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -105,6 +106,11 @@ def print_json(figures: Mapping[str, object], *, wanted: bool) -> None:
     """Print the figures as one line when they are wanted."""
     if wanted:
         print(json.dumps(figures), flush=True)
+
+
+def physical_cores() -> int:
+    """Return how many threads can compute at once here without sharing a core."""
+    return min(psutil.cpu_count(logical=False) or 1, len(psutil.Process().cpu_affinity() or [0]))
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -26,7 +26,6 @@ if not __package__:  # run as a file: python benchmarks/models.py
 
 import numpy as np
 import onnx
-import psutil
 
 from benchmarks import common
 from benchmarks.engines import Engine, Program, build_ours, peers, tune
@@ -49,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", metavar="NAMES", help=f"separated by commas (default: all): {names}; held_out")
     parser.add_argument("--trials", type=int, metavar="N", help="tune each model with so many trials")
     parser.add_argument("--minutes", type=float, metavar="M", help="tune each model for so long")
-    parser.add_argument("--threads", type=int, default=_physical_cores(), help="default: physical cores, %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=common.physical_cores(), help="default: physical cores, %(default)s"
+    )
     options = parser.parse_args(argv)
     effort = Effort(
         threads=options.threads,
@@ -77,10 +78,6 @@ def _entries(parser: argparse.ArgumentParser, names: str | None) -> Sequence[Ent
         return find_entries(names) if names else ENTRIES
     except KeyError as error:
         parser.error(f"no model {error}; there are {', '.join(entry.name for entry in ENTRIES)}")
-
-
-def _physical_cores() -> int:
-    return min(psutil.cpu_count(logical=False) or 1, len(psutil.Process().cpu_affinity() or [0]))
 
 
 def _compare(entry: Entry, effort: Effort, scratch: Path) -> ModelFigures:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import NAMES
+from benchmarks.__main__ import LONG, NAMES
 from benchmarks.common import REPOSITORY, alternate
 from benchmarks.delay_link import DelayLink, LinkUnavailable, measure_round_trips_ms
 from benchmarks.processes import Process, ProcessFailed
@@ -76,6 +76,24 @@ def test_models_measures_every_engine_that_is_there() -> None:
     assert model["tuned_ms"] is None
     assert figures["ratio"] == pytest.approx(model["onnxruntime_ms"] / model["static_ms"], rel=0.01)
     assert figures["peak_gflop_per_sec"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_curves_follow_every_search(tmp_path: Path) -> None:
+    """Each search leaves a time per trial, a speed that only grows, and a line in the picture."""
+    picture = tmp_path / "curves.svg"
+
+    figures = _figures("benchmarks.curves", "--trials", "2", "--svg", str(picture))
+
+    (layer,) = figures["layers"]
+    assert layer["onnxruntime_us"] > 0
+    for search in ("random", "guided", "ours"):
+        assert len(layer[search]["all_trials"]) >= 2
+        assert layer[search]["sec_to_95"] > 0
+        speeds = figures["mean_speeds"][search]
+        assert 0 < speeds[0] <= speeds[1] <= 1
+    assert picture.read_text().count("<polyline") == 3
 
 
 @pytest.mark.slow
@@ -155,7 +173,7 @@ def test_alternate_turns_the_order_around() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_each_runs_as_a_file_too(name: str, tmp_path: Path) -> None:
     """`python benchmarks/NAME.py` works from any directory, as people type it."""
     command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), "--help"]

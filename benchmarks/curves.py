@@ -1,0 +1,219 @@
+"""Speed over trials for single layers: random search, stock MetaSchedule guided by its cost model, and ours.
+
+    python -m benchmarks.curves --trials 64 --layers 4 --svg curves.svg
+    python -m benchmarks.curves --quick --json
+
+The layers are ResNet-18's convolutions (float32, one image). Random and model-guided search are stock MetaSchedule on
+its own space; ours is `fleet tune`. All are measured by one and the same agent, so that only space and search differ;
+the seconds of the stock searches are therefore smaller than with `LocalBuilder` and `RPCRunner`. Beside them ONNX
+Runtime runs the layer on as many threads as the machine has physical cores. Speeds are relative to the fastest schedule
+that any search found for the layer; a mean over layers is geometric.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+if not __package__:  # run as a file: python benchmarks/curves.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import onnx
+
+from benchmarks import common
+from benchmarks.common import JsonObject
+from benchmarks.curve import Curve, Trial, mean_speeds
+from benchmarks.engines import Engine, Program
+from benchmarks.plot import svg_plot, text_plot
+from benchmarks.processes import Process, python
+from benchmarks.tune_conv2d import RESNET18, Layer, write_model
+from fleet.export.targets import target_of
+from fleet.library import Library, RecordKind
+from fleet.workloads.node_by_node import example_inputs
+
+_TRIALS, _QUICK_TRIALS = 64, 4
+_BATCH = 16
+_QUICK_POPULATION = 16
+_QUICK_LAYER = 9
+"""The smallest: a 1x1 convolution on 14 x 14 pixels."""
+
+_TIMEOUT_SEC = 3600.0
+_BLOCK_SEC = 0.3
+_BLOCKS = 5
+_SEARCHES = ("random", "guided", "ours")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = common.make_parser("curves", __doc__ or "", rounds=1)
+    parser.add_argument("--trials", type=int, help=f"per search and layer (default: {_TRIALS}, quick: {_QUICK_TRIALS})")
+    parser.add_argument("--layers", type=int, default=len(RESNET18), help="only the first so many (default: all)")
+    parser.add_argument("--threads", type=int, default=common.physical_cores(), help="of ONNX Runtime")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the plot as a picture, too")
+    options = parser.parse_args(argv)
+    trials = options.trials or (_QUICK_TRIALS if options.quick else _TRIALS)
+    layers = [RESNET18[_QUICK_LAYER]] if options.quick else RESNET18[: options.layers]
+    machine = common.machine()
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory, _fleet(Path(directory)) as tracker:
+        found = [
+            _search_all(layer, Path(directory) / f"layer{number}", tracker, options, trials=trials)
+            for number, layer in enumerate(layers)
+        ]
+    figures = _figures(found, trials)
+    _print(figures, found, quick=options.quick, machine=machine)
+    if options.svg is not None:
+        title = f"{len(layers)} layers of ResNet-18: speed over trials, 1 = fastest found"
+        options.svg.write_text(svg_plot(figures["mean_speeds"], _lines(figures), title=title))
+    common.print_json({**figures, "quick": options.quick, "machine": machine}, wanted=options.json)
+    return 0
+
+
+@contextlib.contextmanager
+def _fleet(scratch: Path) -> Iterator[str]:
+    """Start a tracker and an agent for this machine; yield the tracker's address."""
+    listen = ("--port", 0, "--state-dir")
+    with contextlib.ExitStack() as stack:
+        command = python("fleet.tracker", *listen, scratch / "tracker", "--no-discovery")
+        tracker = stack.enter_context(Process(command, scratch / "tracker.log"))
+        address = tracker.wait_for(r"tracker listening on (\S+)")[1]
+        command = python("device_agents", *listen, scratch / "agent", "--tracker", address)
+        stack.enter_context(Process(command, scratch / "agent.log")).wait_for("agent listening on")
+        yield address
+
+
+def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Namespace, *, trials: int) -> JsonObject:
+    """Run every search on a layer, once per round, and ONNX Runtime; of several rounds the median one counts."""
+    scratch.mkdir()
+    model = write_model(scratch / "layer.onnx", [layer])
+    target_json = target_of("host")
+
+    def search(name: str, number: int) -> Curve:
+        common.say(f"{layer.name}: {name}")
+        if name == "ours":
+            return _tune(model, scratch / f"library-{number}.sqlite", tracker, trials=trials, seed=number)
+        population = ("--population", _QUICK_POPULATION) if options.quick else ()
+        command = python(
+            *("benchmarks.peers.stock_search", model, "--search", name, "--trials", trials, "--batch", _BATCH),
+            *("--seed", number, "--target", target_json, "--tracker", tracker, *population),
+        )
+        with Process(command, scratch / f"{name}.log") as process:
+            answer = json.loads(process.finish(_TIMEOUT_SEC)[-1])
+        return Curve(trials=tuple(Trial(at_sec=at_sec, run_sec=run_sec) for at_sec, run_sec in answer["trials"]))
+
+    sides = {name: (lambda number, name=name: search(name, number)) for name in _SEARCHES}
+    rounds = common.alternate(sides, options.rounds or 1)
+    middle = {
+        name: sorted(curves, key=lambda curve: curve.final_sec)[len(curves) // 2] for name, curves in rounds.items()
+    }
+    return {"layer": layer, "curves": middle, "onnxruntime_sec": _onnxruntime_sec(model, scratch, options)}
+
+
+def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -> Curve:
+    command = python(
+        *("fleet.cli.main", "tune", model, "--trials", trials, "--batch", _BATCH, "--top", 1, "--seed", seed),
+        *("--no-model", "--json", "--tracker", tracker, "--library", library),
+    )
+    started = time.time()
+    with Process(command, library.with_suffix(".log")) as process:
+        process.finish(_TIMEOUT_SEC)
+    with Library.open(str(library)) as opened:
+        layer = max(opened.find_workloads(), key=lambda workload: workload.flop)
+        records = opened.records(layer.shash, kind=RecordKind.CANDIDATE)
+    return Curve(
+        trials=tuple(
+            Trial(
+                at_sec=record.created_at.timestamp() - started,
+                run_sec=record.median_sec if math.isfinite(record.median_sec) else None,
+            )
+            for record in sorted(records, key=lambda record: record.id)
+        )
+    )
+
+
+def _onnxruntime_sec(model: Path, scratch: Path, options: argparse.Namespace) -> float:
+    inputs = scratch / "inputs.npz"
+    np.savez(inputs, **example_inputs(onnx.load(str(model)), np.random.default_rng(0)))
+    program = Program(name="onnxruntime", engine="onnxruntime", path=model)
+    with Engine(program, inputs, threads=options.threads, scratch=scratch) as engine:
+        return statistics.median(engine.block_ms(_BLOCK_SEC) for _ in range(_BLOCKS)) / 1e3
+
+
+def _figures(found: Sequence[JsonObject], trials: int) -> JsonObject:
+    fastest = [min(curve.final_sec for curve in each["curves"].values()) for each in found]
+    guided = [each["curves"]["guided"] for each in found]
+    ours = [each["curves"]["ours"] for each in found]
+    goals = [curve.final_sec for curve in guided]
+    peer, mine = _mean_trials(guided, goals), _mean_trials(ours, goals)
+    return {
+        "name": "curves",
+        "unit": "trials to 95 % of model-guided search's final speed",
+        "peer": peer,
+        "ours": mine,
+        "ratio": round(peer / mine, 3) if peer and mine else None,
+        "trials": trials,
+        "layers": [_layer_figures(each) for each in found],
+        "onnxruntime_speed": statistics.geometric_mean(
+            best / each["onnxruntime_sec"] for best, each in zip(fastest, found, strict=True)
+        ),
+        "mean_speeds": {
+            name: mean_speeds([each["curves"][name] for each in found], fastest, trials) for name in _SEARCHES
+        },
+    }
+
+
+def _mean_trials(curves: Sequence[Curve], goals: Sequence[float]) -> float | None:
+    """Return the geometric mean of the trials to these times; None when one is never reached."""
+    reached = [curve.reaches(goal) for curve, goal in zip(curves, goals, strict=True)]
+    counts = [each.trials for each in reached if each is not None]
+    return round(statistics.geometric_mean(counts), 2) if counts and len(counts) == len(reached) else None
+
+
+def _layer_figures(found: JsonObject) -> JsonObject:
+    searches = {}
+    for name, curve in found["curves"].items():
+        reached = curve.reaches(curve.final_sec)
+        searches[name] = {
+            "final_us": round(curve.final_sec * 1e6, 2) if math.isfinite(curve.final_sec) else None,
+            "trials_to_95": reached.trials if reached else None,
+            "sec_to_95": round(reached.sec, 2) if reached else None,
+            "failed": sum(trial.run_sec is None for trial in curve.trials),
+            "all_trials": [(round(trial.at_sec, 2), trial.run_sec) for trial in curve.trials],
+        }
+    return {"layer": found["layer"].name, "onnxruntime_us": round(found["onnxruntime_sec"] * 1e6, 2), **searches}
+
+
+def _lines(figures: JsonObject) -> Mapping[str, float]:
+    return {"ONNX Runtime": figures["onnxruntime_speed"]}
+
+
+def _print(figures: JsonObject, found: Sequence[JsonObject], *, quick: bool, machine: common.Machine) -> None:
+    def shown(each: JsonObject) -> tuple[str, ...]:
+        final = "-" if each["final_us"] is None else f"{each['final_us']:.0f}"
+        return (final, f"{each['trials_to_95']}, {each['sec_to_95']} s")
+
+    rows = [
+        (
+            *(row["layer"], f"{row['onnxruntime_us']:.0f}"),
+            *(text for name in _SEARCHES for text in shown(row[name])),
+        )
+        for row in figures["layers"]
+    ]
+    columns = ("layer", "ORT [us]", *(text for name in _SEARCHES for text in (f"{name} [us]", "to 95 %")))
+    notes = [f"{figures['trials']} trials each; to 95 %: trials and seconds to 95 % of the search's own final speed"]
+    notes += [f"to 95 % of guided's final speed: guided {figures['peer']} trials, ours {figures['ours']}"]
+    notes += common.load_notes(machine) + (["quick: too little work for figures to quote"] if quick else [])
+    common.print_table(f"{len(found)} layers of ResNet-18", columns, rows, notes)
+    print(text_plot(figures["mean_speeds"], _lines(figures)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

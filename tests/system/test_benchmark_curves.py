@@ -1,0 +1,50 @@
+"""What is read off a search's curve, and how it is drawn."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree
+
+from benchmarks.curve import Curve, Reached, Trial, mean_speeds
+from benchmarks.plot import svg_plot, text_plot
+
+
+def curve(*times: float | None) -> Curve:
+    return Curve(trials=tuple(Trial(at_sec=float(number), run_sec=sec) for number, sec in enumerate(times, start=1)))
+
+
+def test_the_best_time_so_far_counts() -> None:
+    """A failed trial and a slower one change nothing."""
+    assert curve(None, 4.0, 8.0, 2.0).best_secs == [math.inf, 4.0, 4.0, 2.0]
+
+
+def test_a_goal_is_reached_within_five_percent() -> None:
+    """Trials and seconds are those of the first schedule that is nearly as fast; a goal may stay out of reach."""
+    found = curve(None, 4.0, 2.1, 2.0)
+
+    assert found.reaches(2.0) == Reached(trials=3, sec=3.0)
+    assert found.reaches(1.0) is None
+    assert curve(None).reaches(math.inf) is None
+
+
+def test_speeds_are_shares_of_the_reference() -> None:
+    """Before the first success the speed is 0; after the last trial it stays."""
+    assert curve(None, 4.0, 2.0).speeds(2.0, 4) == [0.0, 0.5, 1.0, 1.0]
+    assert curve().speeds(2.0, 2) == [0.0, 0.0]
+
+
+def test_the_mean_over_layers_is_geometric() -> None:
+    """A layer without any time yet leaves the mean at 0, rather than out."""
+    assert mean_speeds([curve(None, 4.0), curve(8.0, 4.0)], [1.0, 4.0], 2) == [0.0, 0.5]
+
+
+def test_plots_show_every_curve() -> None:
+    """As letters in a terminal, as lines of a well-formed picture."""
+    curves, lines = {"random": [0.2, 0.4], "ours": [0.8, 1.0]}, {"ONNX Runtime": 0.9}
+
+    shown = text_plot(curves, lines).splitlines()
+    picture = xml.etree.ElementTree.fromstring(svg_plot(curves, lines, title="a < b"))  # noqa: S314 - made above
+
+    assert {"r", "o", "-"} <= set("".join(line.partition("|")[2] for line in shown))
+    assert shown[0].endswith("o" * 36)
+    assert len(picture.findall("{http://www.w3.org/2000/svg}polyline")) == 2
