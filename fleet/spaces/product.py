@@ -25,8 +25,11 @@ _MOST_ROWS = 28
 """Rows of a tile: more would only lengthen the code."""
 
 
-_SHARED_CACHE_BYTES = 4 * 1024**2
-"""What a model can expect to find again in the last cache."""
+_SPARE_REGISTERS = 3
+"""LLVM spills when accumulators take more: a tile of 14 rows in 16 registers was 2 to 3 times slower than one of 13."""
+
+_SHARED_CACHE_BYTES = 2 * 1024**2
+"""What a layer can expect to find again in the last cache, which it shares with the rest of its model and others."""
 
 
 class Order(enum.Enum):
@@ -93,7 +96,7 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
         again = tile.vectors * _cycles_per_vector(product.weights_bytes, facts)
     else:  # the tile's data comes again for each tile of columns
         panel_bytes = product.weights_bytes * tile.columns / product.extent(Role.COLUMN)
-        data_bytes = product.data_bytes * tile.y * tile.x / (rows * summed)
+        data_bytes = min(4, product.data_bytes / (rows * summed)) * tile.y * tile.x
         again = data_bytes / (16 if product.data_bytes <= facts.l2_bytes // 2 else 10)
         again += 0.0 if panel_bytes <= facts.l1_bytes // 2 else 0.05 * tile.vectors
         again += 0.5 * sums / summed  # results are written in short pieces
@@ -120,7 +123,7 @@ def _cycles_per_vector(size_bytes: int, facts: ProcessorFacts) -> float:
     """Estimate what a vector costs that is read in a long run, again and again, from where `size_bytes` fit."""
     if size_bytes <= facts.l2_bytes // 2:
         return 0.05
-    return 0.1 if size_bytes <= _SHARED_CACHE_BYTES else 2.0
+    return 0.1 if size_bytes <= _SHARED_CACHE_BYTES else 1.0
 
 
 def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> None:
@@ -234,8 +237,9 @@ def _lanes(columns: int, facts: ProcessorFacts) -> list[int]:
 
 def _fits(tile: Tile, facts: ProcessorFacts) -> bool:
     """Tell whether the tile's accumulators and operands fit the registers."""
+    sums = tile.y * tile.x * tile.vectors
     scalars = 0 if facts.has_scalar_operands and tile.vectors == 1 else 1
-    return tile.y * tile.x * tile.vectors + tile.vectors + scalars <= facts.registers
+    return sums + tile.vectors + scalars <= facts.registers and sums <= facts.registers - _SPARE_REGISTERS
 
 
 def _divisors(number: int, most: int) -> list[int]:
