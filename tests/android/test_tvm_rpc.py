@@ -109,6 +109,20 @@ async def test_whole_models_run_over_there(bench: Bench, models: Path) -> None:
     np.testing.assert_allclose(rectified, np.maximum(product, 0), rtol=1e-5)
 
 
+async def test_operators_cannot_be_timed_in_their_place_over_there(bench: Bench, models: Path) -> None:
+    """Nothing is called back over TVM RPC: the answer says so, and the session goes on."""
+    holder = bench.holding(epoch=1, device=DEVICE)
+    vm = measurement_pb2.MODULE_KIND_RELAX_VM
+    args = [spec("fill", 4, 8), spec("fill", 8, 8)]
+
+    refused = await holder.run((models / "vm.so").read_bytes(), args=args, module_kind=vm, operator_runs=3)
+    after = await measure_matmul(holder, models)
+
+    assert kind_of(refused) == "BAD_ARGUMENTS"
+    assert "takes no instrument" in refused.error_message
+    assert kind_of(after) == "UNSPECIFIED", after.error_message
+
+
 async def test_a_session_that_grows_old_is_replaced(bench: Bench, cpp: RpcServer, models: Path) -> None:
     """No candidate runs into the end that the server puts to a session; the worker lives on."""
     holder = bench.holding(epoch=1, device=DEVICE)

@@ -11,7 +11,7 @@ import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cross.pool.build_pool import BuildPool
@@ -28,7 +28,6 @@ from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildError, ImportFailed, InvalidRequest
 from fleet.library import Library
 from fleet.optimizer.history import schedules
-from fleet.optimizer.job import TRIAL_EVALUATOR
 from fleet.optimizer.numerics import make_inputs
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
@@ -39,7 +38,6 @@ from fleet.workloads.reference_profile import ReferenceProfile, profile_referenc
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 300.0
-_ALONE_TIMEOUT_SEC = 60.0
 _BUILD_TIMEOUT_SEC = 120.0
 _MEASURED_SEC = 5.0
 """About how long a model runs with the instrument, if its user does not say how often."""
@@ -153,10 +151,11 @@ class _Profiling:
                 f"the agent of {self.device.name} is too old to time operators in their place; update it"
             )
         self.say("timing the operators alone")
-        alone_sec = await self._measure_alone(workloads, built)
+        runs = len(measured.operators.run_secs)
+        alone_sec = await self._measure_alone(workloads, built, runs)
         roofline = await measure_roofline(self.device, peaks)
         self.say("profiling ONNX Runtime")
-        reference = await self._profile_reference(model, len(measured.operators.run_secs))
+        reference = await self._profile_reference(model, runs)
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]
         instrumented_sec = statistics.median(measured.operators.run_secs)
@@ -230,16 +229,21 @@ class _Profiling:
             operator_runs=runs,
         )
 
-    async def _measure_alone(self, workloads: Sequence[Workload], built: Mapping[str, Artifact]) -> dict[str, float]:
-        """Return the time of one call [s] by structural hash, of those that ran."""
+    async def _measure_alone(
+        self, workloads: Sequence[Workload], built: Mapping[str, Artifact], runs: int
+    ) -> dict[str, float]:
+        """Return the time of one call [s] by structural hash, of those that ran.
+
+        As in the model, it is the median of as many single runs: an average over many would hold what disturbed some.
+        """
         wanted = [workload for workload in workloads if workload.shash in built]
         trials = [
             Trial(
                 candidate_id=uuid.uuid4().hex,
                 artifact_digest=built[workload.shash].digest,
                 args=workload.args,
-                evaluator=replace(TRIAL_EVALUATOR, give_up_above_sec=0.0),
-                timeout_sec=_ALONE_TIMEOUT_SEC,
+                evaluator=Evaluator(repeat=runs),
+                timeout_sec=_RUN_TIMEOUT_SEC,
             )
             for workload in wanted
         ]
