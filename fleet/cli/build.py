@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fleet.workloads.workload import Workload
 
 _NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
+_ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
 
 
@@ -97,10 +98,7 @@ def build(
     order = BuildOrder(
         workload=workload,
         target_json=target_json,
-        output=output
-        or Path(
-            f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(workload).name.removesuffix('.json').replace('.onnx', ''))}.so"
-        ),
+        output=output or Path(f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _ENDING.sub('', Path(workload).name))}.so"),
         linker=linker,
         library=library,
         device_model=device_model,
@@ -154,7 +152,9 @@ def built_data(built: BuiltArtifact) -> dict[str, object]:
 
 
 def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
-    if order.workload.endswith(".onnx"):
+    from fleet.workloads.model import is_model
+
+    if is_model(order.workload):
         return _built_model(order, out_dir)
     from cross.build.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
@@ -189,8 +189,10 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
 
 def _find_workload(order: BuildOrder) -> Workload:
+    from fleet.workloads.model import is_model
+
     path, colon, pattern = order.workload.rpartition(":")
-    if colon and path.endswith(".onnx"):
+    if colon and is_model(path):
         return _operator(Path(path), pattern, order)
     if order.workload.endswith(".json"):
         return _module(Path(order.workload))

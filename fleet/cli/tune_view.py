@@ -13,6 +13,8 @@ from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport, report_workload
 
 _SHOWN = 12
+_ENGINES = {"torch": "PyTorch"}
+"""Names of engines for people; ONNX Runtime where there is no other."""
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""
 
 
@@ -115,7 +117,7 @@ def _model_table(model: ModelReport) -> Table:
         ("untuned", model.untuned_ms),
         *([("static", model.static_ms)] if model.static_ms is not None else []),
         ("tuned", model.tuned_ms),
-        ("ONNX Runtime", model.onnxruntime_ms),
+        (_ENGINES.get(model.reference, "ONNX Runtime"), model.reference_ms or model.onnxruntime_ms),
     )
     for name, latency_ms in rows:
         ratio = f"{model.untuned_ms / latency_ms:.1f}x" if latency_ms and model.untuned_ms else "-"

@@ -28,7 +28,7 @@ class Answers:
     """That gave these inputs."""
 
     reference: str
-    """Who computed the outputs: "onnxruntime", or "onnx" for its reference implementation in numpy."""
+    """Who computed the outputs: "onnxruntime", "torch", or "onnx" for its reference implementation in numpy."""
 
     weakness: Weakness | None
     """Why agreeing with these outputs proves little, if so."""
@@ -50,7 +50,7 @@ def _answers_for(model: Model, seed: int, style: InputStyle) -> Answers:
     return Answers(
         inputs=tuple(inputs),
         outputs=outputs,
-        output_names=_output_names(model),
+        output_names=model.output_names,
         seed=seed,
         reference=reference,
         weakness=find_weakness(outputs, _run(model, others)[0]),
@@ -64,15 +64,9 @@ def _inputs(model: Model, seed: int, style: InputStyle) -> list[Array]:
 def _run(model: Model, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], str]:
     run = reference_outputs(model, inputs)
     if run is not None:
-        return tuple(map(np.asarray, run.outputs)), "onnxruntime"
+        return tuple(map(np.asarray, run.outputs)), run.by
     from onnx import load_from_string
     from onnx.reference import ReferenceEvaluator
 
     feeds = dict(zip(model.input_names, inputs, strict=True))
     return tuple(map(np.asarray, ReferenceEvaluator(load_from_string(model.onnx_bytes)).run(None, feeds))), "onnx"
-
-
-def _output_names(model: Model) -> tuple[str, ...]:
-    import onnx
-
-    return tuple(value.name for value in onnx.load_from_string(model.onnx_bytes).graph.output)

@@ -26,7 +26,7 @@ from fleet.artifacts.fit import needed_features
 from fleet.base.scratch import scratch_dir
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
-from fleet.errors import ConfigError, ImportFailed, InvalidRequest
+from fleet.errors import ConfigError, InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
@@ -35,6 +35,7 @@ from fleet.optimizer.pool import run_within
 from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
+from fleet.workloads.model import check_exists
 
 _TASK_TIMEOUT_SEC = 600.0
 _WORKERS = 2
@@ -137,8 +138,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
 
 def _check(options: ExportOptions) -> None:
     check_versions()
-    if not options.model.is_file():
-        raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
+    check_exists(options.model)
     if not options.output.resolve().parent.is_dir():
         raise ConfigError(f"{options.output}: there is no folder {options.output.resolve().parent}; make it first")
     if parse_target(options.target_json)["kind"] != "llvm":

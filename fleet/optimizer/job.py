@@ -138,7 +138,10 @@ class ModelReport:
 
     tuned_ms: float | None = None
     onnxruntime_ms: float | None = None
-    """None when ONNX Runtime is not installed or the device is another machine."""
+    """None when ONNX Runtime is not installed, the model is not ONNX, or the device is another machine."""
+
+    reference_ms: float | None = None
+    """Time of the engine in `reference`; None where the device is another machine."""
 
     is_slower: bool = False
     """The tuned model takes longer than one of the others: use that."""
@@ -148,7 +151,7 @@ class ModelReport:
 
     tolerance: float | None = None
     reference: str = ""
-    """What computed the reference: "onnxruntime" or "untuned"."""
+    """What computed the reference: "onnxruntime", "torch" or "untuned"."""
 
     weakness: Weakness | None = None
     """Why agreement with the reference says little; None: it says enough."""

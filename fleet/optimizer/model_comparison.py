@@ -1,4 +1,4 @@
-"""Runs the whole model on the device, untuned, with static schedules and tuned, beside ONNX Runtime."""
+"""Runs the whole model on the device, untuned, with static schedules and tuned, beside the engine of its format."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.turns import Turns
 from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.workloads.extract import Model, compile_model
-from fleet.workloads.reference import OnnxRun, reference_outputs
+from fleet.workloads.reference import ReferenceRun, reference_outputs
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 120.0
 _REFERENCE_RUNS = 20
+_ONNX_RUNTIME = "onnxruntime"
 _SLOWER = 1.03
 """A tuned model counts as slower from this factor on: two timings of the same program differ by up to as much."""
 
@@ -42,7 +43,7 @@ class _Expected:
     inputs: Sequence[Array | TensorSpec]
     outputs: Sequence[Array]
     by: str
-    """ "onnxruntime" or "untuned"."""
+    """ "onnxruntime", "torch" or "untuned"."""
 
     median_sec: float | None
     weakness: Weakness | None
@@ -86,11 +87,13 @@ class ModelComparison:
         secs = [self.core.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC, TUNED)]
         untuned_sec, static_sec, tuned_sec = secs
         mismatch = compare(outputs, expected.outputs)
+        reference_ms = _ms(expected.median_sec) if self.is_local else None
         return ModelReport(
             untuned_ms=_ms(untuned_sec),
             static_ms=_ms(static_sec),
             tuned_ms=_ms(tuned_sec),
-            onnxruntime_ms=_ms(expected.median_sec) if self.is_local else None,
+            onnxruntime_ms=reference_ms if expected.by == _ONNX_RUNTIME else None,
+            reference_ms=reference_ms,
             is_slower=bool(schedules) and _SLOWER * min(untuned_sec, static_sec) < tuned_sec < math.inf,
             max_abs_error=max_abs_error(outputs, expected.outputs),
             reference=expected.by,
@@ -124,10 +127,10 @@ class ModelComparison:
 
     async def _expect_for(self, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
         inputs, others = (make_inputs(self.model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
-        run = await self._run_onnx(inputs, _REFERENCE_RUNS if self.is_local else 0)
-        other = await self._run_onnx(others) if run is not None else None
+        run = await self._run_reference(inputs, _REFERENCE_RUNS if self.is_local else 0)
+        other = await self._run_reference(others) if run is not None else None
         if run is not None and other is not None:
-            outputs, answers, by = run.outputs, other.outputs, "onnxruntime"
+            outputs, answers, by = run.outputs, other.outputs, run.by
         else:
             outputs, answers = [tuple(await self._call(untuned, given)) for given in (inputs, others)]
             by = "untuned"
@@ -139,7 +142,7 @@ class ModelComparison:
             weakness=find_weakness(outputs, answers),
         )
 
-    async def _run_onnx(self, inputs: Sequence[Array | TensorSpec], repeat: int = 0) -> OnnxRun | None:
+    async def _run_reference(self, inputs: Sequence[Array | TensorSpec], repeat: int = 0) -> ReferenceRun | None:
         is_processor = parse_target(self.core.conditions.scope.target_json)["kind"] == "llvm"
         return await run_within(
             self.pool,

@@ -20,7 +20,6 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import PendingRequest, make_wish
 from fleet.domain.selectors import parse_selector
 from fleet.domain.tvm_versions import check_versions
-from fleet.errors import ImportFailed
 from fleet.library import Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
@@ -31,6 +30,7 @@ from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.loop import feed
 from fleet.optimizer.pool import run_within
 from fleet.workloads.extract import Model, extract, load_model
+from fleet.workloads.model import check_exists
 
 _IMPORT_TIMEOUT_SEC = 600.0
 
@@ -47,8 +47,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         asyncio.CancelledError: the same, and the job is INTERRUPTED.
     """
     check_versions()
-    if not options.model.is_file():
-        raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
+    check_exists(options.model)
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         # Opened before the pool, so that it is removed after the last build that writes into it.

@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING
 from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
 from fleet.workloads.importing.onnx_file import import_onnx, read_onnx
+from fleet.workloads.importing.torch_file import import_torch, read_torch
 from fleet.workloads.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
-__all__ = ["Model", "ModelFormat", "bundled_model", "import_model", "load_model"]
+__all__ = [
+    "KNOWN_TYPES",
+    "Model",
+    "ModelFormat",
+    "bundled_model",
+    "check_exists",
+    "import_model",
+    "is_model",
+    "load_model",
+]
 
 _BUNDLED = "backend/test/data/light"
 
@@ -43,6 +53,23 @@ def bundled_model(name: str = "squeezenet") -> Path:
     return known[name]
 
 
+def is_model(source: Path | str) -> bool:
+    """Tell whether a name is one of a model, whether there is such a file or not."""
+    return Path(source).suffix in _READERS
+
+
+def check_exists(source: Path) -> None:
+    """Refuse what is no model file at once, before anything is started for it.
+
+    Raises:
+        ImportFailed: there is no such file, or its name is of no known type.
+    """
+    if not is_model(source):
+        raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
+    if not source.is_file():
+        raise ImportFailed(f"there is no model file {source}")
+
+
 def load_model(
     path: Path | str,
     *,
@@ -61,7 +88,10 @@ def load_model(
         ImportFailed: there is no such file, it is not a model, or a dimension of an input stays open.
         InvalidRequest: a shape is for an input that does not exist, or does not fit it; no first dimension is open.
     """
-    return read_onnx(Path(path), shapes or {}, batch_size, random_weights_seed)
+    path = Path(path)
+    if not is_model(path):
+        raise ImportFailed(f"{path} is of no known type; known: {KNOWN_TYPES}")
+    return _READERS[path.suffix](path, shapes or {}, batch_size, random_weights_seed)
 
 
 def import_model(model: Model) -> IRModule:
@@ -71,6 +101,13 @@ def import_model(model: Model) -> IRModule:
         ImportFailed: an operator that cannot be imported.
     """
     try:
-        return import_onnx(model)
+        return _IMPORTERS[model.format](model)
     except ImportFailed as error:
         raise ImportFailed(f"{model.title}: {error}") from error
+
+
+_READERS = {".onnx": read_onnx, ".pt2": read_torch}
+KNOWN_TYPES = ", ".join(f"*{suffix}" for suffix in _READERS)
+"""The types of files that can be read, in words."""
+
+_IMPORTERS = {ModelFormat.ONNX: import_onnx, ModelFormat.TORCH: import_torch}

@@ -1,4 +1,4 @@
-"""Runs a model in ONNX Runtime for reference outputs and a time to beat."""
+"""Runs a model where its users run it today, for reference outputs and a time to beat: ONNX Runtime, PyTorch."""
 
 from __future__ import annotations
 
@@ -6,43 +6,61 @@ import importlib.util
 import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.workloads.model import Model
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+from fleet.workloads.importing.torch_file import torch_runner
+from fleet.workloads.importing.value import Model, ModelFormat
 
 logger = logging.getLogger(__name__)
 
 _ERRORS_ONLY = 3
 
+_Outputs: TypeAlias = "tuple[NDArray[np.generic], ...]"
+_Runner: TypeAlias = "Callable[[], _Outputs]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxRun:
-    """Outputs and time of a model in ONNX Runtime."""
+class ReferenceRun:
+    """Outputs and time of a model in the engine of its format."""
 
-    outputs: tuple[NDArray[np.generic], ...]
+    by: str
+    """The engine: "onnxruntime", "torch"."""
+
+    outputs: _Outputs
     median_sec: float | None
     """Median time of a run; None when it was not timed."""
 
 
 def reference_outputs(
     model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int = 1, repeat: int = 0
-) -> OnnxRun | None:
-    """Run a model, and time `repeat` further runs of it. None where ONNX Runtime is not installed or refuses the model.
+) -> ReferenceRun | None:
+    """Run a model, and time `repeat` further runs of it. None where its engine is not installed or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
         threads: cores that it may use.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
+    by, prepare = _ENGINES[model.format]
+    if importlib.util.find_spec(by) is None:
         return None
+    try:
+        run = prepare(model, inputs, threads)
+        outputs = run()
+    except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
+        logger.warning(
+            "the reference refuses the model", extra={"engine": by, "model": model.title, "reason": str(error)}
+        )
+        return None
+    times = [_time(run) for _ in range(repeat)]
+    return ReferenceRun(by=by, outputs=outputs, median_sec=statistics.median(times) if times else None)
+
+
+def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int) -> _Runner:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -50,17 +68,18 @@ def reference_outputs(
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
     feeds = dict(zip(model.input_names, inputs, strict=True))
-    try:
-        session = onnxruntime.InferenceSession(model.onnx_bytes, options, providers=["CPUExecutionProvider"])
-        outputs = tuple(session.run(None, feeds))
-    except Exception as error:  # noqa: BLE001 - its errors share no other base class
-        logger.warning("ONNX Runtime refuses the model", extra={"model": model.title, "reason": str(error)})
-        return None
-    times = [_time(session, feeds) for _ in range(repeat)]
-    return OnnxRun(outputs=outputs, median_sec=statistics.median(times) if times else None)
+    session = onnxruntime.InferenceSession(model.content, options, providers=["CPUExecutionProvider"])
+    return lambda: tuple(session.run(None, feeds))
 
 
-def _time(session: InferenceSession, feeds: dict[str, NDArray[np.generic]]) -> float:
+_ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
+    ModelFormat.ONNX: ("onnxruntime", _onnx_runner),
+    ModelFormat.TORCH: ("torch", torch_runner),
+}
+"""By format: the package that runs it, and what prepares a run on some arrays with some threads."""
+
+
+def _time(run: _Runner) -> float:
     started = time.perf_counter()
-    session.run(None, feeds)
+    run()
     return time.perf_counter() - started

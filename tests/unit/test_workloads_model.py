@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,24 @@ def test_missing_file_and_directory_are_named(tmp_path: Path) -> None:
     """A path that cannot be read says why."""
     with pytest.raises(ImportFailed, match="No such file"):
         load_model(tmp_path / "missing.onnx")
+    (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(ImportFailed, match="directory"):
-        load_model(tmp_path)
+        load_model(tmp_path / "folder.onnx")
+
+
+def test_unknown_type_names_the_known_ones(tmp_path: Path) -> None:
+    """A file of another framework is refused by its name, before anything is read."""
+    with pytest.raises(ImportFailed, match=r"model\.pb is of no known type; known: \*\.onnx, \*\.pt2"):
+        load_model(tmp_path / "model.pb")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_missing_package_names_its_extra(tmp_path: Path) -> None:
+    """Who has no PyTorch learns how to get it."""
+    (tmp_path / "m.pt2").touch()
+
+    with pytest.raises(ImportFailed, match=r"needs the package torch; .* pip install 'tvm-fleet\[torch\]'"):
+        load_model(tmp_path / "m.pt2")
 
 
 def test_bundled_models_are_found_by_name() -> None:

@@ -25,7 +25,7 @@ from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
 from fleet.domain.roofline import Roofline
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
-from fleet.errors import BuildError, ImportFailed, InvalidRequest
+from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
 from fleet.optimizer.history import schedules
 from fleet.optimizer.numerics import make_inputs
@@ -34,6 +34,7 @@ from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
 from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile, join
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
+from fleet.workloads.model import check_exists
 from fleet.workloads.reference_profile import ReferenceProfile, profile_reference
 
 _COMPILE_TIMEOUT_SEC = 600.0
@@ -84,8 +85,7 @@ async def profile_model(
     """
     check_versions()
     refuse_unfit(device.name, device.inventory)
-    if not options.model.is_file():
-        raise ImportFailed(f"there is no model file {options.model}; name an .onnx file")
+    check_exists(options.model)
     target_json = options.target_json or device.inventory.target_json
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_dir("artifacts"))

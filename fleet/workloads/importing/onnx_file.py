@@ -96,8 +96,6 @@ def _set_shapes(
     closed = close_shapes(found, shapes, batch_size)
     if closed != found:
         del proto.graph.value_info[:]
-        for value in proto.graph.output:
-            value.type.tensor_type.ClearField("shape")
     for value in proto.graph.input:
         del value.type.tensor_type.shape.dim[:]
         for size in closed[value.name]:

@@ -14,6 +14,7 @@ class ModelFormat(enum.StrEnum):
     """What wrote a model, and so which frontend reads it."""
 
     ONNX = "onnx"
+    TORCH = "torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,174 @@
+"""Reads PyTorch programs: files that `torch.export.save` wrote, conventionally *.pt2.
+
+A program is kept as that file. Open dimensions (`torch.export.Dim`) stay open in it and are closed in Relax; everything
+else is what PyTorch itself would run, which is therefore the reference.
+
+Loading a .pt2 file may run code that its author put into it, as with any file of `torch.save`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cross.build.library import last_lines
+from fleet.domain.measuring import TensorSpec
+from fleet.errors import ImportFailed
+from fleet.workloads.importing.packages import require
+from fleet.workloads.importing.shapes import Dim, close_shapes
+from fleet.workloads.importing.torch_graph import simplified
+from fleet.workloads.importing.value import Model, ModelFormat, digest_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.export import ExportedProgram
+    from tvm.ir import IRModule
+
+_FOR_WHAT = "a PyTorch program"
+
+
+def read_torch(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
+) -> Model:
+    """Read a file of `torch.export.save`; see `fleet.workloads.model.load_model`."""
+    require("torch", _FOR_WHAT)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ImportFailed(f"cannot read {path}: {error.strerror or error}") from error
+    program = _load(content, str(path))
+    return torch_model(path.stem, program, shapes, batch_size, random_weights_seed, content=content)
+
+
+def torch_model(
+    title: str,
+    program: ExportedProgram,
+    shapes: Mapping[str, tuple[int, ...]],
+    batch_size: int | None,
+    random_weights_seed: int | None,
+    *,
+    content: bytes | None = None,
+) -> Model:
+    """Return the model of an exported program.
+
+    Args:
+        content: the program as a file, where that exists already.
+
+    Raises:
+        ImportFailed, InvalidRequest: see `fleet.workloads.importing.shapes.close_shapes`.
+    """
+    inputs = _inputs(program)
+    closed = close_shapes({name: dims for name, (dims, _) in inputs.items()}, shapes, batch_size)
+    if random_weights_seed is not None:
+        _randomize(program, random_weights_seed)
+    if content is None or random_weights_seed is not None:
+        content = saved(program)
+    return Model(
+        title=title,
+        format=ModelFormat.TORCH,
+        digest=digest_of(content + repr(sorted(closed.items())).encode()),
+        input_names=tuple(inputs),
+        inputs=tuple(TensorSpec(closed[name], dtype) for name, (_, dtype) in inputs.items()),
+        output_names=tuple(str(name) for name in program.graph_signature.user_outputs),
+        content=content,
+    )
+
+
+def saved(program: ExportedProgram) -> bytes:
+    """Return an exported program as a file."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def import_torch(model: Model) -> IRModule:
+    """Return the program as Relax functions, with the shapes that the model was given.
+
+    Raises:
+        ImportFailed: an operator that TVM cannot import.
+    """
+    require("torch", _FOR_WHAT)
+    from tvm.relax.frontend.torch import from_exported_program
+
+    program = simplified(_load(model.content, model.title))
+    try:
+        mod = from_exported_program(program, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
+    except Exception as error:
+        raise ImportFailed(f"TVM cannot import the model: {last_lines(error)}") from error
+    return _with_shapes(mod, model.inputs)
+
+
+def torch_runner(
+    model: Model, inputs: Sequence[NDArray[np.generic]], threads: int
+) -> Callable[[], tuple[NDArray[np.generic], ...]]:
+    """Return a function that runs the program in PyTorch, without gradients, and returns its outputs."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    program = _load(model.content, model.title)
+    module = program.module()
+    tensors = [torch.from_numpy(np.array(array)) for array in inputs]
+    args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+    torch.set_num_threads(threads)
+
+    def run() -> tuple[NDArray[np.generic], ...]:
+        with torch.inference_mode():
+            outputs = pytree.tree_leaves(module(*args, **kwargs))
+        return tuple(output.numpy() for output in outputs if output is not None)
+
+    return run
+
+
+def _load(content: bytes, name: str) -> ExportedProgram:
+    import torch
+
+    try:
+        return torch.export.load(io.BytesIO(content))
+    except Exception as error:
+        said = last_lines(error)
+        raise ImportFailed(f"{name} is no program as torch.export.save writes it: {said}") from error
+
+
+def _inputs(program: ExportedProgram) -> dict[str, tuple[tuple[Dim, ...], str]]:
+    """Return dimensions and element type of each input."""
+    wanted = list(program.graph_signature.user_inputs)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    found = {}
+    for name in wanted:
+        value = values.get(str(name))
+        if value is None or not hasattr(value, "shape"):
+            raise ImportFailed(f"input {name!r} is no tensor; export the model with tensors as its only inputs")
+        dims = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+        found[str(name)] = (dims, str(value.dtype).removeprefix("torch."))
+    return found
+
+
+def _with_shapes(mod: IRModule, inputs: Sequence[TensorSpec]) -> IRModule:
+    """Close the open dimensions of a module."""
+    from tvm import relax, tirx
+
+    shapes = [(param.ty.shape or (), spec.shape) for param, spec in zip(mod["main"].params, inputs, strict=True)]
+    sizes = {
+        dim: size for dims, shape in shapes for dim, size in zip(dims, shape, strict=True) if isinstance(dim, tirx.Var)
+    }
+    return relax.transform.BindSymbolicVars(sizes)(mod) if sizes else mod
+
+
+def _randomize(program: ExportedProgram, seed: int) -> None:
+    """Draw the weights of products and convolutions anew, with a variance that keeps activations' size."""
+    import torch
+
+    rng = np.random.default_rng(seed)
+    weights: dict[str, Tensor] = program.state_dict
+    for name, weight in sorted(weights.items()):
+        if weight.is_floating_point() and weight.ndim >= 2:
+            fan_in = int(np.prod(weight.shape[1:]))
+            drawn = rng.standard_normal(tuple(weight.shape)) / np.sqrt(max(1, fan_in))
+            weights[name] = torch.nn.Parameter(torch.from_numpy(drawn).to(weight.dtype), requires_grad=False)
