@@ -24,6 +24,7 @@ _COMMANDS = {
     "tune": "Tune a model's operators on a device.",
     "up": "Run tracker and agent for this machine until Ctrl-C.",
     "build": "Build one workload for a target.",
+    "explain": "Show what becomes of a model before it is tuned.",
     "export": "Compile a tuned model into one file that runs without a compiler.",
     "serve-check": "Run an exported model on a device and compare its answers.",
     "time": "Time an artifact on a device.",

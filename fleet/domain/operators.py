@@ -58,7 +58,7 @@ def describe_workload(name: str, args: Sequence[TensorSpec], mod_json: str = "")
 def _describe(name: str, args: tuple[TensorSpec, ...], mod_json: str) -> str:
     inputs = [spec for spec in args if not spec.is_output]
     outputs = [spec for spec in args if spec.is_output]
-    operators = _operators(name) or _block_operators(mod_json)
+    operators = operators_of(name) or _block_operators(mod_json)
     if not operators or not inputs or not outputs:
         return name
     shapes, output = [spec.shape for spec in inputs], outputs[-1]
@@ -76,14 +76,14 @@ def _describe_anchor(operators: list[str], shapes: list[tuple[int, ...]], output
             return _product(shapes, output)
     anchor = next((operator for operator in operators if re.fullmatch(_ANCHOR, operator)), operators[0])
     if "pool" in anchor and len(output) > 2 and len(shapes[0]) == len(output):
-        return f"{anchor} {output[1]} {_size(shapes[0][2:])}->{_size(output[2:])}"
+        return _pooling(anchor, shapes[0], output)
     largest = max([*shapes, output], key=math.prod)
     rest = len(operators) - 1
     shown = "+".join(operators) if rest < 2 else f"{anchor}+{rest}"
     return f"{shown} {_size(largest[1:] if len(largest) > 2 and largest[0] == 1 else largest)}"
 
 
-def _operators(name: str) -> list[str]:
+def operators_of(name: str) -> list[str]:
     """Return the operators that a function of a model was fused from, in order; none for a name of any other form."""
     found, rest = [], name.removeprefix("fused_")
     while rest:
@@ -140,6 +140,16 @@ def _layouts(rank: int) -> Iterator[_Layout]:
     yield _Layout(1, slice(2, rank), 0, 1, slice(2, rank))
     yield _Layout(last, slice(1, last), last, last - 1, slice(0, rank - 2))
     yield _Layout(last, slice(1, last), 0, last, slice(1, last))
+
+
+def _pooling(operator: str, data: tuple[int, ...], output: tuple[int, ...]) -> str:
+    """Return channels and sizes. Channels come last where the last axis keeps its size and the others do not, or are
+    square without it.
+    """
+    first_keeps, last_keeps = data[1] == output[1], data[-1] == output[-1]
+    is_last = last_keeps and (not first_keeps or (data[1:-1] == data[1:2] * (len(data) - 2) and data[-1] != data[-2]))
+    channel, spatial = (-1, slice(1, -1)) if is_last else (1, slice(2, None))
+    return f"{operator} {output[channel]} {_size(data[spatial])}->{_size(output[spatial])}"
 
 
 def _product(shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:

@@ -24,7 +24,7 @@ def mark_constants(mod: IRModule) -> IRModule:
     from tvm import ir
 
     functions = dict(mod.functions)
-    for callee, calls in _calls(mod).items():
+    for callee, calls in calls_of(mod).items():
         indices = constant_arguments(calls)
         if indices:
             functions[callee] = functions[callee].with_attr(ATTRIBUTE, indices)
@@ -37,7 +37,8 @@ def constant_arguments(calls: list[Call]) -> list[int]:
     return sorted(set.intersection(*by_call))
 
 
-def _calls(mod: IRModule) -> dict[GlobalVar, list[Call]]:
+def calls_of(mod: IRModule) -> dict[GlobalVar, list[Call]]:
+    """Return the calls of each PrimFunc, in order."""
     from tvm import relax
 
     calls: dict[GlobalVar, list[Call]] = {}

@@ -1,0 +1,122 @@
+"""`fleet explain MODEL --target T`: what becomes of a model before it is tuned."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import psutil
+import typer
+
+from cross.build.library import last_lines
+from fleet.cli import options
+from fleet.cli.explain_view import least_sec, render_explanation
+from fleet.cli.tables import WideOption, make_console
+from fleet.cli.tune import parse_shape
+from fleet.errors import ImportFailed
+from fleet.export.targets import target_of
+
+if TYPE_CHECKING:
+    from fleet.domain.roofline import Roofline
+    from fleet.graph.explaining import Explanation
+
+_COPIED_BYTES = 64 * 1024**2
+_COPIES = 5
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+    ] = "host",
+    peak_gflops: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="GFLOP/S", help="Peak of float32 arithmetic. Default: from the target."),
+    ] = None,
+    bandwidth_gbs: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="GB/S", help="Bandwidth of the memory. Default: measured here, else assumed."),
+    ] = None,
+    shape: options.ShapeOption = None,
+    batch_size: options.BatchSizeOption = None,
+    wide: WideOption = False,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show what becomes of a model before it is tuned, and how fast a device could run it at best.
+
+    Lists the passes between import and tuning with what each left of the graph (operators, layouts, transposes, bytes
+    moved), and the fused programs that are tuned, with their operations, bytes and least time. No device is needed.
+
+    Example: fleet explain model.onnx --target rpi4-64
+    """
+    target_json = target_of(target)
+    shapes = dict(map(parse_shape, shape or ()))
+    with options.stderr().status(f"lowering {model.name}"):
+        found = _lowered(model, target_json, shapes, batch_size)
+        roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
+    if options.wants_json(ctx, json_output):
+        options.print_json(explanation_data(found, roofline, target_json))
+    else:
+        console = make_console(is_wide=wide)
+        console.print(render_explanation(found, roofline, title=f"{model.stem} for {target}", width=console.width))
+
+
+def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -> dict[str, object]:
+    """Return an explanation as JSON data; times in seconds, null where no limit is known."""
+    return {
+        "target": json.loads(target_json),
+        "roofline": asdict(roofline),
+        "passes": [asdict(stage) for stage in found.stages],
+        "programs": [asdict(program) | {"least_sec": least_sec(program, roofline)} for program in found.programs],
+    }
+
+
+def _lowered(model: Path, target_json: str, shapes: dict[str, tuple[int, ...]], batch_size: int | None) -> Explanation:
+    from fleet.graph.explaining import explain as explain_module
+    from fleet.workloads.model import import_model, load_model
+
+    mod = import_model(load_model(model, shapes=shapes, batch_size=batch_size))
+    try:
+        return explain_module(mod, target_json)
+    except Exception as error:
+        raise ImportFailed(f"{model.name}: TVM cannot lower the model: {last_lines(error)}") from error
+
+
+def _roofline(target: str, target_json: str, peak_gflops: float | None, bandwidth_gbs: float | None) -> Roofline:
+    from fleet.spaces.limits import expected_roofline
+
+    is_here = target.strip() == "host"
+    return expected_roofline(
+        target_json,
+        peak_gflops=peak_gflops,
+        clock_ghz=_clock_ghz() if is_here else None,
+        bandwidth_gbs=bandwidth_gbs,
+        measured_bandwidth_gbs=_copying_gbs() if is_here and bandwidth_gbs is None else None,
+    )
+
+
+def _clock_ghz() -> float | None:
+    """Return the clock that this machine tells, the highest one where it knows; None where it tells none."""
+    found = psutil.cpu_freq()
+    return (found.max or found.current) / 1e3 if found else None
+
+
+def _copying_gbs() -> float:
+    """Return how fast one core here copies memory that no cache holds, reads and writes counted."""
+    import numpy as np
+
+    source = np.ones(_COPIED_BYTES, np.uint8)
+    copy = np.empty_like(source)
+    times = []
+    for _ in range(_COPIES):
+        begin = time.perf_counter()
+        np.copyto(copy, source)
+        times.append(time.perf_counter() - begin)
+    return 2 * _COPIED_BYTES / min(times) / 1e9

@@ -1,0 +1,110 @@
+"""Renders what became of a model: passes and programs as tables. Pure functions of the explanation."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, duration, line, make_table
+from fleet.domain.roofline import Roofline
+from fleet.graph.explaining import Explanation, Program, Stage
+
+_MOST_OPERATORS = 8
+"""Operators of the imported graph that are named; the most frequent."""
+
+
+def render_explanation(found: Explanation, roofline: Roofline, *, title: str, width: int = 80) -> RenderableType:
+    """Show the passes, then the programs."""
+    before = found.stages[0]
+    parts: list[RenderableType] = [
+        Text(title, style="bold"),
+        Text(f"imported: {_counted(before.operators)}", style="dim"),
+        "",
+        _stage_table(found),
+        "",
+        _program_table(found, roofline, width),
+        "",
+        *(Text(text, style="dim") for text in _footnotes(found, roofline)),
+    ]
+    return Group(*parts)
+
+
+def least_sec(program: Program, roofline: Roofline) -> float | None:
+    """Return the time below which all calls of a program cannot get, None where no limit is known."""
+    once = roofline.least_sec(program.flop, program.moved_bytes)
+    return None if once is None else once * program.calls
+
+
+def _stage_table(found: Explanation) -> Table:
+    table = make_table("pass", "calls", "transposes", "moved", "convolutions", "why", left=frozenset({"pass", "why"}))
+    for stage in found.stages:
+        table.add_row(
+            line(stage.name),
+            str(sum(stage.operators.values())),
+            str(stage.transposes),
+            _size(stage.moved_bytes),
+            _layouts(stage),
+            line(stage.reason),
+        )
+    return table
+
+
+def _program_table(found: Explanation, roofline: Roofline, width: int) -> Table:
+    has_room, is_wide = width >= ROOMY_COLUMNS, width >= WIDE_COLUMNS
+    columns = ["program", "calls", "MFLOP", "moved"]
+    columns += ["weights"] if has_room else []
+    columns += ["at best", "bound by", "fused"]
+    columns += ["TVM's name"] if is_wide else []
+    table = make_table(*columns, left=frozenset({"program", "fused", "TVM's name"}))
+    for item in found.programs:
+        sec = least_sec(item, roofline)
+        table.add_row(
+            line(item.operator),
+            str(item.calls),
+            f"{item.flop * item.calls / 1e6:.4g}",
+            _size(item.moved_bytes * item.calls),
+            *([_size(item.constant_bytes * item.calls)] if has_room else []),
+            duration(sec),
+            _bound(item, roofline) if sec else "-",
+            line(" + ".join(item.fused)),
+            *([line(item.name)] if is_wide else []),
+        )
+    return table
+
+
+def _bound(program: Program, roofline: Roofline) -> str:
+    if not roofline.flop_per_sec or not roofline.memory:
+        return "-"
+    return "memory" if roofline.is_memory_bound(program.flop, program.moved_bytes) else "arithmetic"
+
+
+def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
+    flop = sum(item.flop * item.calls for item in found.programs)
+    times = [least_sec(item, roofline) for item in found.programs]
+    known = [sec for sec in times if sec is not None]
+    total = f"{flop / 1e9:.4g} GFLOP in {sum(item.calls for item in found.programs)} calls"
+    return [
+        f"{total}; at best {duration(sum(known))}" if known else total,
+        f"limits: {roofline.source}",
+        "moved: what calls read and write, weights included, as if no cache kept anything",
+    ]
+
+
+def _counted(operators: dict[str, int]) -> str:
+    named = list(operators.items())[:_MOST_OPERATORS]
+    rest = sum(operators.values()) - sum(count for _, count in named)
+    texts = [f"{count} {name}" for name, count in named] + ([f"{rest} others"] if rest else [])
+    return ", ".join(texts)
+
+
+def _layouts(stage: Stage) -> str:
+    return ", ".join(f"{count} {layout}" for layout, count in stage.convolution_layouts.items())
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size in the unit that suits it."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,189 @@
+"""Says what the pipeline makes of a model: the graph before, what each pass left of it, and the programs that come out.
+
+Counts only: no times. Who knows a device's roofline turns operations and bytes into the least time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cross.targets.intrinsics import keep_package_light
+from cross.targets.target import make_target
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.operators import describe_workload, operators_of
+from fleet.graph.constants import dtype_of, is_constant, shape_of
+from fleet.graph.marking import calls_of
+from fleet.graph.pipeline import steps
+from fleet.graph.rebuilding import op_name
+
+if TYPE_CHECKING:
+    from tvm.ir import GlobalVar, IRModule
+    from tvm.relax import Call, Expr
+
+_FREE = frozenset({"reshape", "expand_dims", "squeeze", "flatten", "batch_flatten"})
+"""Operators that move nothing: the result is another view of the same memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The graph at one moment."""
+
+    name: str
+    """The pass that it comes out of; "imported" for the model as it came."""
+
+    reason: str
+    operators: dict[str, int]
+    """Calls in one run of the model by operator, the most frequent first; after fusing, by the fused operators."""
+
+    convolution_layouts: dict[str, int]
+    """Convolutions by the layout of their data; empty once they are tensor programs."""
+
+    transposes: int
+    """Calls that bring a tensor into another layout."""
+
+    moved_bytes: int
+    """What all calls together read and write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One fused tensor program."""
+
+    name: str
+    """Its function in the lowered model."""
+
+    operator: str
+    """For people: "conv2d 3x3 64->128 56x56"."""
+
+    fused: tuple[str, ...]
+    """The operators in it, in order."""
+
+    calls: int
+    """How often one run of the model calls it."""
+
+    flop: float
+    """Operations of one call; 0 when it only moves data."""
+
+    moved_bytes: int
+    """What one call reads and writes."""
+
+    constant_bytes: int
+    """The part of it that is constant: weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What became of a model, and how."""
+
+    stages: tuple[Stage, ...]
+    """The first is the model as imported, the last one calls the programs."""
+
+    programs: tuple[Program, ...]
+    """Those with the most operations in one run first."""
+
+
+def explain(mod: IRModule, target_json: str) -> Explanation:
+    """Lower a model as the pipeline does, and note what each pass changes."""
+    stages = [_stage("imported", "what the model's exporter wrote", mod)]
+    with make_target(target_json):
+        for step in steps(target_json):
+            mod = step.run(mod)
+            stages.append(_stage(step.name, step.reason, mod))
+    programs = [_program(mod, callee, calls) for callee, calls in calls_of(mod).items()]
+    ordered = sorted(programs, key=lambda program: (-program.flop * program.calls, -program.moved_bytes, program.name))
+    return Explanation(stages=tuple(stages), programs=tuple(ordered))
+
+
+def _stage(name: str, reason: str, mod: IRModule) -> Stage:
+    calls = list(_calls(mod))
+    operators = Counter("+".join(_operators(call)) for call in calls)
+    layouts = Counter(str(call.attrs.data_layout) for call in calls if "relax.nn.conv" in op_name(call))
+    return Stage(
+        name=name,
+        reason=reason,
+        operators=dict(operators.most_common()),
+        convolution_layouts=dict(layouts.most_common()),
+        transposes=sum(_is_transpose(call) for call in calls),
+        moved_bytes=sum(_moved_bytes(call) for call in calls),
+    )
+
+
+def _program(mod: IRModule, callee: GlobalVar, calls: list[Call]) -> Program:
+    keep_package_light()
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    first = calls[0]
+    inputs = list(first.args[1].fields)
+    args = (
+        *(_spec(expr, is_output=False) for expr in inputs),
+        *(_spec(expr, is_output=True) for expr in _results(first)),
+    )
+    return Program(
+        name=str(callee.name_hint),
+        operator=describe_workload(str(callee.name_hint), args),
+        fused=tuple(_operators(first)),
+        calls=len(calls),
+        flop=float(estimate_tir_flops(mod[callee].body)),
+        moved_bytes=_moved_bytes(first),
+        constant_bytes=sum(_size_bytes(expr) for expr in inputs if is_constant(expr)),
+    )
+
+
+def _calls(mod: IRModule) -> Iterator[Call]:
+    """Return the calls of main that compute something at run time."""
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            if op_name(binding.value) and not all(is_constant(arg) for arg in _tensors(binding.value)):
+                yield binding.value
+
+
+def _operators(call: Call) -> list[str]:
+    """Return the operators behind a call: several where they were fused."""
+    name = op_name(call)
+    if name != "relax.call_tir":
+        return [name.removeprefix("relax.").removeprefix("nn.")]
+    callee = str(call.args[0].name_hint)
+    return operators_of(callee) or [callee]
+
+
+def _is_transpose(call: Call) -> bool:
+    return bool({"permute_dims", "transpose"}.intersection(_operators(call)))
+
+
+def _moved_bytes(call: Call) -> int:
+    if _FREE.issuperset(_operators(call)):
+        return 0
+    return sum(map(_size_bytes, [*_tensors(call), *_results(call)]))
+
+
+def _tensors(call: Call) -> Iterator[Expr]:
+    """Return the tensors that a call reads."""
+    from tvm import relax
+
+    for arg in call.args:
+        for expr in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
+            if isinstance(expr.ty, relax.TensorType):
+                yield expr
+
+
+def _results(call: Call) -> list[Expr]:
+    """Return what stands for the tensors that a call writes."""
+    from tvm import relax
+
+    types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    return [relax.Var("result", kind) for kind in types if isinstance(kind, relax.TensorType)]
+
+
+def _spec(expr: Expr, *, is_output: bool) -> TensorSpec:
+    return TensorSpec(shape_of(expr) or (), dtype_of(expr), is_output)
+
+
+def _size_bytes(expr: Expr) -> int:
+    from tvm import DataType
+
+    bits: int = DataType(dtype_of(expr)).bits
+    return math.prod(shape_of(expr) or (0,)) * ((bits + 7) // 8)

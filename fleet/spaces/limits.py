@@ -1,0 +1,59 @@
+"""The roofline of a processor that nobody measured: from what its TVM target says, and assumptions that are named."""
+
+from __future__ import annotations
+
+from cross.targets.target import parse_target
+from fleet.domain.roofline import MemoryRate, Roofline
+from fleet.spaces.facts import processor_facts
+
+_ASSUMED_CLOCK_GHZ = 2.0
+"""Boards run their cores at 1.5 to 2.5 GHz."""
+
+_ASSUMED_BANDWIDTH_GBS = 10.0
+"""Of the memory. Boards have 4 to 60 GB/s."""
+
+_ALL_SIZES = 1 << 62
+_FLOP_PER_LANE = 2
+"""A multiplication and an addition."""
+
+
+def expected_roofline(
+    target_json: str,
+    *,
+    peak_gflops: float | None = None,
+    clock_ghz: float | None = None,
+    bandwidth_gbs: float | None = None,
+    measured_bandwidth_gbs: float | None = None,
+) -> Roofline:
+    """Return the limits of a target, and in its `source` what they are based on.
+
+    Args:
+        peak_gflops: of float32 arithmetic on all cores; None: lanes x units x clock, where the target is a processor.
+        clock_ghz: of all cores at once; None: assumed.
+        bandwidth_gbs: of the memory; None: what was measured, else an assumption, for GPUs none: they differ too much.
+        measured_bandwidth_gbs: by copying, on this machine.
+    """
+    facts = processor_facts(target_json)
+    said = []
+    if peak_gflops is None and facts is not None:
+        cores = _cores(target_json)
+        clock = clock_ghz or _ASSUMED_CLOCK_GHZ
+        peak_gflops = cores * facts.lanes * facts.fmas_per_cycle * _FLOP_PER_LANE * clock
+        said.append(
+            f"{peak_gflops:.4g} GFLOP/s from {cores} cores x {facts.lanes} lanes x {facts.fmas_per_cycle} units at "
+            f"{clock:.3g} GHz{'' if clock_ghz else ' (assumed)'}"
+        )
+    elif peak_gflops is not None:
+        said.append(f"{peak_gflops:.4g} GFLOP/s as given")
+    assumed = None if facts is None else _ASSUMED_BANDWIDTH_GBS
+    offered = {"as given": bandwidth_gbs, "measured, one core copying": measured_bandwidth_gbs, "assumed": assumed}
+    how, bandwidth_gbs = next(((how, value) for how, value in offered.items() if value), ("", None))
+    if bandwidth_gbs:
+        said.append(f"{bandwidth_gbs:.4g} GB/s {how}")
+    memory = (MemoryRate(size_bytes=_ALL_SIZES, bytes_per_sec=bandwidth_gbs * 1e9),) if bandwidth_gbs else ()
+    return Roofline(flop_per_sec=(peak_gflops or 0.0) * 1e9, memory=memory, source="; ".join(said) or "not known")
+
+
+def _cores(target_json: str) -> int:
+    cores = parse_target(target_json).get("num-cores")
+    return cores if isinstance(cores, int) else 1

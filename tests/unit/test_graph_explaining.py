@@ -1,0 +1,108 @@
+"""What `fleet explain` says of a model, and what it says the limits are based on."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from fleet.cli.explain_view import least_sec, render_explanation
+from fleet.graph.explaining import Explanation, Program, Stage, explain
+from fleet.spaces.limits import expected_roofline
+from tests.unit.graph_models import function_of, random_array
+
+if TYPE_CHECKING:
+    from tvm.relax import Expr
+
+    from tests.unit.graph_models import Emit
+
+AVX2 = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}'
+
+
+def network(x: Expr, emit: Emit) -> Expr:
+    """A convolution with its bias and activation, and the mean of the image."""
+    from tvm import relax
+
+    convolved = relax.op.nn.conv2d(x, relax.const(random_array(16, 8, 1, 1)))
+    biased = relax.op.add(convolved, relax.const(random_array(1, 16, 1, 1)))
+    return relax.op.mean(relax.op.nn.relu(biased), [2, 3])
+
+
+@pytest.mark.slow
+def test_a_model_is_explained_from_its_operators_to_its_programs() -> None:
+    """Operators, layouts and transposes before, and what was fused, with its operations and bytes."""
+    mod = function_of([(1, 8, 6, 6)], network)
+
+    found = explain(mod, AVX2)
+
+    before, after = found.stages[0], found.stages[-1]
+    assert {"conv2d": 1, "add": 1, "relu": 1, "mean": 1} == before.operators
+    assert {"NCHW": 1} == before.convolution_layouts
+    assert {"NHWC": 1} in [stage.convolution_layouts for stage in found.stages]
+    assert after.transposes == 1, "of the input"
+    assert after.moved_bytes < before.moved_bytes
+    convolution = found.programs[0]
+    assert ("conv2d", "add", "relu") == convolution.fused
+    assert "conv2d 1x1 8->16 6x6" == convolution.operator
+    assert 2 * 6 * 6 * 8 * 16 <= convolution.flop < 3 * 6 * 6 * 8 * 16
+    assert 4 * (8 * 16 + 16) == convolution.constant_bytes
+    assert 4 * (6 * 6 * (8 + 16) + 8 * 16 + 16) == convolution.moved_bytes
+
+
+@pytest.mark.slow
+def test_a_gpu_keeps_the_layout_of_the_model() -> None:
+    """Its rules expect channels first."""
+    found = explain(function_of([(1, 8, 6, 6)], network), '{"kind": "cuda", "arch": "sm_86"}')
+
+    assert not found.stages[-1].transposes
+
+
+def test_limits_of_a_processor_come_from_its_target() -> None:
+    """Two cores with two units of eight lanes do 64 operations in a cycle; the clock is assumed, and said to be."""
+    roofline = expected_roofline(AVX2)
+
+    assert 64 * 2e9 == roofline.flop_per_sec
+    assert "128 GFLOP/s from 2 cores x 8 lanes x 2 units at 2 GHz (assumed); 10 GB/s assumed" == roofline.source
+
+
+def test_limits_that_are_given_count() -> None:
+    """Who knows the device says so; of a GPU nothing is assumed."""
+    gpu = '{"kind": "cuda", "arch": "sm_86"}'
+
+    assert "100 GFLOP/s as given; 20 GB/s as given" == expected_roofline(AVX2, peak_gflops=100, bandwidth_gbs=20).source
+    assert "3 GHz; 5 GB/s measured" in expected_roofline(AVX2, clock_ghz=3, measured_bandwidth_gbs=5).source
+    assert "not known" == expected_roofline(gpu).source
+    assert 900e9 == expected_roofline(gpu, bandwidth_gbs=900).memory[0].bytes_per_sec
+
+
+def test_the_least_time_is_that_of_the_tighter_limit() -> None:
+    """All calls of a program together, and a table that says which limit it was."""
+    stage = Stage(
+        name="fuse",
+        reason="why",
+        operators={"conv2d+relu": 2},
+        convolution_layouts={},
+        transposes=0,
+        moved_bytes=2_000_000,
+    )
+    program = Program(
+        name="fused_conv2d_relu",
+        operator="conv2d 3x3",
+        fused=("conv2d", "relu"),
+        calls=2,
+        flop=2e6,
+        moved_bytes=1_000_000,
+        constant_bytes=1_000,
+    )
+    roofline = expected_roofline(AVX2, peak_gflops=1, bandwidth_gbs=1)
+    console = Console(file=StringIO(), width=120, color_system=None)
+
+    console.print(render_explanation(Explanation(stages=(stage,), programs=(program,)), roofline, title="m", width=120))
+
+    assert pytest.approx(4e-3) == least_sec(program, roofline)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "4 ms" in shown
+    assert "arithmetic" in shown
+    assert "conv2d + relu" in shown
