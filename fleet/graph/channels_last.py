@@ -13,7 +13,9 @@ import math
 from typing import TYPE_CHECKING
 
 from fleet.graph.constants import array_of, constant, shape_of
-from fleet.graph.transposes import moved_of, transposed
+from fleet.graph.following import FOLLOWING
+from fleet.graph.rebuilding import with_attrs
+from fleet.graph.transposes import moved_of, transposed, transposed_to
 
 if TYPE_CHECKING:
     from tvm.relax import Call, Expr
@@ -32,8 +34,8 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
     if layout not in _CHANNELS_LAST or str(call.attrs.out_layout) != layout:
         return None
     to_layout, to_kernel = _CHANNELS_LAST[layout]
-    data = _transposed_to(rebuild, call.args[0], layout, to_layout)
-    weights = _transposed_to(rebuild, call.args[1], kernel_layout, to_kernel)
+    data = transposed_to(rebuild, call.args[0], layout, to_layout)
+    weights = transposed_to(rebuild, call.args[1], kernel_layout, to_kernel)
     operator = {"NCW": relax.op.nn.conv1d, "NCHW": relax.op.nn.conv2d, "NCDHW": relax.op.nn.conv3d}[layout]
     convolved = operator(
         data,
@@ -62,7 +64,7 @@ def pool(rebuild: Rebuild, call: Call) -> Expr | None:
         attrs = _by_stored_axis(call, [axis - 2 for axis in moved.axes[2:]])
     else:
         return None
-    return transposed(rebuild.emit(_with_attrs(call, [moved.source], attrs)), moved.axes)
+    return transposed(rebuild.emit(with_attrs(call, [moved.source], attrs)), moved.axes)
 
 
 def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -103,82 +105,13 @@ def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
     return relax.op.matmul(data, constant(rows.reshape(weights.shape)), out_dtype=call.attrs.out_dtype)
 
 
-def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Concatenate what lies with its channels last where it lies."""
-    from tvm import relax
-
-    tensors = rebuild.bound_to(call.args[0])
-    if not isinstance(tensors, relax.Tuple) or call.attrs.axis is None:
-        return None
-    axes = _common_axes(rebuild, list(tensors.fields))
-    if axes is None:
-        return None
-    stored = [_stored(rebuild, tensor, axes) for tensor in tensors.fields]
-    return transposed(rebuild.emit(relax.op.concat(stored, axes[int(call.attrs.axis)])), axes)
-
-
-def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Compute element by element what lies with its channels last where it lies."""
-    axes = _common_axes(rebuild, list(call.args))
-    result = shape_of(rebuild.builder.normalize(call))
-    if axes is None or result is None or len(result) != len(axes):
-        return None
-    stored = [_stored(rebuild, arg, axes) for arg in call.args]
-    return transposed(rebuild.emit(_with_attrs(call, stored, {})), axes)
-
-
-def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Reduce what lies with its channels last where it lies."""
-    moved = moved_of(rebuild, call.args[0])
-    if moved is None or call.attrs.axis is None:
-        return None
-    rank = len(moved.axes)
-    logical = [int(axis) % rank for axis in call.attrs.axis]
-    reduced = rebuild.emit(_with_attrs(call, [moved.source], {"axis": sorted(moved.axes[axis] for axis in logical)}))
-    if call.attrs.keepdims:
-        return transposed(reduced, moved.axes)
-    kept = [moved.axes[axis] for axis in range(rank) if axis not in logical]
-    return transposed(reduced, [sorted(kept).index(axis) for axis in kept])
-
-
-def along_axis(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Compute along one axis, as softmax does, what lies with its channels last where it lies."""
-    moved = moved_of(rebuild, call.args[0])
-    if moved is None:
-        return None
-    axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
-    return transposed(rebuild.emit(_with_attrs(call, [moved.source, *list(call.args)[1:]], {"axis": axis})), moved.axes)
-
-
 def resize(rebuild: Rebuild, call: Call) -> Expr | None:
     """Resize what lies with its channels last where it lies."""
     moved, layout = moved_of(rebuild, call.args[0]), str(call.attrs.layout)
     if moved is None or layout != "NCHW" or moved.axes != ["NHWC".index(axis) for axis in layout]:
         return None
-    resized = _with_attrs(call, [moved.source, *list(call.args)[1:]], {"layout": "NHWC"})
+    resized = with_attrs(call, [moved.source, *list(call.args)[1:]], {"layout": "NHWC"})
     return transposed(rebuild.emit(resized), moved.axes)
-
-
-def _transposed_to(rebuild: Rebuild, tensor: Expr, layout: str, to_layout: str) -> Expr:
-    return rebuild.emit(transposed(tensor, [layout.index(axis) for axis in to_layout]))
-
-
-def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
-    """Return how the largest argument that was moved lies, None when none was."""
-    found = [moved for moved in (moved_of(rebuild, arg) for arg in args) if moved is not None]
-    return max(found, key=lambda moved: math.prod(shape_of(moved.source) or (0,))).axes if found else None
-
-
-def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
-    """Return an argument, which may have fewer axes and be broadcast, stored as others are that lie by these axes."""
-    from tvm import relax
-
-    shape = shape_of(arg) if isinstance(arg.ty, relax.TensorType) else ()
-    if not shape:
-        return arg
-    if len(shape) < len(axes):
-        arg = rebuild.emit(relax.op.reshape(arg, (1,) * (len(axes) - len(shape)) + shape))
-    return rebuild.emit(transposed(arg, [axes.index(axis) for axis in range(len(axes))]))
 
 
 def _find_block(shape: tuple[int, ...], before: int, channels: int) -> tuple[int, int] | None:
@@ -203,35 +136,21 @@ def _by_stored_axis(call: Call, spatial: list[int]) -> dict[str, object]:
     return found | {"padding": [padding[axis] for axis in order] + [padding[rank + axis] for axis in order]}
 
 
-def _with_attrs(call: Call, args: list[Expr], changed: dict[str, object]) -> Expr:
-    """Return a call with other arguments, and some of its attributes changed."""
-    import tvm
-    from tvm import relax
-
-    if not changed:
-        return relax.Call(call.op, args, call.attrs)
-    kind = type(call.attrs).__tvm_ffi_type_info__
-    attrs = {field.name: getattr(call.attrs, field.name) for field in kind.fields} | changed
-    return relax.Call(call.op, args, tvm.ir.make_node(kind.type_key, **attrs))
-
-
-_ELEMENTWISE = (
-    *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "equal", "erf", "exp", "floor", "floor_divide"),
-    *("greater", "greater_equal", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "maximum"),
-    *("minimum", "mod", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.selu"),
-    *("nn.silu", "nn.softplus", "not_equal", "power", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square"),
-    *("subtract", "tanh", "where"),
+_POOLS = (
+    "nn.adaptive_avg_pool2d",
+    "nn.avg_pool1d",
+    "nn.avg_pool2d",
+    "nn.avg_pool3d",
+    "nn.max_pool1d",
+    "nn.max_pool2d",
+    "nn.max_pool3d",
 )
-_POOLS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 
 CHANNELS_LAST: dict[str, Rule] = {
-    "relax.concat": concatenate,
+    **FOLLOWING,
     "relax.image.resize2d": resize,
     "relax.matmul": multiply_flat,
     "relax.reshape": reshape,
     **dict.fromkeys(("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"), convolve),
-    **dict.fromkeys((f"relax.{name}" for name in _ELEMENTWISE), elementwise),
     **dict.fromkeys((f"relax.{name}" for name in _POOLS), pool),
-    **dict.fromkeys(("relax.max", "relax.mean", "relax.min", "relax.sum"), reduce),
-    **dict.fromkeys(("relax.nn.log_softmax", "relax.nn.softmax"), along_axis),
 }

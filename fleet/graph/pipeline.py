@@ -20,6 +20,7 @@ from fleet.graph.marking import mark_constants
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
 from fleet.graph.shuffles import SHUFFLES
+from fleet.graph.upsampling import UPSAMPLING
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -56,7 +57,7 @@ def _clean(mod: IRModule) -> IRModule:
 
 
 def _channels_last(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, CLEANING, CHANNELS_LAST)
+    return rewrite(mod, FOLDING, CLEANING, UPSAMPLING, CHANNELS_LAST)
 
 
 def _finish(mod: IRModule) -> IRModule:

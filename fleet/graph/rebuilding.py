@@ -75,6 +75,18 @@ def op_name(expr: Expr) -> str:
     return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
 
 
+def with_attrs(call: Call, args: list[Expr], changed: dict[str, object]) -> Expr:
+    """Return a call with other arguments, and some of its attributes changed."""
+    import tvm
+    from tvm import relax
+
+    if not changed:
+        return relax.Call(call.op, args, call.attrs)
+    kind = type(call.attrs).__tvm_ffi_type_info__
+    attrs = {field.name: getattr(call.attrs, field.name) for field in kind.fields} | changed
+    return relax.Call(call.op, args, tvm.ir.make_node(kind.type_key, **attrs))
+
+
 def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
     """Return the module with the rules applied to each call of its main function; of several sets, the first first."""
     from tvm import relax

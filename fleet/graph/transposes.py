@@ -54,6 +54,11 @@ def transposed(expr: Expr, axes: list[int]) -> Expr:
     return expr if axes == sorted(axes) else relax.op.permute_dims(expr, axes)
 
 
+def transposed_to(rebuild: Rebuild, tensor: Expr, layout: str, to_layout: str) -> Expr:
+    """Return a tensor of one layout, "NCHW", in another one, "NHWC"."""
+    return rebuild.emit(transposed(tensor, [layout.index(axis) for axis in to_layout]))
+
+
 def transposed_axes(call: Call) -> list[int]:
     """Return the axes of a transpose; without any it reverses all of them."""
     rank = int(call.args[0].ty.ndim)

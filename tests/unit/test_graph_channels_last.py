@@ -11,6 +11,7 @@ from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
 from fleet.graph.rebuilding import rewrite
+from fleet.graph.upsampling import UPSAMPLING
 from tests.unit.graph_models import function_of, operators, random_array, run
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 def channels_last(mod: IRModule) -> IRModule:
     """Apply what the pipeline applies for CPUs."""
-    return rewrite(rewrite(mod, FOLDING, CLEANING, CHANNELS_LAST), FOLDING, FINISHING, CLEANING)
+    return rewrite(rewrite(mod, FOLDING, CLEANING, UPSAMPLING, CHANNELS_LAST), FOLDING, FINISHING, CLEANING)
 
 
 def conv(x: Expr, channels: int, out_channels: int, size: int = 3, groups: int = 1) -> Expr:
@@ -119,11 +120,56 @@ def test_what_no_rule_knows_reads_what_the_model_says() -> None:
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
 
-        return relax.op.nn.relu(relax.op.flip(conv(x, 3, 4), axis=1))
+        return relax.op.nn.relu(relax.op.tile(conv(x, 3, 4), (1, 2, 1, 1)))
 
     mod, x = function_of([(1, 3, 5, 5)], body), random_array(1, 3, 5, 5)
 
     found = channels_last(mod)
 
     assert operators(found)["permute_dims"] == 2
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_operators_that_name_axes_follow() -> None:
+    """Padding, slices, splits and norms work on the axes that they name, wherever these lie."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        op = relax.op
+        scale, shift = (relax.const(random_array(8, seed=seed)) for seed in (1, 2))
+        padded = op.nn.pad(op.nn.group_norm(conv(x, 3, 8), scale, shift, 2, 1, [2, 3]), [0, 0, 0, 0, 1, 0, 0, 2])
+        normed = op.nn.layer_norm(padded, scale, shift, [1])
+        parts = emit(op.split(op.strided_slice(normed, [1, 2], [0, 1], [6, 5]), 2, axis=1))
+        left, right = relax.TupleGetItem(parts, 0), relax.TupleGetItem(parts, 1)
+        return op.mean(op.multiply(left, op.flip(right, 2)), [2, 3])
+
+    mod, x = function_of([(1, 3, 5, 6)], body), random_array(1, 3, 5, 6)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 1
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "output_padding"), [(2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (5, 3, 0, 0)]
+)
+def test_a_transposed_convolution_is_a_convolution_by_phases(
+    kernel: int, stride: int, padding: int, output_padding: int
+) -> None:
+    """No zeros are inserted; each output meets the weights of its phase."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        weights = relax.const(random_array(3, 4, kernel, kernel))
+        options = {"strides": stride, "padding": padding, "output_padding": output_padding}
+        return relax.op.mean(relax.op.nn.conv2d_transpose(x, weights, **options), [1])
+
+    mod, x = function_of([(1, 3, 4, 5)], body), random_array(1, 3, 4, 5)
+
+    found = channels_last(mod)
+
+    assert not operators(found)["nn.conv2d_transpose"]
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)

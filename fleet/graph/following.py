@@ -1,0 +1,156 @@
+"""Operators that work on any layout: they follow their inputs, and the axes that they name are renamed.
+
+Each rule has the form operator(transpose(x)) = transpose(operator'(x)); see fleet.graph.channels_last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fleet.graph.constants import shape_of
+from fleet.graph.rebuilding import TUPLE_ITEM, with_attrs
+from fleet.graph.transposes import moved_of, transposed
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr, TupleGetItem
+
+    from fleet.graph.rebuilding import Rebuild, Rule
+
+
+def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Compute element by element what lies with its channels last where it lies."""
+    axes = _common_axes(rebuild, list(call.args))
+    result = shape_of(rebuild.builder.normalize(call))
+    if axes is None or result is None or len(result) != len(axes):
+        return None
+    stored = [_stored(rebuild, arg, axes) for arg in call.args]
+    return transposed(rebuild.emit(with_attrs(call, stored, {})), axes)
+
+
+def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Concatenate what lies with its channels last where it lies."""
+    from tvm import relax
+
+    tensors = rebuild.bound_to(call.args[0])
+    if not isinstance(tensors, relax.Tuple) or call.attrs.axis is None:
+        return None
+    axes = _common_axes(rebuild, list(tensors.fields))
+    if axes is None:
+        return None
+    stored = [_stored(rebuild, tensor, axes) for tensor in tensors.fields]
+    return transposed(rebuild.emit(relax.op.concat(stored, axes[int(call.attrs.axis)])), axes)
+
+
+def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Reduce what lies with its channels last where it lies."""
+    moved = moved_of(rebuild, call.args[0])
+    if moved is None or call.attrs.axis is None:
+        return None
+    rank = len(moved.axes)
+    logical = [int(axis) % rank for axis in call.attrs.axis]
+    reduced = rebuild.emit(with_attrs(call, [moved.source], {"axis": sorted(moved.axes[axis] for axis in logical)}))
+    if call.attrs.keepdims:
+        return transposed(reduced, moved.axes)
+    kept = [moved.axes[axis] for axis in range(rank) if axis not in logical]
+    return transposed(reduced, [sorted(kept).index(axis) for axis in kept])
+
+
+def along_axis(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Compute along one axis, as softmax does, what lies with its channels last where it lies."""
+    moved = moved_of(rebuild, call.args[0])
+    if moved is None:
+        return None
+    axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
+    return transposed(rebuild.emit(with_attrs(call, [moved.source, *list(call.args)[1:]], {"axis": axis})), moved.axes)
+
+
+def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Normalize over groups of channels, or over some axes, what lies with its channels last where it lies."""
+    moved = moved_of(rebuild, call.args[0])
+    if moved is None:
+        return None
+    rank = len(moved.axes)
+    axes = [moved.axes[int(axis) % rank] for axis in call.attrs.axes]
+    if axes != sorted(axes):
+        return None  # scale and shift lie by these axes
+    changed: dict[str, object] = {"axes": axes}
+    if hasattr(call.attrs, "channel_axis"):
+        changed["channel_axis"] = moved.axes[int(call.attrs.channel_axis) % rank]
+    return transposed(rebuild.emit(with_attrs(call, [moved.source, *list(call.args)[1:]], changed)), moved.axes)
+
+
+def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Cut a slice out of what lies with its channels last where it lies."""
+    from tvm import relax
+
+    moved = moved_of(rebuild, call.args[0])
+    if moved is None:
+        return None
+    rank = len(moved.axes)
+    axes = relax.Tuple([relax.prim_value(moved.axes[int(axis.value) % rank]) for axis in call.args[1].fields])
+    args = [moved.source, axes, *list(call.args)[2:]]
+    return transposed(rebuild.emit(relax.Call(call.op, args, call.attrs)), moved.axes)
+
+
+def pad(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Pad what lies with its channels last where it lies."""
+    moved = moved_of(rebuild, call.args[0])
+    if moved is None:
+        return None
+    widths = [int(width) for width in call.attrs.pad_width]
+    order = [moved.axes.index(axis) for axis in range(len(moved.axes))]
+    stored = [width for axis in order for width in widths[2 * axis : 2 * axis + 2]]
+    padded = with_attrs(call, [moved.source, *list(call.args)[1:]], {"pad_width": stored})
+    return transposed(rebuild.emit(padded), moved.axes)
+
+
+def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
+    """Split what lies with its channels last where it lies."""
+    from tvm import relax
+
+    call = rebuild.call_of(item.tuple_value, "relax.split")
+    moved = moved_of(rebuild, call.args[0]) if call is not None else None
+    if call is None or moved is None:
+        return None
+    axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
+    parts = rebuild.emit(with_attrs(call, [moved.source], {"axis": axis}))  # the same for each part; one is kept
+    return transposed(rebuild.emit(relax.TupleGetItem(parts, item.index)), moved.axes)
+
+
+def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
+    """Return how the largest argument that was moved lies, None when none was."""
+    found = [moved for moved in (moved_of(rebuild, arg) for arg in args) if moved is not None]
+    return max(found, key=lambda moved: math.prod(shape_of(moved.source) or (0,))).axes if found else None
+
+
+def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
+    """Return an argument, which may have fewer axes and be broadcast, stored as others are that lie by these axes."""
+    from tvm import relax
+
+    shape = shape_of(arg) if isinstance(arg.ty, relax.TensorType) else ()
+    if not shape:
+        return arg
+    if len(shape) < len(axes):
+        arg = rebuild.emit(relax.op.reshape(arg, (1,) * (len(axes) - len(shape)) + shape))
+    return rebuild.emit(transposed(arg, [axes.index(axis) for axis in range(len(axes))]))
+
+
+_ELEMENTWISE = (
+    *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "equal", "erf", "exp", "floor", "floor_divide"),
+    *("greater", "greater_equal", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "maximum"),
+    *("minimum", "mod", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.selu"),
+    *("nn.silu", "nn.softplus", "not_equal", "power", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square"),
+    *("subtract", "tanh", "where"),
+)
+
+FOLLOWING: dict[str, Rule] = {
+    TUPLE_ITEM: split_part,
+    "relax.concat": concatenate,
+    "relax.nn.pad": pad,
+    "relax.strided_slice": take_slice,
+    **dict.fromkeys((f"relax.{name}" for name in _ELEMENTWISE), elementwise),
+    **dict.fromkeys(("relax.max", "relax.mean", "relax.min", "relax.sum", "relax.variance"), reduce),
+    **dict.fromkeys(("relax.flip", "relax.nn.log_softmax", "relax.nn.prelu", "relax.nn.softmax"), along_axis),
+    **dict.fromkeys(("relax.nn.group_norm", "relax.nn.instance_norm", "relax.nn.layer_norm"), normalize),
+}
