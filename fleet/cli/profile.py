@@ -27,7 +27,9 @@ def profile(
     alone: Annotated[
         bool, typer.Option("--alone/--no-alone", help="Build and time each operator alone, too, to compare with.")
     ] = True,
-    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look for schedules in the library.")] = False,
+    untuned: Annotated[
+        bool, typer.Option("--untuned", help="Do not look in the library: static schedules only.")
+    ] = False,
     runs: Annotated[
         int | None,
         typer.Option(min=1, max=1000, help="Runs to time operators in. Default: what takes about five seconds."),

@@ -40,7 +40,7 @@ def render_profile(profile: ModelProfile, *, width: int = 80) -> RenderableType:
 
 
 def _title(profile: ModelProfile) -> Text:
-    tuned = f"{profile.tuned} schedules of the library" if profile.tuned else "no schedule of the library"
+    tuned = f"{profile.tuned} schedules of the library" if profile.tuned else "static schedules"
     return Text(f"{profile.title} on {profile.device} ({profile.device_model}), {tuned}", style="bold")
 
 

@@ -32,7 +32,9 @@ from fleet.optimizer.numerics import make_inputs
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
 from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile, join
-from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.alone import build_alone
+from fleet.optimizer.tasks.build import BuildTask
+from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
 from fleet.workloads.model import check_exists
 from fleet.workloads.reference_profile import ReferenceProfile, profile_reference
@@ -165,7 +167,7 @@ class _Profiling:
             title=model.title,
             device=self.device.name,
             device_model=inventory.device_model,
-            tuned=len(traces),
+            tuned=sum(trace != NO_TRACE for trace in traces.values()),
             total_sec=measured.median_sec,
             instrumented_sec=instrumented_sec,
             operators=join(calls, workloads, alone_sec, roofline, call_sec=max(CALL_SEC, instrument_sec)),
@@ -207,7 +209,7 @@ class _Profiling:
             for workload in workloads
         ]
         results = await asyncio.gather(
-            *(run_within(self.pool, _BUILD_TIMEOUT_SEC, build_candidate, task) for task in tasks),
+            *(run_within(self.pool, _BUILD_TIMEOUT_SEC, build_alone, task) for task in tasks),
             return_exceptions=True,
         )
         built = {}
@@ -215,7 +217,7 @@ class _Profiling:
             if isinstance(result, BaseException) and not isinstance(result, BuildError | InvalidRequest):
                 raise result
             if not isinstance(result, BaseException):
-                built[workload.shash] = result.artifact
+                built[workload.shash] = result
         return built
 
     async def _measure_model(self, artifact: Artifact, model: Model) -> Measurement:
@@ -241,7 +243,7 @@ class _Profiling:
             Trial(
                 candidate_id=uuid.uuid4().hex,
                 artifact_digest=built[workload.shash].digest,
-                args=workload.args,
+                args=built[workload.shash].args,
                 evaluator=Evaluator(repeat=runs),
                 timeout_sec=_RUN_TIMEOUT_SEC,
             )
