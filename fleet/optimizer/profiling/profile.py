@@ -45,7 +45,9 @@ class ProfiledOperator:
 
     in_place_min_sec: float
     alone_sec: float | None
-    """As many calls alone, with warm caches [s]; None: not measured, or it failed."""
+    """As many calls alone, with warm caches, the median [s]; None: not measured, or it failed."""
+
+    alone_min_sec: float | None
 
     flop: float
     """Of all calls; 0 when it only moves data, or is not known."""
@@ -63,20 +65,20 @@ class ProfiledOperator:
 
     @property
     def ratio(self) -> float | None:
-        """Time in place over time alone."""
-        return self.in_place_sec / self.alone_sec if self.alone_sec else None
+        """Time in place over time alone, of the shortest runs: others on the machine disturb these least."""
+        return self.in_place_min_sec / self.alone_min_sec if self.alone_min_sec else None
 
     @property
     def lost_sec(self) -> float:
         """What a run would gain if it took as long as alone [s]; 0 where it is not clearly slower."""
-        return self.in_place_sec - self.alone_sec if self.alone_sec and self.is_slower_in_place else 0.0
+        return self.in_place_min_sec - self.alone_min_sec if self.alone_min_sec and self.is_slower_in_place else 0.0
 
     @property
     def is_slower_in_place(self) -> bool:
         """Whether it takes clearly longer in the model."""
-        if self.alone_sec is None:
+        if self.alone_min_sec is None:
             return False
-        return self.in_place_sec > max(SLOWER_IN_PLACE * self.alone_sec, self.alone_sec + self.call_sec)
+        return self.in_place_min_sec > max(SLOWER_IN_PLACE * self.alone_min_sec, self.alone_min_sec + self.call_sec)
 
     @property
     def gflops(self) -> float | None:
@@ -157,7 +159,7 @@ class ModelProfile:
 def join(
     calls: Iterable[OperatorCall],
     workloads: Sequence[Workload],
-    alone_sec: Mapping[str, float],
+    alone: Mapping[str, OperatorCall],
     roofline: Roofline,
     *,
     call_sec: float = CALL_SEC,
@@ -166,7 +168,7 @@ def join(
 
     Args:
         calls: all calls of a run; the VM's own are left out.
-        alone_sec: time of one call alone, by structural hash of the workload.
+        alone: one call alone, by structural hash of the workload.
         call_sec: what one call costs in the VM whatever it does.
     """
     by_name = {workload.name: workload for workload in workloads}
@@ -175,7 +177,7 @@ def join(
         if not call.function.startswith(VM_PREFIX):
             calls_by_name.setdefault(call.function, []).append(call)
     found = [
-        _operator(name, own, by_name.get(name), alone_sec, roofline, call_sec)
+        _operator(name, own, by_name.get(name), alone, roofline, call_sec)
         for name, own in sorted(calls_by_name.items())
     ]
     return tuple(sorted(found, key=lambda item: (-item.lost_sec, -item.in_place_sec)))
@@ -195,14 +197,14 @@ def _operator(
     name: str,
     calls: Sequence[OperatorCall],
     workload: Workload | None,
-    alone_sec: Mapping[str, float],
+    alone: Mapping[str, OperatorCall],
     roofline: Roofline,
     call_sec: float,
 ) -> ProfiledOperator:
     count = len(calls)
     flop = workload.flop if workload is not None else 0.0
     size_bytes = sum(map(_size_bytes, workload.args)) if workload is not None else 0
-    alone = alone_sec.get(workload.shash) if workload is not None else None
+    single = alone.get(workload.shash) if workload is not None else None
     least_sec = roofline.least_sec(flop, size_bytes)
     operator = workload.operator if workload is not None else name
     return ProfiledOperator(
@@ -212,7 +214,8 @@ def _operator(
         count=count,
         in_place_sec=sum(call.median_sec for call in calls),
         in_place_min_sec=sum(call.min_sec for call in calls),
-        alone_sec=alone * count if alone is not None else None,
+        alone_sec=single.median_sec * count if single is not None else None,
+        alone_min_sec=single.min_sec * count if single is not None else None,
         call_sec=call_sec * count,
         flop=flop * count,
         size_bytes=size_bytes * count,
@@ -230,7 +233,7 @@ def _size_bytes(spec: TensorSpec) -> int:
 
 
 def _operator_json(item: ProfiledOperator) -> dict[str, object]:
-    alone, least = item.alone_sec, item.least_sec
+    alone, alone_min, least = item.alone_sec, item.alone_min_sec, item.least_sec
     return {
         "name": item.name,
         "operator": item.operator,
@@ -239,6 +242,7 @@ def _operator_json(item: ProfiledOperator) -> dict[str, object]:
         "in_place_us": item.in_place_sec * 1e6,
         "in_place_min_us": item.in_place_min_sec * 1e6,
         "alone_us": alone * 1e6 if alone is not None else None,
+        "alone_min_us": alone_min * 1e6 if alone_min is not None else None,
         "ratio": item.ratio,
         "is_slower_in_place": item.is_slower_in_place,
         "flop": item.flop,

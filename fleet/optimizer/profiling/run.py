@@ -21,7 +21,7 @@ from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.client.device import Device
 from fleet.domain.devices import Inventory, RuntimeKind
-from fleet.domain.measuring import Evaluator, Measurement, TensorSpec, Trial
+from fleet.domain.measuring import Evaluator, Measurement, OperatorCall, TensorSpec, Trial
 from fleet.domain.roofline import Roofline
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
@@ -154,7 +154,7 @@ class _Profiling:
             )
         self.say("timing the operators alone")
         runs = len(measured.operators.run_secs)
-        alone_sec = await self._measure_alone(workloads, built, runs)
+        alone = await self._measure_alone(workloads, built, runs)
         roofline = await measure_roofline(self.device, peaks)
         self.say("profiling ONNX Runtime")
         reference = await self._profile_reference(model, runs)
@@ -170,12 +170,12 @@ class _Profiling:
             tuned=sum(trace != NO_TRACE for trace in traces.values()),
             total_sec=measured.median_sec,
             instrumented_sec=instrumented_sec,
-            operators=join(calls, workloads, alone_sec, roofline, call_sec=max(CALL_SEC, instrument_sec)),
+            operators=join(calls, workloads, alone, roofline, call_sec=max(CALL_SEC, instrument_sec)),
             vm_sec=sum(call.median_sec for call in own),
             vm_calls=len(own),
             roofline=roofline,
             reference=reference,
-            notes=self._notes(measured, workloads, alone_sec, roofline),
+            notes=self._notes(measured, workloads, alone, roofline),
         )
 
     async def _import(self) -> Model:
@@ -233,10 +233,10 @@ class _Profiling:
 
     async def _measure_alone(
         self, workloads: Sequence[Workload], built: Mapping[str, Artifact], runs: int
-    ) -> dict[str, float]:
-        """Return the time of one call [s] by structural hash, of those that ran.
+    ) -> dict[str, OperatorCall]:
+        """Return one call of each by structural hash, of those that ran.
 
-        As in the model, it is the median of as many single runs: an average over many would hold what disturbed some.
+        As in the model, over as many single runs: an average over many would hold what disturbed some.
         """
         wanted = [workload for workload in workloads if workload.shash in built]
         trials = [
@@ -252,7 +252,9 @@ class _Profiling:
         await self.device.ensure(built.values())
         found = [measurement async for measurement in self.device.measure(trials)]
         return {
-            workload.shash: measurement.median_sec
+            workload.shash: OperatorCall(
+                function=workload.name, min_sec=min(measurement.run_secs), median_sec=measurement.median_sec
+            )
             for workload, measurement in zip(wanted, found, strict=True)
             if measurement.run_secs
         }
@@ -277,11 +279,11 @@ class _Profiling:
         self,
         measured: Measurement,
         workloads: Sequence[Workload],
-        alone_sec: Mapping[str, float],
+        alone: Mapping[str, OperatorCall],
         roofline: Roofline,
     ) -> tuple[str, ...]:
         notes = [f"disturbed: {found.text}" for found in measured.disturbances]
-        failed = [workload.operator for workload in workloads if workload.shash not in alone_sec]
+        failed = [workload.operator for workload in workloads if workload.shash not in alone]
         if failed and self.options.measures_alone:
             notes.append(f"could not be timed alone: {', '.join(failed)}")
         missing = [
