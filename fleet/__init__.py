@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fleet.errors import FleetError
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
     from fleet.export.pipeline import pipeline
+    from fleet.optimizer.from_python import tune
 
 __all__ = [
     "Artifact",
@@ -43,6 +44,7 @@ __all__ = [
     "held_device",
     "pipeline",
     "runtime",
+    "tune",
 ]
 
 _HOMES = {
@@ -61,6 +63,7 @@ _HOMES = {
     "compile": "fleet.export.compiling",
     "connect": "fleet.client.sync",
     "held_device": "fleet.client.sync",
+    "tune": "fleet.optimizer.from_python",
     "pipeline": "fleet.export.pipeline",
 }
 _MODULES = ("aio", "errors", "runtime")

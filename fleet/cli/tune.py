@@ -38,7 +38,7 @@ _REFRESH_PER_SEC = 2
 
 def tune(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, or a PyTorch program, *.pt2.")],
+    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras or hf:FOLDER.")],
     on: Annotated[
         str, typer.Option(metavar="SELECTOR", help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")
     ] = "cpu",

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
+from fleet.workloads.importing.keras_file import read_keras
 from fleet.workloads.importing.onnx_file import import_onnx, read_onnx
 from fleet.workloads.importing.torch_file import import_torch, read_torch
+from fleet.workloads.importing.transformers_model import PREFIX, read_transformers
 from fleet.workloads.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
@@ -55,7 +57,12 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 def is_model(source: Path | str) -> bool:
     """Tell whether a name is one of a model, whether there is such a file or not."""
-    return Path(source).suffix in _READERS
+    return is_of_transformers(source) or Path(source).suffix in _READERS
+
+
+def is_of_transformers(source: Path | str) -> bool:
+    """Tell whether a name is "hf:FOLDER" or "hf:CONFIGCLASS"."""
+    return str(source).startswith(PREFIX)
 
 
 def check_exists(source: Path) -> None:
@@ -66,7 +73,7 @@ def check_exists(source: Path) -> None:
     """
     if not is_model(source):
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
-    if not source.is_file():
+    if not is_of_transformers(source) and not source.is_file():
         raise ImportFailed(f"there is no model file {source}")
 
 
@@ -91,7 +98,8 @@ def load_model(
     path = Path(path)
     if not is_model(path):
         raise ImportFailed(f"{path} is of no known type; known: {KNOWN_TYPES}")
-    return _READERS[path.suffix](path, shapes or {}, batch_size, random_weights_seed)
+    reader = read_transformers if is_of_transformers(path) else _READERS[path.suffix]
+    return reader(path, shapes or {}, batch_size, random_weights_seed)
 
 
 def import_model(model: Model) -> IRModule:
@@ -106,8 +114,8 @@ def import_model(model: Model) -> IRModule:
         raise ImportFailed(f"{model.title}: {error}") from error
 
 
-_READERS = {".onnx": read_onnx, ".pt2": read_torch}
-KNOWN_TYPES = ", ".join(f"*{suffix}" for suffix in _READERS)
+_READERS = {".onnx": read_onnx, ".pt2": read_torch, ".keras": read_keras}
+KNOWN_TYPES = ", ".join([*(f"*{suffix}" for suffix in _READERS), "hf:FOLDER", "hf:CONFIGCLASS"])
 """The types of files that can be read, in words."""
 
 _IMPORTERS = {ModelFormat.ONNX: import_onnx, ModelFormat.TORCH: import_torch}

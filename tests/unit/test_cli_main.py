@@ -33,6 +33,7 @@ PUBLIC = [
     "held_device",
     "pipeline",
     "runtime",
+    "tune",
 ]
 HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}
 

@@ -1,6 +1,6 @@
 """Operators that TVM's ONNX frontend lacks or gets wrong, in terms of those that it knows.
 
-Which they are is found by `scripts/import_table.py`, against the examples of the ONNX operator specification.
+Found by importing the examples of the ONNX operator specification, as tests/unit/test_import_table.py does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,49 @@
+"""Reads Keras 3 models (*.keras): on the torch backend a Keras model is a PyTorch module, and is exported as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cross.build.library import last_lines
+from fleet.errors import ImportFailed
+from fleet.workloads.importing.packages import require
+from fleet.workloads.importing.shapes import OpenShape, close_shapes
+from fleet.workloads.importing.torch_file import torch_model
+from fleet.workloads.importing.value import Model
+
+
+def read_keras(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
+) -> Model:
+    """Read a Keras 3 file; see `fleet.workloads.model.load_model`."""
+    if not path.is_file():
+        raise ImportFailed(f"cannot read {path}: there is no such file")
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    require("torch", "a Keras model")
+    keras = require("keras", "a Keras model")
+    if keras.backend.backend() != "torch":
+        raise ImportFailed(f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch before it is imported")
+    import torch
+
+    try:
+        model = keras.saving.load_model(path, compile=False).eval()
+    except Exception as error:
+        raise ImportFailed(f"{path} is no Keras 3 model: {last_lines(error)}") from error
+    found: dict[str, OpenShape] = {
+        str(given.name): tuple(
+            "batch" if index == 0 and size is None else size or "" for index, size in enumerate(given.shape)
+        )
+        for given in model.inputs
+    }
+    closed = close_shapes(found, shapes, batch_size)
+    dtypes = [getattr(torch, str(given.dtype)) for given in model.inputs]
+    examples = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip(closed.values(), dtypes, strict=True)]
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, (examples[0] if len(examples) == 1 else examples,))
+    except Exception as error:
+        raise ImportFailed(f"torch.export cannot export {path}: {last_lines(error)}") from error
+    return replace(torch_model(path.stem, program, {}, None, random_weights_seed), input_names=tuple(closed))

@@ -1,0 +1,112 @@
+"""Which ONNX operators import: the table in docs/reference/models.md, against the specification's own examples.
+
+Every operator's first example is imported, built without schedules, and its outputs compared. Examples give axes and
+shapes as inputs; models have them as constants, and so do these.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from tests.unit.onnx_cases import loaded, ours
+
+PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
+CONSTANT = frozenset({"depth", "k", "pads", "roi", "scales", "sizes", "threshold", "value"})
+ELEMENTWISE = frozenset(
+    {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Gather"}
+) | frozenset({"Greater", "Less", "Max", "Min", "Mod", "Mul", "Pow", "Sub"})
+"""Operators whose second operand is no parameter, though it may be a short vector of integers."""
+
+Case: TypeAlias = "tuple[onnx.ModelProto, list[NDArray[np.generic]], list[NDArray[np.generic]]]"
+
+
+def listed(heading: str) -> list[str]:
+    """Return the operators that the page names under a heading."""
+    section = re.search(rf"^### {heading}\n(.*?)(?=^#|\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(r"`(\w+)`", section[1]) if section else []
+
+
+IMPORTED, NOT_IMPORTED = listed("Right"), listed("Not imported")
+
+
+@functools.cache
+def cases() -> dict[str, Case]:
+    """Return the first example of each operator whose inputs and outputs are plain arrays."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    found: dict[str, Case] = {}
+    for case in collect_testcases(None):
+        if not case.data_sets or "_expanded" in case.name:
+            continue
+        given, expected = case.data_sets[0]
+        op_type = case.model.graph.node[0].op_type
+        arrays = [*given, *expected]
+        if op_type in found or any(
+            isinstance(item, list) or np.asarray(item).dtype.kind not in "fiub" for item in arrays
+        ):
+            continue
+        found[op_type] = with_constants(case.model, list(map(np.asarray, given)), list(map(np.asarray, expected)))
+    return found
+
+
+def with_constants(
+    model: onnx.ModelProto, given: list[NDArray[np.generic]], expected: list[NDArray[np.generic]]
+) -> Case:
+    """Make vectors of integers, and what is named in `CONSTANT`, constants; unless nothing else is left."""
+    pairs = list(zip(model.graph.input, given, strict=True))
+    constant = [
+        value.name in CONSTANT or (place > 0 and array.dtype.kind == "i" and array.ndim < 2)
+        for place, (value, array) in enumerate(pairs)
+    ]
+    kept = [pair for pair, is_constant in zip(pairs, constant, strict=True) if not is_constant]
+    if not kept or model.graph.node[0].op_type in ELEMENTWISE:
+        return model, given, expected
+    for (value, array), is_constant in zip(pairs, constant, strict=True):
+        if is_constant:
+            model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    inputs = [value for value, _ in kept]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    return model, [array for _, array in kept], expected
+
+
+def is_right(op_type: str, folder: Path) -> bool:
+    """Tell whether the first example of an operator is imported, compiles, and computes what it should."""
+    proto, given, expected = cases()[op_type]
+    try:
+        outputs = ours(loaded(proto, folder), given)
+    except Exception:  # noqa: BLE001 - whatever TVM or a kernel raises: it is not right
+        return False
+    return len(outputs) == len(expected) and all(
+        actual.shape == wanted.shape
+        and actual.dtype == wanted.dtype
+        and np.allclose(actual, wanted, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for actual, wanted in zip(outputs, expected, strict=True)
+    )
+
+
+def test_table_is_long_enough_and_says_each_operator_once() -> None:
+    """At least forty, sorted, and none that is both right and not imported."""
+    assert len(IMPORTED) >= 40
+    assert [sorted(IMPORTED), sorted(NOT_IMPORTED)] == [IMPORTED, NOT_IMPORTED]
+    assert not set(IMPORTED) & set(NOT_IMPORTED)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the examples come with warnings of their own
+@pytest.mark.timeout(600)
+def test_table_is_true(tmp_path: Path) -> None:
+    """What the page calls right is right, and what it calls not imported is still missing."""
+    wrong = [op_type for op_type in IMPORTED if not is_right(op_type, tmp_path)]
+    better = [op_type for op_type in NOT_IMPORTED if is_right(op_type, tmp_path)]
+
+    assert ([], []) == (wrong, better)
