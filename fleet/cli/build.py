@@ -17,7 +17,7 @@ from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.cli import options
-from fleet.cli.tune import parse_shape
+from fleet.cli.tune import parse_shapes
 from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
 from fleet.export.targets import target_of
@@ -103,7 +103,7 @@ def build(
         library=library,
         device_model=device_model,
         is_untuned=untuned,
-        shapes=dict(map(parse_shape, shape or ())),
+        shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
     )
     with options.stderr().status(f"building {workload}"):

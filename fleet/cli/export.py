@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import options
-from fleet.cli.tune import parse_shape
+from fleet.cli.tune import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
@@ -65,7 +65,7 @@ def export(
         library=library,
         device_model=device_model,
         is_untuned=untuned,
-        shapes=dict(map(parse_shape, shape or ())),
+        shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
         random_weights=random_weights,
         seed=seed,

@@ -10,7 +10,7 @@ import typer
 from fleet.cli import options, stepping
 from fleet.cli.profile_view import render_profile
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_shape
+from fleet.cli.tune import parse_shapes
 from fleet.export.targets import target_of
 from fleet.optimizer.profiling.profile import ModelProfile
 from fleet.optimizer.profiling.run import ProfileOptions, profile_model
@@ -68,7 +68,7 @@ def profile(
         model=model,
         library=library,
         target_json=target_of(target) if target else None,
-        shapes=dict(map(parse_shape, shape or ())),
+        shapes=parse_shapes(shape or ()),
         random_weights=random_weights,
         runs=runs,
         measures_alone=alone,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -121,7 +121,7 @@ def tune(
         tasks=tuple(tasks or ()),
         top=top,
         seed=seed,
-        shapes=dict(map(parse_shape, shape or ())),
+        shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
         random_weights=random_weights,
         target_json=target_of(target) if target else None,
@@ -147,6 +147,22 @@ def tune(
         raise FleetError(
             f"the tuned model computes something else than {report.model.reference}: {report.model.message}"
         )
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read all --shape options.
+
+    Raises:
+        ConfigError: one is something else, or an input has two.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in map(parse_shape, texts):
+        if found.setdefault(name, shape) != shape:
+            both = " and ".join(",".join(map(str, one)) for one in (found[name], shape))
+            raise ConfigError(
+                f"--shape {name}: {both}; a program has one shape: run once for each, their records share the library"
+            )
+    return found
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

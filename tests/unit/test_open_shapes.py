@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.errors import ImportFailed, InvalidRequest
+from fleet.cli.tune import parse_shapes
+from fleet.errors import ConfigError, ImportFailed, InvalidRequest
 from fleet.workloads.importing.shapes import close_shapes
 
 BERT = {"ids": ("batch", "length"), "mask": ("batch", "length"), "table": (4, "")}
@@ -51,3 +52,10 @@ def test_what_stays_open_is_named_with_the_way_out() -> None:
         ImportFailed, match=r"^inputs of unknown shape: 'table' has dimension 1 = \?\. .*--shape table=4,1"
     ):
         close_shapes(BERT, {"ids": (1, 64)})
+
+
+def test_two_shapes_of_one_input_are_refused() -> None:
+    """Rather than the last one taken in silence; the error says how to tune for both."""
+    with pytest.raises(ConfigError, match=r"--shape ids: 1,64 and 1,128; .* run once for each"):
+        parse_shapes(["ids=1,64", "ids=1,128"])
+    assert {"ids": (1, 64)} == parse_shapes(["ids=1,64", "ids=1,64"])
