@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
+from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.product import Tile, schedule_product, tiles
 from fleet.spaces.simple import schedule_rest
@@ -58,7 +59,7 @@ def _tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
 def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
     from tvm.s_tir import Schedule
 
-    schedule = Schedule(mod)
+    schedule = Schedule(with_arithmetic_functions(mod))
     blocks = [schedule.get(block) for block in child_blocks(schedule)]
     products = {block.name_hint: find_product(block) for block in blocks}
     tiled = {name: _tiles(product, facts) for name, product in products.items() if product is not None}
@@ -77,10 +78,12 @@ def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
 
 def _is_plain(mod: IRModule) -> bool:
     """Tell whether a function consists of blocks with loops of fixed size, as a compiler made them."""
-    from tvm.s_tir import Schedule
+    from tvm.s_tir import SBlockRealize, Schedule
     from tvm.tirx import IntImm
 
     schedule = Schedule(mod)
+    if not isinstance(mod["main"].body, SBlockRealize) or mod["main"].body.block.name_hint != "root":
+        return False  # an opaque function, such as a scan
     blocks = child_blocks(schedule)
     return bool(blocks) and all(
         isinstance(iterator.dom.extent, IntImm) for block in blocks for iterator in schedule.get(block).iter_vars

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.spaces.blocks import names_in, result_of, stride_of
+from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps, vector_width
 
@@ -59,8 +59,10 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     """Schedule a reduction by columns, together with its only user if that has the same loops.
 
     Returns:
-        False: there is no vector for its columns, and nothing was changed.
+        False: it is no such reduction, or there is no vector for its columns; nothing was changed.
     """
+    if not is_reduction(schedule.get(block)) or not reads_along(schedule.get(block)):
+        return False
     spatial, sums = split_by_kind(schedule, block)
     work = steps(schedule, [*spatial, *sums])
     tile = _tile(schedule, block, spatial, facts)
@@ -76,7 +78,9 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     blocks, lanes = schedule.split(columns, [None, tile.columns])
     schedule.reorder(*rows, blocks, *row_tiles, *within, lanes)
     are_enough = steps(schedule, rows) >= _TASKS_PER_CORE * facts.cores or not is_even
-    share(schedule, rows if are_enough else [*rows, blocks], work)
+    shared = rows if are_enough else [*rows, blocks]
+    if shared:
+        share(schedule, shared, work)
     depth = len(schedule.get_loops(result)) - len(within) - 1
     schedule.compute_at(block, schedule.get_loops(result)[depth - 1], preserve_unit_loops=True)
     schedule.set_scope(block, 0, "local")

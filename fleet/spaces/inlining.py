@@ -5,13 +5,13 @@ Inlining saves a pass over memory. It costs where a result is used more than onc
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import child_blocks, is_copy, is_reduction
+from fleet.spaces.loops import domain
 
 if TYPE_CHECKING:
-    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
     from tvm.tirx import Stmt
 
@@ -40,14 +40,10 @@ def inline_all(schedule: Schedule, products: frozenset[str]) -> None:
 
 def _repeats_costly_work(schedule: Schedule, block: SBlockRV, users: list[SBlockRV]) -> bool:
     own = schedule.get(block)
-    uses = sum(_domain(schedule.get(user)) for user in users)
-    if uses <= _domain(own):
+    uses = sum(domain(schedule.get(user)) for user in users)
+    if uses <= domain(own):
         return False
     return _is_costly(own.body) or any(is_reduction(schedule.get(maker)) for maker in schedule.get_producers(block))
-
-
-def _domain(block: SBlock) -> int:
-    return math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
 
 
 def _is_costly(body: Stmt) -> bool:

@@ -75,7 +75,14 @@ def split_at_borders(schedule: Schedule, loop: LoopRV) -> None:
     schedule.annotate(loop, "pragma_loop_partition_hint", 1)
 
 
-def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> None:
-    """Share the outermost loops among the cores if there is enough work, counted in steps of the innermost."""
-    if work >= FEWEST_PARALLEL_STEPS and loops:
-        schedule.parallel(schedule.fuse(*loops))
+def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:
+    """Fuse loops, and share them among the cores if there is enough work, counted in steps of the innermost loop."""
+    fused = schedule.fuse(*loops)
+    if work >= FEWEST_PARALLEL_STEPS:
+        schedule.parallel(fused)
+    return fused
+
+
+def domain(block: SBlock) -> int:
+    """Return how often the body of a block runs."""
+    return math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)

@@ -1,95 +1,77 @@
-"""Schedules for what is no product: element-wise programs, copies, pooling, sums and maxima. No knobs, one good choice.
+"""Schedules for what is no tiled product: each kind has one good choice, and no knobs.
 
-Vectors run along the innermost axis of the result, cores share the outer ones.
+Blocks that make rows (softmax, norms) are taken together, from their result backwards; what remains is taken one by
+one. Every attempt works on a copy, so what cannot be scheduled stays a loop nest that is right.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fleet.spaces.blocks import child_blocks
+from fleet.spaces.blocks import child_blocks, is_reduction
 from fleet.spaces.columns import reads_along, schedule_columns
+from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import is_untouched, split_by_kind
+from fleet.spaces.loops import is_untouched, share, split_by_kind, steps
+from fleet.spaces.rows import chain_to, schedule_rows
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
+    from tvm.s_tir.schedule import SBlockRV
 
-_FEWEST_PARALLEL_STEPS = 16_384
-"""Below that, waking the other cores (some microseconds) takes longer than the work."""
+Kind = Callable[["Schedule", "SBlockRV", ProcessorFacts], bool]
+"""Schedules a block, perhaps with others; False: it is not of this kind. The schedule may be half changed then."""
 
 
 def schedule_rest(schedule: Schedule, facts: ProcessorFacts) -> Schedule:
-    """Schedule all blocks whose loops nobody has touched; return the schedule that has them.
-
-    A block that cannot be scheduled stays a loop nest.
-    """
-    from tvm.s_tir.schedule import ScheduleError
-
+    """Schedule all blocks whose loops nobody has touched; return the schedule that has them."""
+    names = [schedule.get(block).name_hint for block in child_blocks(schedule)]
+    for name in reversed(names):
+        if _makes_rows(schedule, name):
+            schedule = _first_that_fits(schedule, name, facts, [schedule_rows])
     for name in [schedule.get(block).name_hint for block in child_blocks(schedule)]:
-        trial = schedule.copy()
-        try:
-            block = trial.get_sblock(name)
-            if is_untouched(trial, block):
-                _schedule_block(trial, block, facts)
-        except ScheduleError:
-            continue
-        schedule = trial
+        schedule = _first_that_fits(
+            schedule, name, facts, [schedule_columns, _schedule_reduction, schedule_elementwise]
+        )
     return schedule
 
 
-def _schedule_block(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> None:
+def unscheduled(schedule: Schedule) -> tuple[str, ...]:
+    """Return the names of blocks that are still loop nests as they were made, in order."""
+    return tuple(schedule.get(block).name_hint for block in child_blocks(schedule) if is_untouched(schedule, block))
+
+
+def _first_that_fits(schedule: Schedule, name: str, facts: ProcessorFacts, kinds: list[Kind]) -> Schedule:
+    """Return a schedule with a block scheduled as the first kind that it is of; the same schedule if there is none."""
+    from tvm.s_tir.schedule import ScheduleError
+
+    for schedule_as in kinds:
+        trial = schedule.copy()
+        try:
+            block = trial.get_sblock(name)
+            if is_untouched(trial, block) and schedule_as(trial, block, facts):
+                return trial
+        except ScheduleError:
+            continue
+    return schedule
+
+
+def _makes_rows(schedule: Schedule, name: str) -> bool:
+    """Tell whether a block is, or is computed from, a reduction along rows."""
+    if name not in {schedule.get(block).name_hint for block in child_blocks(schedule)}:  # it was moved into a row
+        return False
+    block = schedule.get_sblock(name)
+    together = [schedule.get(other) for other in [*chain_to(schedule, block), block]]
+    return any(is_reduction(other) and not reads_along(other) for other in together)
+
+
+def _schedule_reduction(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
+    """Share a reduction of any other kind among the cores."""
     spatial, sums = split_by_kind(schedule, block)
     if not sums:
-        _schedule_elementwise(schedule, spatial, facts)
-        return
-    if reads_along(schedule.get(block)) and schedule_columns(schedule, block, facts):
-        return
-    _schedule_rows(schedule, block, spatial, sums, facts)
-
-
-def _schedule_elementwise(schedule: Schedule, loops: list[LoopRV], facts: ProcessorFacts) -> None:
-    steps = _product(schedule, loops)
-    width = _width(_extent(schedule, loops[-1]), facts)
-    outer = loops[:-1]
-    if width:
-        outside, inside = schedule.split(loops[-1], [None, width])
-        schedule.vectorize(inside)
-        outer = [*outer, outside]
-    elif not outer:
-        outer = loops
-    if steps >= _FEWEST_PARALLEL_STEPS and outer:
-        schedule.parallel(schedule.fuse(*outer))
-
-
-def _schedule_rows(
-    schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], sums: list[LoopRV], facts: ProcessorFacts
-) -> None:
-    """Reduce along the innermost axis."""
-    if _product(schedule, [*spatial, *sums]) >= _FEWEST_PARALLEL_STEPS and spatial:
-        schedule.parallel(schedule.fuse(*spatial))
+        return False
+    if spatial:
+        share(schedule, spatial, steps(schedule, [*spatial, *sums]))
     schedule.decompose_reduction(block, sums[0])
-
-
-def _width(extent: int, facts: ProcessorFacts) -> int:
-    """Return the widest vector that divides an axis; 0 if that is a scalar."""
-    width = facts.lanes
-    while width > 1 and extent % width:
-        width //= 2
-    return width if width > 1 else 0
-
-
-def _are_fixed(schedule: Schedule, loops: list[LoopRV]) -> bool:
-    from tvm.tirx import IntImm
-
-    return all(isinstance(schedule.get(loop).extent, IntImm) for loop in loops)
-
-
-def _extent(schedule: Schedule, loop: LoopRV) -> int:
-    return int(schedule.get(loop).extent)
-
-
-def _product(schedule: Schedule, loops: list[LoopRV]) -> int:
-    return math.prod(_extent(schedule, loop) for loop in loops)
+    return True

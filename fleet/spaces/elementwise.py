@@ -1,0 +1,103 @@
+"""Element-wise programs and copies: what is left after inlining, one pass over memory.
+
+Where an index decides what is computed (padding, concatenation), loops are split at the borders, and what remains are
+plain copies, which LLVM makes fast. Transposed reads are blocked, so that neither side strides through memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.spaces.blocks import is_reduction, names_in, stride_of
+from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, steps, vector_width
+
+if TYPE_CHECKING:
+    from tvm.s_tir import SBlock, Schedule
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+_TASKS_PER_CORE = 8
+_BLOCK = 16
+"""Side of the squares in which a matrix is transposed: one cache line of float32."""
+
+
+def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
+    """Vectorize a block, and share it among the cores. False: it is a reduction."""
+    own = schedule.get(block)
+    if is_reduction(own):
+        return False
+    loops = list(schedule.get_loops(block))
+    work = steps(schedule, loops)
+    deciding, turned = _deciding_axes(own), _turned_axis(own)
+    most = lanes_of(own, facts)
+    if deciding:
+        outer = loops[:-1]
+    elif turned is not None:
+        outer = _turn(schedule, loops, turned)
+    else:
+        width = vector_width(extent(schedule, loops[-1]), most)
+        outside, lanes = schedule.split(loops[-1], [None, width])
+        outer = [*loops[:-1], outside]
+        if width > 1:
+            schedule.vectorize(lanes)
+    shared = _enough(schedule, outer, facts)
+    for axis in deciding:
+        if axis >= len(shared):
+            split_at_borders(schedule, loops[axis])
+    if shared:
+        share(schedule, shared, work)
+    return True
+
+
+def _deciding_axes(block: SBlock) -> list[int]:
+    """Return the axes whose position decides what is computed."""
+    import tvm_ffi
+    from tvm.ir import Call, Op
+
+    names: set[str] = set()
+
+    def visit(call: Call) -> None:
+        if isinstance(call.op, Op) and call.op.name == "prim.if_then_else":
+            names.update(names_in(call.args[0]))
+
+    tvm_ffi.structural_walk(block.body, [(Call, visit)])
+    return [axis for axis, iterator in enumerate(block.iter_vars) if iterator.var.name in names]
+
+
+def _turned_axis(block: SBlock) -> int | None:
+    """Return the axis that a read runs along with stride 1 while the result does not; None if there is no such."""
+    *others, last = [iterator.var for iterator in block.iter_vars]
+    for region in block.reads:
+        if not region.region or last.name not in {name for index in region.region for name in names_in(index.min)}:
+            continue
+        along = region.region[-1].min
+        turned = [axis for axis, var in enumerate(others) if stride_of(along, var) == 1]
+        if turned and last.name not in names_in(along):
+            return turned[-1]
+    return None
+
+
+def _turn(schedule: Schedule, loops: list[LoopRV], turned: int) -> list[LoopRV]:
+    """Block two axes; return the loops around the blocks."""
+    rows, row = schedule.split(loops[turned], [None, _side(schedule, loops[turned])])
+    columns, column = schedule.split(loops[-1], [None, _side(schedule, loops[-1])])
+    outer = [rows if axis == turned else loop for axis, loop in enumerate(loops[:-1])]
+    schedule.reorder(*outer, columns, row, column)
+    if extent(schedule, column) == _BLOCK:
+        schedule.vectorize(column)
+    return [*outer, columns]
+
+
+def _side(schedule: Schedule, loop: LoopRV) -> int:
+    size = extent(schedule, loop)
+    return max(side for side in range(1, _BLOCK + 1) if size % side == 0)
+
+
+def _enough(schedule: Schedule, loops: list[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
+    """Return the outermost loops that together have enough steps for all cores: fusing more costs divisions."""
+    shared: list[LoopRV] = []
+    for loop in loops:
+        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
+            break
+        shared.append(loop)
+    return shared

@@ -1,0 +1,165 @@
+"""Reductions along rows and what is computed from them: softmax, the norms, means, sums, maxima.
+
+All blocks of a row run one after the other while the row is in the nearest cache, and cores share the rows. A reduction
+keeps several partial results per lane, which hides the latency of its operation, and joins them at the end of the row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.spaces.blocks import child_blocks, is_reduction, names_in
+from fleet.spaces.columns import reads_along
+from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.loops import (
+    domain,
+    extent,
+    is_untouched,
+    lanes_of,
+    share,
+    split_at_borders,
+    split_by_kind,
+    steps,
+    vector_width,
+)
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+_FEWEST_LANES = 4
+_PARTIAL_VECTORS = 4
+"""Vectors of partial results: one addition may start per cycle, and takes about four."""
+
+
+def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
+    """Return the untouched blocks that a block is computed from, in order, without itself.
+
+    A block that is used elsewhere, too, is not among them.
+    """
+    wanted = {schedule.get(result).name_hint}
+    found = []
+    for block in reversed(child_blocks(schedule)):
+        users = {schedule.get(user).name_hint for user in schedule.get_consumers(block)}
+        if users and users <= wanted and is_untouched(schedule, block):
+            wanted.add(schedule.get(block).name_hint)
+            found.append(block)
+    return found[::-1]
+
+
+def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> bool:
+    """Compute a block, and all that it is computed from, row by row.
+
+    Returns:
+        False: these blocks have no rows in common, or would repeat work. The schedule may have been changed: work on
+            a copy.
+
+    Raises:
+        ScheduleError: TVM cannot prove that the result stays the same.
+    """
+    chain = chain_to(schedule, result)
+    row_axes = _row_axes(schedule, result, chain)
+    if not any(is_reduction(schedule.get(block)) for block in [*chain, result]) or (chain and not row_axes):
+        return False
+    work = sum(domain(schedule.get(block)) for block in [*chain, result])
+    ordered: list[SBlockRV] = []
+    partial: list[SBlockRV] = []
+    for block in [*chain, result]:
+        if is_reduction(schedule.get(block)) and not reads_along(schedule.get(block)):
+            partial += (found := _partial_results(schedule, block, facts))
+            ordered += found
+        ordered.append(block)
+    total = sum(domain(schedule.get(block)) for block in ordered)
+    loops = schedule.get_loops(result)
+    outer = [loops[axis] for axis in row_axes]
+    inner = [loop for axis, loop in enumerate(loops) if axis not in row_axes]
+    if outer:
+        schedule.reorder(*outer, *inner)
+        row = share(schedule, outer, work)
+        for block in reversed(ordered[:-1]):
+            schedule.compute_at(block, row, preserve_unit_loops=True)
+    if sum(steps(schedule, schedule.get_loops(block)) for block in ordered) > total:
+        return False
+    partial_names = {schedule.get(block).name_hint for block in partial}
+    sums = [
+        _vectorize(
+            schedule, block, facts, has_rows=bool(inner), is_partial=schedule.get(block).name_hint in partial_names
+        )
+        for block in ordered
+    ]
+    for block, first_sum in zip(ordered, sums, strict=True):
+        if first_sum is not None:  # the last step: TVM vectorizes no loop around a reduction that has been taken apart
+            schedule.decompose_reduction(block, first_sum)
+    return True
+
+
+def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> list[int]:
+    """Return which axes of the result number the rows: all reductions that it reads have them, as they are."""
+    from tvm.tirx import Var
+
+    own = schedule.get(result)
+    written = [schedule.get(block).writes[0].source for block in chain if is_reduction(schedule.get(block))]
+    regions = [region.region for region in own.reads if any(region.source.same_as(buffer) for buffer in written)]
+    spatial, _ = split_by_kind(schedule, result)
+    names = [iterator.var.name for iterator in own.iter_vars]
+    if is_reduction(own):
+        return [axis for axis in range(len(names)) if axis < len(spatial)]
+    plain = [{index.min.name for index in region if isinstance(index.min, Var)} for region in regions]
+    used = [{name for index in region for name in names_in(index.min)} for region in regions]
+    if plain != used:  # a reshape lies between
+        return []
+    return [axis for axis, name in enumerate(names) if used and all(name in of_region for of_region in used)]
+
+
+def _partial_results(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list[SBlockRV]:
+    """Split a reduction into one per lane and the joining of lanes; return the blocks before the last, in order."""
+    _, sums = split_by_kind(schedule, block)
+    length = steps(schedule, sums)
+    lanes = vector_width(length, lanes_of(schedule.get(block), facts))
+    if lanes < _FEWEST_LANES or length == lanes:  # a cut vector would need a condition, which compute_at forgets
+        return []
+    together = schedule.fuse(*sums) if len(sums) > 1 else sums[0]
+    vectors = vector_width(length // lanes, _PARTIAL_VECTORS)
+    _, lane = schedule.split(together, [None, vectors * lanes])
+    partial = schedule.rfactor(lane, 0)
+    schedule.set_scope(partial, 0, "local")
+    if vectors == 1:
+        return [partial]
+    _, lane = schedule.split(schedule.get_loops(block)[-1], [vectors, lanes])
+    joined = schedule.rfactor(lane, 0)
+    schedule.set_scope(joined, 0, "local")
+    return [partial, joined]
+
+
+def _vectorize(
+    schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, *, has_rows: bool, is_partial: bool
+) -> LoopRV | None:
+    """Vectorize what a block does for one row, under the loop over rows; return its outermost reduction loop."""
+    own = schedule.get(block)
+    most = lanes_of(own, facts)
+    loops = list(schedule.get_loops(block))
+    if not is_reduction(own):
+        if has_rows:
+            _vectorize_loop(schedule, loops[-1], most)
+        return None
+    if len(loops) <= len(own.iter_vars):  # the result: its other loops are the rows
+        return loops[-1]
+    spatial, sums = split_by_kind(schedule, block, 1)
+    if is_partial:  # TVM has put the lanes first
+        lane, *others = spatial
+        schedule.reorder(*others, *sums, lane)
+        schedule.vectorize(lane)
+    elif reads_along(own):
+        schedule.reorder(*sums, *spatial)
+        _vectorize_loop(schedule, spatial[-1], most)
+    return sums[0]
+
+
+def _vectorize_loop(schedule: Schedule, loop: LoopRV, most: int) -> None:
+    width = vector_width(extent(schedule, loop), most)
+    if 2 * width < most < extent(schedule, loop):
+        width = most  # the last vector is cut
+    if width > 1:
+        vectors, lanes = schedule.split(loop, [None, width])
+        schedule.vectorize(lanes)
+        split_at_borders(schedule, vectors)

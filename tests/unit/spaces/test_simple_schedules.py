@@ -1,0 +1,168 @@
+"""Schedules of what is no tiled product: right for odd shapes and types, and built for every processor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cross.targets.target import host_target_json
+from fleet.spaces.choose import static_schedule
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.slow
+
+HOST = host_target_json()
+
+Make = Callable[[], list[Any]]
+
+
+def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[Any]:
+    from tvm import te
+
+    return [te.placeholder(shape, dtype, name=f"p{index}") for index, shape in enumerate(shapes)]
+
+
+def depthwise(size: int, channels: int, kernel: int, stride: int, dtype: str = "float32") -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        data, weights = tensors((1, size, size, channels), (kernel, kernel, 1, channels), dtype=dtype)
+        sums = topi.nn.conv(
+            data, weights, stride, kernel // 2, 1, channels, "NHWC", "HWIO", "int32" if dtype == "int8" else dtype
+        )
+        return [data, weights, topi.clip(sums, 0, 6)]
+
+    return make
+
+
+def pool(size: int, channels: int, kind: str, stride: int) -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        [data] = tensors((1, size, size, channels))
+        return [data, topi.nn.pool2d(data, [3, 3], [stride] * 2, [1, 1], [1] * 4, kind, layout="NHWC")]
+
+    return make
+
+
+def unary(name: str, shape: tuple[int, ...], dtype: str = "float32", **arguments: Any) -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        [data] = tensors(shape, dtype=dtype)
+        function = getattr(topi.nn, name, None) or getattr(topi, name)
+        return [data, function(data, **arguments)]
+
+    return make
+
+
+def norm(rows: int, size: int, *, with_mean: bool) -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        data, scale = tensors((rows, size), (size,))
+        if with_mean:
+            return [data, scale, topi.nn.layer_norm(data, scale, scale, [1], 1e-5)]
+        return [data, scale, topi.nn.rms_norm(data, scale, [1], 1e-5)]
+
+    return make
+
+
+def concat(*channels: int) -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        parts = tensors(*((1, 5, 7, size) for size in channels))
+        return [*parts, topi.concatenate(parts, 3)]
+
+    return make
+
+
+def group_norm() -> list[Any]:
+    from tvm import topi
+
+    data, scale, shift = tensors((2, 12, 7, 9), (12,), (12,))
+    return [data, scale, shift, topi.nn.group_norm(data, scale, shift, 3, 1, [2, 3], 1e-5)]
+
+
+CASES: dict[str, Make] = {
+    "depthwise": depthwise(14, 32, 3, 1),
+    "depthwise, prime sizes": depthwise(13, 29, 3, 2),
+    "depthwise, 5x5": depthwise(9, 20, 5, 1),
+    "depthwise, 3 channels": depthwise(11, 3, 3, 1),
+    "depthwise, int8": depthwise(13, 24, 3, 1, "int8"),
+    "depthwise, float16": depthwise(13, 24, 3, 1, "float16"),
+    "max pool": pool(17, 21, "max", 2),
+    "average pool": pool(14, 16, "avg", 1),
+    "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
+    "sum of rows": unary("sum", (19, 197), axis=-1),
+    "sum of all": unary("sum", (3, 50)),
+    "maximum of the middle": unary("max", (5, 31, 18), axis=1),
+    "sum of int32": unary("sum", (64, 300), "int32", axis=1),
+    "argmax": unary("argmax", (13, 100), axis=1),
+    "softmax": unary("softmax", (128, 192)),
+    "softmax, prime": unary("softmax", (3, 41, 197)),
+    "softmax of channels": unary("softmax", (1, 21, 11, 16), axis=1),
+    "softmax, one row": unary("softmax", (1, 1000)),
+    "softmax, float16": unary("softmax", (16, 64), "float16"),
+    "log_softmax": unary("log_softmax", (32, 100)),
+    "layer_norm": norm(64, 96, with_mean=True),
+    "layer_norm, prime": norm(11, 197, with_mean=True),
+    "rms_norm": norm(64, 768, with_mean=False),
+    "group_norm": group_norm,
+    "transpose": unary("transpose", (1, 48, 13, 21), axes=[0, 2, 3, 1]),
+    "transpose back": unary("transpose", (1, 56, 7, 64), axes=[0, 3, 1, 2]),
+    "transpose int8": unary("transpose", (48, 80), "int8", axes=[1, 0]),
+    "concat": concat(64, 24, 3),
+    "pad": unary("pad", (1, 9, 9, 20), pad_before=[0, 1, 2, 0], pad_after=[0, 2, 1, 0]),
+    "reshape": unary("reshape", (6, 35), newshape=(5, 42)),
+    "sigmoid": unary("sigmoid", (7, 13)),
+    "one number": unary("exp", (1,)),
+}
+
+
+def module(make: Make) -> Any:
+    import tvm
+    from tvm import te
+
+    return tvm.IRModule({"main": te.create_prim_func(make())})
+
+
+def arrays_for(mod: Any) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    params = [([int(size) for size in param.shape], str(param.dtype)) for param in mod["main"].params]
+    return [
+        rng.standard_normal(shape).astype(dtype) if "float" in dtype else rng.integers(-9, 9, shape).astype(dtype)
+        for shape, dtype in params
+    ]
+
+
+def run(mod: Any, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    import tvm
+
+    buffers = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(mod, target=tvm.target.Target(json.loads(HOST)))["main"](*buffers)
+    result: np.ndarray[Any, Any] = buffers[-1].numpy()
+    return result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_schedule_computes_the_same(case: str) -> None:
+    """Whatever the shape and the type."""
+    mod = module(CASES[case])
+    arrays = arrays_for(mod)
+
+    schedule = static_schedule(mod, HOST)
+
+    assert schedule is not None
+    tolerance = 1e-2 if "float16" in case else 1e-5
+    np.testing.assert_allclose(run(schedule.mod, arrays), run(mod, arrays), rtol=tolerance, atol=tolerance)
+
+
+def test_a_scan_has_no_schedule() -> None:
+    """An opaque function stays as it is; that is no error."""
+    assert static_schedule(module(unary("cumsum", (4, 9), axis=1)), HOST) is None
