@@ -92,7 +92,7 @@ def result_of(schedule: Schedule, block: SBlockRV) -> SBlockRV:
     users = list(schedule.get_consumers(block))
     if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)):
         return users[0]
-    return schedule.cache_write(block, 0, "local")
+    return schedule.cache_write(block, 0, "global")
 
 
 def _follows(user: SBlock, block: SBlock) -> bool:

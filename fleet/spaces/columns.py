@@ -4,6 +4,10 @@ Each lane of a vector reduces a column of its own (a channel). A tile of a few n
 vectors, stays in registers while the reduction runs. Padding is not materialised: rows are split where the windows meet
 the border, so tiles within have no conditions (measured on Zen 3: half the time of ONNX Runtime's depthwise kernels,
 and a quarter less than with a padded copy).
+
+A tile stays in scope "global": TVM puts small buffers of that scope on the stack, where LLVM turns them into registers.
+Within a parallel loop it allocates a "local" one by a call for each tile (measured: a norm over 96 numbers takes five
+times as long).
 """
 
 from __future__ import annotations
@@ -83,7 +87,6 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
         share(schedule, shared, work)
     depth = len(schedule.get_loops(result)) - len(within) - 1
     schedule.compute_at(block, schedule.get_loops(result)[depth - 1], preserve_unit_loops=True)
-    schedule.set_scope(block, 0, "local")
     for loop in (*row_tiles, *(() if is_even else (blocks,))):
         split_at_borders(schedule, loop)
     schedule.vectorize(lanes)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 _FEWEST_LANES = 4
+"""Of a reduction whose length is no multiple of a register's: fewer do not pay for joining them."""
+
+_MOST_UNROLLED = 16
+
 _PARTIAL_VECTORS = 4
 """Vectors of partial results: one addition may start per cycle, and takes about four."""
 
@@ -90,6 +94,8 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -
     for block, first_sum in zip(ordered, sums, strict=True):
         if first_sum is not None:  # the last step: TVM vectorizes no loop around a reduction that has been taken apart
             schedule.decompose_reduction(block, first_sum)
+            if extent(schedule, first_sum) <= _MOST_UNROLLED:  # so that partial results stay in registers
+                schedule.unroll(first_sum)
     return True
 
 
@@ -122,12 +128,10 @@ def _partial_results(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     vectors = vector_width(length // lanes, _PARTIAL_VECTORS)
     _, lane = schedule.split(together, [None, vectors * lanes])
     partial = schedule.rfactor(lane, 0)
-    schedule.set_scope(partial, 0, "local")
     if vectors == 1:
         return [partial]
     _, lane = schedule.split(schedule.get_loops(block)[-1], [vectors, lanes])
     joined = schedule.rfactor(lane, 0)
-    schedule.set_scope(joined, 0, "local")
     return [partial, joined]
 
 
@@ -146,9 +150,11 @@ def _vectorize(
         return loops[-1]
     spatial, sums = split_by_kind(schedule, block, 1)
     if is_partial:  # TVM has put the lanes first
-        lane, *others = spatial
-        schedule.reorder(*others, *sums, lane)
-        schedule.vectorize(lane)
+        all_lanes, *others = spatial
+        vectors, lanes = schedule.split(all_lanes, [None, vector_width(extent(schedule, all_lanes), most)])
+        schedule.reorder(*others, *sums, vectors, lanes)
+        schedule.unroll(vectors)  # in pieces of a register, as they are read later: LLVM takes wider ones apart slowly
+        schedule.vectorize(lanes)
     elif reads_along(own):
         schedule.reorder(*sums, *spatial)
         _vectorize_loop(schedule, spatial[-1], most)
