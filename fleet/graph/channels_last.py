@@ -49,7 +49,7 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
         out_layout=to_layout,
         out_dtype=call.attrs.out_dtype,
     )
-    return transposed(rebuild.emit(convolved), [to_layout.index(axis) for axis in layout])
+    return transposed(rebuild.bind(convolved), [to_layout.index(axis) for axis in layout])
 
 
 def pool(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -64,7 +64,7 @@ def pool(rebuild: Rebuild, call: Call) -> Expr | None:
         attrs = _by_stored_axis(call, [axis - 2 for axis in moved.axes[2:]])
     else:
         return None
-    return transposed(rebuild.emit(with_attrs(call, [moved.source], attrs)), moved.axes)
+    return transposed(rebuild.bind(with_attrs(call, [moved.source], attrs)), moved.axes)
 
 
 def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -84,7 +84,7 @@ def reshape(rebuild: Rebuild, call: Call) -> Expr | None:
     stored = [*after[:start], *after[end:], *after[start:end]]
     rank, size = len(after), end - start
     back = [*range(start), *range(rank - size, rank), *range(start, rank - size)]
-    return transposed(rebuild.emit(relax.op.reshape(source, stored)), back)
+    return transposed(rebuild.bind(relax.op.reshape(source, stored)), back)
 
 
 def multiply_flat(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -111,7 +111,7 @@ def resize(rebuild: Rebuild, call: Call) -> Expr | None:
     if moved is None or layout != "NCHW" or moved.axes != ["NHWC".index(axis) for axis in layout]:
         return None
     resized = with_attrs(call, [moved.source, *list(call.args)[1:]], {"layout": "NHWC"})
-    return transposed(rebuild.emit(resized), moved.axes)
+    return transposed(rebuild.bind(resized), moved.axes)
 
 
 def _find_block(shape: tuple[int, ...], before: int, channels: int) -> tuple[int, int] | None:

@@ -33,8 +33,8 @@ def drop_tuple(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
     return call.args[0] if op_name(call) == "relax.nn.dropout" else _scale_and_shift(rebuild, call)
 
 
-def add_up(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace the sum over a stack of tensors, which is how ONNX's `Sum` arrives, by additions."""
+def fold_stack(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Replace a reduction over a stack of tensors, as which ONNX's `Sum` and `Max` arrive, by additions or maxima."""
     from tvm import relax
 
     stack = rebuild.call_only_for(call.args[0], "relax.stack")
@@ -42,9 +42,19 @@ def add_up(rebuild: Rebuild, call: Call) -> Expr | None:
         return None
     axis = 0 if stack.attrs.axis is None else int(stack.attrs.axis)
     tensors = rebuild.bound_to(stack.args[0])
-    if [int(summed) for summed in call.attrs.axis] != [axis] or not isinstance(tensors, relax.Tuple):
+    if [int(reduced) for reduced in call.attrs.axis] != [axis] or not isinstance(tensors, relax.Tuple):
         return None
-    return functools.reduce(lambda left, right: relax.op.add(rebuild.emit(left), right), tensors.fields)
+    operators = {"relax.max": relax.op.maximum, "relax.min": relax.op.minimum, "relax.sum": relax.op.add}
+    operator = operators[op_name(call)]
+    return functools.reduce(lambda left, right: operator(rebuild.emit(left), right), tensors.fields)
+
+
+def square(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Replace x to the power of 2, which calls the mathematics library, by a multiplication."""
+    from tvm import relax
+
+    exponent = array_of(rebuild, call.args[1])
+    return relax.op.multiply(call.args[0], call.args[0]) if exponent is not None and np.all(exponent == 2) else None
 
 
 def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -158,7 +168,8 @@ CLEANING: dict[str, Rule] = {
     "relax.divide": divide_none,
     "relax.multiply": constant_right,
     "relax.permute_dims": transpose_once,
+    "relax.power": square,
     "relax.subtract": subtract_none,
-    "relax.sum": add_up,
+    **dict.fromkeys(("relax.max", "relax.min", "relax.sum"), fold_stack),
     **dict.fromkeys(_RESHAPES, reshape_once),
 }

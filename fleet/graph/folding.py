@@ -23,6 +23,7 @@ _ELEMENTWISE: dict[str, Callable[..., Array]] = {
     "relax.add": np.add,
     "relax.exp": np.exp,
     "relax.floor_divide": np.floor_divide,
+    "relax.isnan": np.isnan,
     "relax.log": np.log,
     "relax.maximum": np.maximum,
     "relax.minimum": np.minimum,
@@ -49,7 +50,7 @@ def fold(rebuild: Rebuild, call: Call) -> Expr | None:
 def _computed(rebuild: Rebuild, call: Call, arrays: list[Array]) -> Expr | None:
     name = op_name(call)
     if name in _ELEMENTWISE:
-        return constant(_ELEMENTWISE[name](*arrays), str(arrays[0].dtype))
+        return constant(_ELEMENTWISE[name](*arrays), dtype_of(rebuild.builder.normalize(call)))
     if name == "relax.permute_dims":
         axes = call.attrs.axes
         return constant(np.transpose(arrays[0], None if axes is None else [int(axis) for axis in axes]))
@@ -57,9 +58,19 @@ def _computed(rebuild: Rebuild, call: Call, arrays: list[Array]) -> Expr | None:
         return constant(arrays[0].astype(str(call.attrs.dtype)))
     if name == "relax.divide" and np.issubdtype(arrays[0].dtype, np.floating):
         return constant(np.divide(*arrays), str(arrays[0].dtype))
+    if name == "relax.dequantize":
+        return constant(_dequantized(*arrays, axis=int(call.attrs.axis)), str(call.attrs.out_dtype))
     if name in _RESHAPING:
         return _reshaped(rebuild.builder.normalize(call), arrays[0])
     return None
+
+
+def _dequantized(array: Array, scale: Array, zero: Array, *, axis: int) -> Array:
+    """Return quantized numbers as real ones; scale and zero point are one, or one for each index of the axis."""
+    broadcast = [-1 if dim == axis % array.ndim else 1 for dim in range(array.ndim)]
+    by_index = (value.reshape(broadcast if value.size > 1 else ()) for value in (scale, zero.astype(np.float32)))
+    factor, shift = by_index
+    return np.asarray((array.astype(np.float32) - shift) * factor)
 
 
 def _reshaped(call: Expr, array: Array) -> Expr | None:
@@ -70,5 +81,5 @@ def _reshaped(call: Expr, array: Array) -> Expr | None:
 
 
 FOLDING: dict[str, Rule] = dict.fromkeys(
-    (*_ELEMENTWISE, *_RESHAPING, "relax.astype", "relax.divide", "relax.permute_dims"), fold
+    (*_ELEMENTWISE, *_RESHAPING, "relax.astype", "relax.dequantize", "relax.divide", "relax.permute_dims"), fold
 )

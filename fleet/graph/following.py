@@ -25,7 +25,7 @@ def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
     if axes is None or result is None or len(result) != len(axes):
         return None
     stored = [_stored(rebuild, arg, axes) for arg in call.args]
-    return transposed(rebuild.emit(with_attrs(call, stored, {})), axes)
+    return transposed(rebuild.bind(with_attrs(call, stored, {})), axes)
 
 
 def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -39,7 +39,7 @@ def concatenate(rebuild: Rebuild, call: Call) -> Expr | None:
     if axes is None:
         return None
     stored = [_stored(rebuild, tensor, axes) for tensor in tensors.fields]
-    return transposed(rebuild.emit(relax.op.concat(stored, axes[int(call.attrs.axis)])), axes)
+    return transposed(rebuild.bind(relax.op.concat(stored, axes[int(call.attrs.axis)])), axes)
 
 
 def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -49,7 +49,7 @@ def reduce(rebuild: Rebuild, call: Call) -> Expr | None:
         return None
     rank = len(moved.axes)
     logical = [int(axis) % rank for axis in call.attrs.axis]
-    reduced = rebuild.emit(with_attrs(call, [moved.source], {"axis": sorted(moved.axes[axis] for axis in logical)}))
+    reduced = rebuild.bind(with_attrs(call, [moved.source], {"axis": sorted(moved.axes[axis] for axis in logical)}))
     if call.attrs.keepdims:
         return transposed(reduced, moved.axes)
     kept = [moved.axes[axis] for axis in range(rank) if axis not in logical]
@@ -62,7 +62,7 @@ def along_axis(rebuild: Rebuild, call: Call) -> Expr | None:
     if moved is None:
         return None
     axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
-    return transposed(rebuild.emit(with_attrs(call, [moved.source, *list(call.args)[1:]], {"axis": axis})), moved.axes)
+    return transposed(rebuild.bind(with_attrs(call, [moved.source, *list(call.args)[1:]], {"axis": axis})), moved.axes)
 
 
 def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -77,7 +77,7 @@ def normalize(rebuild: Rebuild, call: Call) -> Expr | None:
     changed: dict[str, object] = {"axes": axes}
     if hasattr(call.attrs, "channel_axis"):
         changed["channel_axis"] = moved.axes[int(call.attrs.channel_axis) % rank]
-    return transposed(rebuild.emit(with_attrs(call, [moved.source, *list(call.args)[1:]], changed)), moved.axes)
+    return transposed(rebuild.bind(with_attrs(call, [moved.source, *list(call.args)[1:]], changed)), moved.axes)
 
 
 def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -90,7 +90,7 @@ def take_slice(rebuild: Rebuild, call: Call) -> Expr | None:
     rank = len(moved.axes)
     axes = relax.Tuple([relax.prim_value(moved.axes[int(axis.value) % rank]) for axis in call.args[1].fields])
     args = [moved.source, axes, *list(call.args)[2:]]
-    return transposed(rebuild.emit(relax.Call(call.op, args, call.attrs)), moved.axes)
+    return transposed(rebuild.bind(relax.Call(call.op, args, call.attrs)), moved.axes)
 
 
 def pad(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -102,7 +102,7 @@ def pad(rebuild: Rebuild, call: Call) -> Expr | None:
     order = [moved.axes.index(axis) for axis in range(len(moved.axes))]
     stored = [width for axis in order for width in widths[2 * axis : 2 * axis + 2]]
     padded = with_attrs(call, [moved.source, *list(call.args)[1:]], {"pad_width": stored})
-    return transposed(rebuild.emit(padded), moved.axes)
+    return transposed(rebuild.bind(padded), moved.axes)
 
 
 def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
@@ -114,8 +114,8 @@ def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
     if call is None or moved is None:
         return None
     axis = moved.axes[int(call.attrs.axis) % len(moved.axes)]
-    parts = rebuild.emit(with_attrs(call, [moved.source], {"axis": axis}))  # the same for each part; one is kept
-    return transposed(rebuild.emit(relax.TupleGetItem(parts, item.index)), moved.axes)
+    parts = rebuild.bind(with_attrs(call, [moved.source], {"axis": axis}))  # the same for each part; one is kept
+    return transposed(rebuild.bind(relax.TupleGetItem(parts, item.index)), moved.axes)
 
 
 def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
@@ -144,6 +144,8 @@ _ELEMENTWISE = (
     *("subtract", "tanh", "where"),
 )
 
+_ALONG_AXIS = ("dequantize", "flip", "nn.log_softmax", "nn.prelu", "nn.softmax", "quantize")
+
 FOLLOWING: dict[str, Rule] = {
     TUPLE_ITEM: split_part,
     "relax.concat": concatenate,
@@ -151,6 +153,6 @@ FOLLOWING: dict[str, Rule] = {
     "relax.strided_slice": take_slice,
     **dict.fromkeys((f"relax.{name}" for name in _ELEMENTWISE), elementwise),
     **dict.fromkeys(("relax.max", "relax.mean", "relax.min", "relax.sum", "relax.variance"), reduce),
-    **dict.fromkeys(("relax.flip", "relax.nn.log_softmax", "relax.nn.prelu", "relax.nn.softmax"), along_axis),
+    **dict.fromkeys((f"relax.{name}" for name in _ALONG_AXIS), along_axis),
     **dict.fromkeys(("relax.nn.group_norm", "relax.nn.instance_norm", "relax.nn.layer_norm"), normalize),
 }

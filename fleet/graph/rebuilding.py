@@ -63,6 +63,10 @@ class Rebuild:
         new = self._apply(self, expr)
         return new if isinstance(new, relax.Var | ir.GenericConst) else self.builder.emit(new, name)
 
+    def bind(self, expr: Expr) -> Expr:
+        """Return a variable for a value that no rule shall see: a rule's own result, which it would take up again."""
+        return self.builder.emit(expr)
+
     def carry_uses(self, old: Var, new: Expr) -> None:
         """Note that the readers of a variable of the old function now read a value of the new one."""
         self._uses[new] += self._uses[old]

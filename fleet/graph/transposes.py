@@ -73,11 +73,15 @@ def is_reshape(call: Call, shape: tuple[int, ...]) -> bool:
 
 
 def _moved_block(axes: list[int]) -> tuple[int, int] | None:
-    """Return where the moved axes are in the result, and how many: the fewest for which the others keep their order."""
+    """Return where the moved axes are in the result, and how many: the fewest for which the others keep their order.
+
+    Several axes moved over a single one are none: that is this one moved the other way, from channels first to last.
+    """
     rank = len(axes)
     for count in range(1, rank):
         first = min(axes.index(axis) for axis in range(rank - count, rank))
         block, others = axes[first : first + count], axes[:first] + axes[first + count :]
-        if first + count < rank and min(block) >= rank - count and others == sorted(others):
+        passed = rank - first - count
+        if passed > (count > 1) and min(block) >= rank - count and others == sorted(others):
             return first, count
     return None

@@ -152,6 +152,26 @@ def test_operators_that_name_axes_follow() -> None:
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
+def test_what_lies_otherwise_is_brought_into_line() -> None:
+    """A gate that somebody else computes, with channels first, is transposed once; quantizing changes nothing."""
+
+    def body(x: Expr, gate: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        scale, zero = relax.const(np.float32(0.5)), relax.const(np.int8(3))
+        gated = relax.op.multiply(conv(x, 3, 4), gate)
+        quantized = relax.op.quantize(gated, scale, zero, axis=1)
+        return relax.op.mean(relax.op.dequantize(quantized, scale, zero, axis=1), [2, 3])
+
+    mod = function_of([(1, 3, 5, 5), (1, 4, 5, 5)], body)
+    inputs = random_array(1, 3, 5, 5), random_array(1, 4, 5, 5, seed=1)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 2
+    np.testing.assert_allclose(run(mod, *inputs), run(found, *inputs), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "output_padding"), [(2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (5, 3, 0, 0)]
 )

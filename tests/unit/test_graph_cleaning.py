@@ -101,21 +101,41 @@ def test_dropout_and_reshapes_that_change_nothing_go() -> None:
     np.testing.assert_array_equal(np.maximum(x, 0), run(found, x))
 
 
-def test_a_sum_of_tensors_becomes_additions() -> None:
-    """ONNX's Sum arrives as a sum over a stack, which nothing could be fused with."""
+@pytest.mark.parametrize(("name", "operator"), [("sum", "add"), ("max", "maximum"), ("min", "minimum")])
+def test_a_reduction_over_a_stack_becomes_one_operator_after_another(name: str, operator: str) -> None:
+    """ONNX's Sum, Max and Min arrive as reductions over a stack, which nothing could be fused with."""
 
     def body(x: Expr, y: Expr, z: Expr, emit: Emit) -> Expr:
         from tvm import relax
 
-        return relax.op.sum(relax.op.stack([x, y, z], axis=0), axis=0)
+        return getattr(relax.op, name)(relax.op.stack([x, y, z], axis=0), axis=0)
 
     mod = function_of([(3, 4)] * 3, body)
     inputs = [random_array(3, 4, seed=seed) for seed in range(3)]
 
     found = cleaned(mod)
 
-    assert {"add": 2} == operators(found)
-    np.testing.assert_allclose(sum(inputs), run(found, *inputs), rtol=1e-6)
+    assert {operator: 2} == operators(found)
+    np.testing.assert_allclose(getattr(np, name)(np.stack(inputs), axis=0), run(found, *inputs), rtol=1e-5)
+
+
+def test_constants_are_dequantized_once() -> None:
+    """Weights of a quantized model, with a scale for each channel, and the square that LayerNorm is made of."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        weights = relax.const(np.arange(12, dtype="int8").reshape(3, 4))
+        scale, zero = relax.const(np.array([0.5, 1, 2, 4], "float32")), relax.const(np.array([1, 2, 3, 4], "int8"))
+        real = relax.op.dequantize(weights, scale, zero, axis=1)
+        return relax.op.power(relax.op.add(x, real), relax.const(np.float32(2)))
+
+    mod, x = function_of([(3, 4)], body), random_array(3, 4)
+
+    found = cleaned(mod)
+
+    assert {"add": 1, "multiply": 1} == operators(found)
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-5)
 
 
 def test_weights_are_transposed_once_and_for_all() -> None:

@@ -37,6 +37,18 @@ def test_operators_of_many_inputs(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bounds", [{"lo": 0.0, "hi": 0.5}, {"lo": -0.5}, {"hi": 0.25}])
+def test_bounds_that_are_constant_need_no_look_for_nan(bounds: dict[str, float], tmp_path: Path) -> None:
+    """ReLU6 is two operators that are fused with what is before them."""
+    inputs = {"x": noise(2, 3, 4)}
+    node = helper.make_node("Clip", ["x", *(name if name in bounds else "" for name in ("lo", "hi"))], ["y"])
+    proto = model_of([node], inputs, {name: np.array(value, "float32") for name, value in bounds.items()})
+
+    assert "Clip" not in operators(prepared(proto))
+    assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2])
 def test_normalisation_leaves_zeros_zero(order: int, tmp_path: Path) -> None:
     """A row of zeros has no direction; it stays what it is."""

@@ -37,6 +37,25 @@ def _added(node: NodeProto, write: Replacement, output: str = "") -> str:
     return first
 
 
+def _clip(node: NodeProto, write: Replacement) -> bool:
+    """TVM asks at run time whether a bound is NaN, and writes programs that nothing is fused with."""
+    if any(attribute.name in ("min", "max") for attribute in node.attribute):
+        return False  # as before version 11: rare
+    name, bounds = node.input[0], {"Max": present(node.input, 1), "Min": present(node.input, 2)}
+    values = {op_type: write.values.constants.get(bound) for op_type, bound in bounds.items() if bound}
+    if not values or any(value is None or np.isnan(value).any() for value in values.values()):
+        return False
+    for op_type, value in values.items():
+        is_relu = op_type == "Max" and value is not None and value.dtype.kind == "f" and not value.any()
+        output = node.output[0] if op_type == list(values)[-1] else ""
+        name = (
+            write.op("Relu", name, output=output)
+            if is_relu
+            else write.op(op_type, name, bounds[op_type], output=output)
+        )
+    return True
+
+
 def _pow(node: NodeProto, write: Replacement) -> bool:
     """TVM wants base and exponent of one type; the result has the base's."""
     base, exponent = map(write.values.dtype, node.input)
@@ -162,6 +181,7 @@ _FLOAT, _INT32 = 1, 6
 """TensorProto.FLOAT and TensorProto.INT32."""
 
 RULES: dict[str, Rule] = {
+    "Clip": _clip,
     "ConvInteger": _conv_integer,
     "Dropout": _dropout,
     "Expand": _expand,
