@@ -56,6 +56,13 @@ def shape_of(expr: Expr) -> tuple[int, ...] | None:
     return tuple(int(dim) for dim in dims) if all(isinstance(dim, tirx.IntImm) for dim in dims) else None
 
 
+def rank_of(expr: Expr) -> int:
+    """Return how many axes a tensor has; 0 for what is no tensor, and -1 when it is not known."""
+    from tvm import relax
+
+    return int(expr.ty.ndim) if isinstance(expr.ty, relax.TensorType) else 0
+
+
 def dtype_of(expr: Expr) -> str:
     """Return a tensor's dtype."""
     return str(expr.ty.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fleet.graph.constants import shape_of
+from fleet.graph.constants import rank_of, shape_of
 from fleet.graph.rebuilding import TUPLE_ITEM, with_attrs
 from fleet.graph.transposes import moved_of, transposed
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def elementwise(rebuild: Rebuild, call: Call) -> Expr | None:
     """Compute element by element what lies with its channels last where it lies."""
     axes = _common_axes(rebuild, list(call.args))
-    result = shape_of(rebuild.builder.normalize(call))
-    if axes is None or result is None or len(result) != len(axes):
+    if axes is None or rank_of(rebuild.builder.normalize(call)) != len(axes):
+        return None
+    if any(0 < rank_of(arg) < len(axes) and shape_of(arg) is None for arg in call.args):
         return None
     stored = [_stored(rebuild, arg, axes) for arg in call.args]
     return transposed(rebuild.bind(with_attrs(call, stored, {})), axes)
@@ -128,10 +129,10 @@ def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
     """Return an argument, which may have fewer axes and be broadcast, stored as others are that lie by these axes."""
     from tvm import relax
 
-    shape = shape_of(arg) if isinstance(arg.ty, relax.TensorType) else ()
-    if not shape:
+    if rank_of(arg) == 0:
         return arg
-    if len(shape) < len(axes):
+    shape = shape_of(arg)
+    if shape is not None and len(shape) < len(axes):
         arg = rebuild.emit(relax.op.reshape(arg, (1,) * (len(axes) - len(shape)) + shape))
     return rebuild.emit(transposed(arg, [axes.index(axis) for axis in range(len(axes))]))
 

@@ -12,7 +12,7 @@ from cross.targets.target import host_target_json, make_target
 from fleet.graph.rebuilding import op_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tvm.ir import IRModule
     from tvm.relax import Expr
@@ -27,7 +27,7 @@ def random_array(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
-def function_of(shapes: list[tuple[int, ...]], body: Callable[..., Expr]) -> IRModule:
+def function_of(shapes: Sequence[tuple[object, ...]], body: Callable[..., Expr]) -> IRModule:
     """Return a module whose main takes float32 tensors and returns what `body` makes of them.
 
     Its last argument gives a value a name: one that is read twice has to have one.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from cross.targets.intrinsics import keep_package_light
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
@@ -170,6 +171,23 @@ def test_what_lies_otherwise_is_brought_into_line() -> None:
 
     assert operators(found)["permute_dims"] == 2
     np.testing.assert_allclose(run(mod, *inputs), run(found, *inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_an_open_batch_size_keeps_no_layout_back() -> None:
+    """Biases and activations follow where only the batch size is not known."""
+    keep_package_light()
+    from tvm import relax, tirx
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        biased = relax.op.add(conv(x, 3, 4), relax.const(random_array(1, 4, 1, 1)))
+        return relax.op.mean(relax.op.nn.relu(biased), [2, 3])
+
+    mod, x = function_of([(tirx.Var("n", "int64"), 3, 5, 5)], body), random_array(2, 3, 5, 5)
+
+    found = channels_last(mod)
+
+    assert operators(found)["permute_dims"] == 1
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
