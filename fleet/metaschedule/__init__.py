@@ -5,6 +5,8 @@
     load_intrinsics(target)   # optional: saves the 8-15 s in which TVM parses the intrinsics of every GPU
     ms.tune_tir(mod, target, ..., builder=FleetBuilder(), runner=FleetRunner("127.0.0.1:9290", "cpu"))
 
+`space=FleetSpace(target)` adds the fleet's own schedules to the search.
+
 Importing this does not import TVM; using one of its names does.
 """
 
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
     from fleet.metaschedule.builder import FleetBuilder
     from fleet.metaschedule.database import FleetDatabase
     from fleet.metaschedule.runner import FleetRunner
+    from fleet.metaschedule.space import FleetSpace
 
-__all__ = ["FleetBuilder", "FleetDatabase", "FleetRunner", "load_intrinsics"]
+__all__ = ["FleetBuilder", "FleetDatabase", "FleetRunner", "FleetSpace", "load_intrinsics"]
 
 _HOMES = {
     "FleetBuilder": "fleet.metaschedule.builder",
     "FleetDatabase": "fleet.metaschedule.database",
     "FleetRunner": "fleet.metaschedule.runner",
+    "FleetSpace": "fleet.metaschedule.space",
 }
 
 

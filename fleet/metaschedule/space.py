@@ -1,0 +1,41 @@
+"""`FleetSpace`: the fleet's own schedules as a design space of MetaSchedule, beside the rules that it has itself.
+
+    ms.tune_tir(mod, target, ..., space=FleetSpace(target))
+
+Weights are packed only where a function says which of its arguments are constant (`fleet.graph.marking`); a stock
+script's function says nothing of the kind, so its signature stays as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from cross.targets.intrinsics import load_intrinsics
+from fleet.spaces.choose import schedules
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule.space_generator import SpaceGenerator
+    from tvm.target import Target
+
+
+def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules: bool = True) -> SpaceGenerator:  # noqa: N802
+    """Return a space generator for `tune_tir` and `TuneContext`.
+
+    Args:
+        target: what is tuned for. On GPUs the space holds MetaSchedule's rules only.
+        most: how many of the fleet's schedules it holds, the most promising ones.
+        with_rules: let MetaSchedule's own rules (post-order-apply) compete in the same search.
+    """
+    from tvm.s_tir.meta_schedule.space_generator import PostOrderApply, ScheduleFn, SpaceGeneratorUnion
+    from tvm.target import Target
+
+    target_json = str(Target(target))
+    load_intrinsics(target_json)
+
+    def own_space(schedule: Schedule) -> list[Schedule]:
+        return list(itertools.islice(schedules(schedule.mod, target_json), most))
+
+    own = ScheduleFn(own_space)
+    return SpaceGeneratorUnion([own, PostOrderApply()]) if with_rules else own
