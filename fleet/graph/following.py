@@ -120,9 +120,17 @@ def split_part(rebuild: Rebuild, item: TupleGetItem) -> Expr | None:
 
 
 def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
-    """Return how the largest argument that was moved lies, None when none was."""
-    found = [moved for moved in (moved_of(rebuild, arg) for arg in args) if moved is not None]
-    return max(found, key=lambda moved: math.prod(shape_of(moved.source) or (0,))).axes if found else None
+    """Return how the largest argument that was moved lies; None when none was, or a larger one was not.
+
+    That one may lie as it should already: moving it for the sake of a smaller one would never end.
+    """
+    moves = [moved_of(rebuild, arg) for arg in args]
+    sizes = [math.prod(shape_of(arg) or (0,)) for arg in args]
+    moved = [(size, move.axes) for size, move in zip(sizes, moves, strict=True) if move is not None]
+    if not moved:
+        return None
+    size, axes = max(moved)
+    return axes if size == max(sizes) else None
 
 
 def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
