@@ -20,8 +20,10 @@ from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps, vector_width
 
 if TYPE_CHECKING:
+    from tvm.ir import Expr
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
+    from tvm.tirx import Var
 
 _ACCUMULATORS = 8
 """Vectors that are reduced at a time: so many hide the latency of a multiply-add, and 16 registers hold them."""
@@ -50,13 +52,54 @@ class ColumnTile:
 
 
 def reads_along(block: SBlock) -> bool:
-    """Tell whether the innermost axis of the result is that of all that the block reads, unless they lack that axis."""
+    """Tell whether the innermost axis of the result is that of all that the block reads, unless they lack that axis.
+
+    In grouped convolutions it is so within a group.
+    """
     from tvm.tirx import IterVar
 
+    columns = [it for it in block.iter_vars if it.iter_type == IterVar.DataPar][-1:]
+    size = group_of(block) or 0
+    strides: set[int | None] = set()
+    others: set[int | None] = {0}
+    for column in columns:
+        for region in block.reads:
+            *outer, last = [within_group(index.min, column.var, size) for index in region.region] or [None]
+            strides.add(0 if last is None else stride_of(last, column.var))
+            others |= {stride_of(index, column.var) for index in outer if index is not None}
+    return 1 in strides and strides <= {0, 1} and others == {0}
+
+
+def group_of(block: SBlock) -> int | None:
+    """Return how many columns in a row read the same data, group by group; None if there are no groups."""
+    import tvm_ffi
+    from tvm.ir.prim import expr as prim
+    from tvm.tirx import IntImm, IterVar
+
     columns = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-1:]
-    strides = [stride_of(region.region[-1].min, var) for region in block.reads for var in columns if region.region]
-    others = {name for region in block.reads for index in region.region[:-1] for name in names_in(index.min)}
-    return 1 in strides and set(strides) <= {0, 1} and not others & {var.name for var in columns}
+    sizes: set[int] = set()
+
+    def visit(division: prim.FloorDiv) -> None:
+        if any(division.a.same_as(var) for var in columns) and isinstance(division.b, IntImm):
+            sizes.add(int(division.b))
+
+    for region in block.reads:
+        for index in region.region:
+            tvm_ffi.structural_walk(index.min, [(prim.FloorDiv, visit)])
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def within_group(index: Expr, column: Var, size: int) -> Expr:
+    """Return an index as it is in the first group."""
+    import tvm_ffi
+    from tvm.ir.prim import expr as prim
+    from tvm.tirx import const
+
+    def first(division: prim.FloorDiv) -> Expr:
+        is_group = division.a.same_as(column) and size and int(division.b) == size
+        return const(0, "int32") if is_group else division
+
+    return tvm_ffi.structural_map(index, [(prim.FloorDiv, first)]) if size else index
 
 
 def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
@@ -78,6 +121,10 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     if tile.row > 1:
         outside, inside = schedule.split(outer[-1], [None, tile.row])
         rows, row_tiles, within = outer[:-1], [outside], [inside]
+    group = group_of(schedule.get(block))
+    if group:
+        groups, columns = schedule.split(columns, [None, group])
+        rows.append(groups)
     is_even = extent(schedule, columns) % tile.columns == 0
     blocks, lanes = schedule.split(columns, [None, tile.columns])
     schedule.reorder(*rows, blocks, *row_tiles, *within, lanes)
@@ -97,11 +144,11 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
 
 
 def _tile(schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], facts: ProcessorFacts) -> ColumnTile | None:
-    columns = extent(schedule, spatial[-1])
+    columns = group_of(schedule.get(block)) or extent(schedule, spatial[-1])
     most = lanes_of(schedule.get(block), facts)
     width = vector_width(columns, most)
-    if 2 * width < most < columns:
-        width = most  # the last vector is cut
+    if 2 * width < most < columns and not group_of(schedule.get(block)):
+        width = most  # the last vector is cut; within groups, TVM cannot tell then that all lanes read the same data
     if width == 1:
         return None
     row = extent(schedule, spatial[-2]) if len(spatial) > 1 and _is_windowed(schedule.get(block)) else 1
@@ -116,6 +163,8 @@ def _is_windowed(block: SBlock) -> bool:
 
     along = [it.var.name for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2]
     sums = {it.var.name for it in block.iter_vars if it.iter_type != IterVar.DataPar}
+    if group_of(block):
+        return True
     return any(
         along in used and used & sums
         for region in block.reads

@@ -11,6 +11,7 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.spaces.choose import static_schedule
+from fleet.spaces.simple import unscheduled
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
@@ -35,6 +36,16 @@ def depthwise(size: int, channels: int, kernel: int, stride: int, dtype: str = "
             data, weights, stride, kernel // 2, 1, channels, "NHWC", "HWIO", "int32" if dtype == "int8" else dtype
         )
         return [data, weights, topi.clip(sums, 0, 6)]
+
+    return make
+
+
+def grouped(size: int, channels: int, columns: int, groups: int, kernel: int) -> Make:
+    def make() -> list[Any]:
+        from tvm import topi
+
+        data, weights = tensors((1, size, size, channels), (kernel, kernel, channels // groups, columns))
+        return [data, weights, topi.nn.relu(topi.nn.conv(data, weights, 1, kernel // 2, 1, groups, "NHWC", "HWIO"))]
 
     return make
 
@@ -96,6 +107,9 @@ CASES: dict[str, Make] = {
     "depthwise, 3 channels": depthwise(11, 3, 3, 1),
     "depthwise, int8": depthwise(13, 24, 3, 1, "int8"),
     "depthwise, float16": depthwise(13, 24, 3, 1, "float16"),
+    "grouped, as shufflenet's": grouped(14, 28, 68, 2, 1),
+    "grouped, 34 columns": grouped(5, 8, 136, 4, 3),
+    "grouped, prime": grouped(5, 6, 21, 3, 3),
     "max pool": pool(17, 21, "max", 2),
     "average pool": pool(14, 16, "avg", 1),
     "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
@@ -166,3 +180,35 @@ def test_a_schedule_computes_the_same(case: str) -> None:
 def test_a_scan_has_no_schedule() -> None:
     """An opaque function stays as it is; that is no error."""
     assert static_schedule(module(unary("cumsum", (4, 9), axis=1)), HOST) is None
+
+
+@pytest.mark.parametrize(
+    "case", ["depthwise", "max pool", "softmax", "layer_norm", "group_norm", "concat", "transpose"]
+)
+def test_nothing_stays_a_loop_nest(case: str) -> None:
+    """What would is named."""
+    schedule = static_schedule(module(CASES[case]), HOST)
+
+    assert schedule is not None
+    assert unscheduled(schedule) == ()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"kind": "llvm", "mcpu": "x86-64-v4"},
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]},
+        {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mattr": ["+neon"], "mfloat-abi": "hard"},
+    ],
+    ids=["x86-64-v4", "aarch64", "armv7"],
+)
+@pytest.mark.parametrize("case", ["depthwise, prime sizes", "softmax"])
+def test_other_processors_have_vectors_too(case: str, target: dict[str, object]) -> None:
+    """A schedule for them is compiled to vector instructions."""
+    import tvm
+
+    schedule = static_schedule(module(CASES[case]), json.dumps(target))
+
+    assert schedule is not None
+    code = tvm.compile(schedule.mod, target=tvm.target.Target(target)).mod.inspect_source("ll")
+    assert "<16 x float>" in code if target.get("mcpu") else "<4 x float>" in code
