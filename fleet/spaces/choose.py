@@ -42,6 +42,15 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
         yield _apply(mod, facts, tile)
 
 
+def finished(scheduled: IRModule, target_json: str) -> IRModule:
+    """Return a scheduled module as it is compiled: with functions that processors compute in vectors.
+
+    No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
+    everyone who compiles one finishes it; references stay as they are.
+    """
+    return with_arithmetic_functions(scheduled) if processor_facts(target_json) is not None else scheduled
+
+
 def _choices(mod: IRModule, facts: ProcessorFacts) -> list[Tile]:
     from tvm.s_tir import Schedule
 
@@ -59,7 +68,7 @@ def _tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
 def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
     from tvm.s_tir import Schedule
 
-    schedule = Schedule(with_arithmetic_functions(mod))
+    schedule = Schedule(mod)
     blocks = [schedule.get(block) for block in child_blocks(schedule)]
     products = {block.name_hint: find_product(block) for block in blocks}
     tiled = {name: _tiles(product, facts) for name, product in products.items() if product is not None}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.errors import BuildError, InvalidRequest
-from fleet.spaces.choose import static_schedule
+from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
 from fleet.workloads.traces import replay
@@ -50,7 +50,7 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
         except InvalidRequest as error:
             raise BuildError(f"the schedule of {variable.name_hint} does not fit it: {error}") from error
         if schedule is not None:
-            functions[variable] = _renamed(schedule.mod["main"], function)
+            functions[variable] = _renamed(finished(schedule.mod, target_json)["main"], function)
             packings[variable] = packings_of(schedule, own)
         elif not needs_schedule(target_json):
             functions[variable] = reorder_products(function)

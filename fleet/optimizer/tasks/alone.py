@@ -8,7 +8,7 @@ from cross.build.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.optimizer.tasks.build import BuildTask
-from fleet.spaces.choose import static_schedule
+from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import pack_specs, packings_of
 from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.default_schedule import default_schedule
@@ -36,5 +36,5 @@ def build_alone(task: BuildTask) -> Artifact:
     if schedule is None:
         mod = default_schedule(original, task.target_json)
     else:
-        mod, args = schedule.mod, pack_specs(args, packings_of(schedule, original))
+        mod, args = finished(schedule.mod, task.target_json), pack_specs(args, packings_of(schedule, original))
     return build(mod, task.target_json, Path(task.out_dir), function=task.function, args=args)

@@ -12,6 +12,7 @@ from cross.build.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import extract_features
+from fleet.spaces.choose import finished
 from fleet.spaces.packing import Packing, pack_specs, packings_of
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.traces import replay
@@ -62,6 +63,6 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
     else:
         schedule = replay(original, task.trace_json)
         features = extract_features(task.mod_json, task.target_json, [schedule])[0]
-        mod, packings = schedule.mod, packings_of(schedule, original)
+        mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
     artifact = build(mod, task.target_json, Path(task.out_dir), function=task.function, args=pack_specs(args, packings))
     return BuiltCandidate(artifact=artifact, packings=packings, features=features)

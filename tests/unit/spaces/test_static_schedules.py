@@ -11,9 +11,10 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
-from fleet.spaces.choose import schedules, static_schedule
+from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.facts import processor_facts
 from fleet.spaces.packing import Packing, pack_all, packings_of
+from fleet.workloads.traces import replay, trace_json
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
@@ -130,6 +131,29 @@ def test_a_space_holds_other_tiles_and_packings() -> None:
 
     assert len({int(tvm_ffi.structural_hash(schedule.mod)) for schedule in found}) == 8
     assert len({packings_of(schedule, mod) for schedule in found}) > 1
+
+
+def softmax(data: Any) -> Any:
+    from tvm import topi
+
+    return topi.nn.softmax(data)
+
+
+@pytest.mark.parametrize(("shapes", "compute"), [([(4, 64)], softmax), (CASES["conv 3x3"][0], conv(pad=1))])
+def test_a_kept_schedule_means_the_program_that_was_measured(
+    shapes: list[tuple[int, ...]], compute: Callable[..., Any]
+) -> None:
+    """Replayed from a library, in another process, it gives the same code, vector functions included."""
+    import tvm_ffi
+
+    mod = function_of(shapes, compute)
+    schedule = static_schedule(mod, HOST)
+
+    assert schedule is not None
+    replayed = replay(mod, trace_json(schedule))
+    first, second = (finished(one.mod, HOST) for one in (schedule, replayed))
+    assert tvm_ffi.structural_equal(first, second)
+    assert "T.exp(" not in second.script()
 
 
 def test_gpus_have_no_static_schedule_here() -> None:
