@@ -20,7 +20,8 @@ _LN2_LOW = -2.12194440e-4
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 _SMALLEST_EXPONENT = -86.98
 """Below, the result is zero; the function's is less than 2e-38."""
-_LARGEST_EXPONENT = 88.72283
+_LARGEST_EXPONENT = 89.0
+"""There, and beyond, the last multiplication overflows to infinity."""
 _MANTISSA_BITS = 23
 _EXPONENT_BIAS = 127
 
@@ -99,7 +100,7 @@ def _exp_within(x: Expr, inside: Expr) -> Expr:
     power = tirx.floor(inside * const(_LOG2_E, "float32") + const(0.5, "float32"))
 
     def scaled(n: Expr) -> Expr:
-        rest = x - n * const(_LN2_HIGH, "float32") - n * const(_LN2_LOW, "float32")
+        rest = inside - n * const(_LN2_HIGH, "float32") - n * const(_LN2_LOW, "float32")
 
         def of_rest(r: Expr) -> Expr:
             sum_ = _polynomial(r, _EXP) * r * r + r + const(1.0, "float32")
@@ -111,9 +112,7 @@ def _exp_within(x: Expr, inside: Expr) -> Expr:
         return _with_name(rest, of_rest)
 
     result = _with_name(power, scaled)
-    zero, infinite = const(0.0, "float32"), const(float("inf"), "float32")
-    above = tirx.Select(x > const(_LARGEST_EXPONENT, "float32"), infinite, result)
-    return tirx.Select(x < const(_SMALLEST_EXPONENT, "float32"), zero, above)
+    return tirx.Select(x < const(_SMALLEST_EXPONENT, "float32"), const(0.0, "float32"), result)
 
 
 def _sigmoid(x: Expr) -> Expr:
