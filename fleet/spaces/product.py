@@ -137,8 +137,8 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
         _pack(schedule, block, product, tile)
     result = result_of(schedule, block)
     outer, inner = _tile_result(schedule, result, product, tile)
+    # The tile stays in scope "global": a "local" buffer in a parallel loop comes from the heap, by two calls a tile.
     schedule.compute_at(block, outer[-1], preserve_unit_loops=True)
-    schedule.set_scope(block, 0, "local")
     sums, spatial = _tile_product(schedule, block, product, tile, len(outer))
     schedule.vectorize(inner[-1])
     for loop in inner[:-1]:
