@@ -99,6 +99,7 @@ def _compare(entry: Entry, effort: Effort, scratch: Path) -> ModelFigures:
                 problems[program.name] = str(error)
         times = _alternate(engines, effort, problems)
         errors = _errors(engines, problems)
+    common.say(f"{entry.name}: {', '.join(f'{name} {ms:.3g} ms' for name, ms in times.items()) or 'nothing ran'}")
     for name, problem in problems.items():
         common.say(f"{entry.name}, {name}: {problem}")
     return ModelFigures(
