@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
 _FAMILY_OF_ARCH = {"x86_64": "x86", "i686": "x86", "i386": "x86", "riscv64": "riscv_cpu", "riscv32": "riscv_cpu"}
 _HARD_FLOAT = "hard"
+_X86_LEVELS = {
+    "x86-64-v3": frozenset({"avx2", "fma", "bmi2"}),
+    "x86-64-v4": frozenset({"avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+"""What Linux calls the features of each level; the last one that a machine has is its own, as an agent says it, too."""
 
 
 def parse_target(target_json: str) -> dict[str, object]:
@@ -88,8 +93,9 @@ def family(target_json: str) -> str:
 def host_target_json() -> str:
     """Return the target of this machine when there is no inventory to ask: generic code for its architecture."""
     target: dict[str, object] = {"kind": "llvm", "num-cores": os.cpu_count() or 1}
-    if platform.machine() == "x86_64" and _cpu_flags() >= {"avx2", "fma", "bmi2"}:
-        target["mcpu"] = "x86-64-v3"
+    levels = [level for level, needed in _X86_LEVELS.items() if _cpu_flags() >= needed]
+    if platform.machine() == "x86_64" and levels:
+        target["mcpu"] = levels[-1]
     return json.dumps(target)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from cross.build.toolchains import Linker, find_linker, link
 from cross.targets.target import architecture, family, host_target_json, parse_target, triple
+from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
 
 ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9", "mfloat-abi": "hard"}
@@ -68,6 +69,12 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 def test_own_target_is_one_that_parses() -> None:
     """The description of this machine passes its own check."""
     assert parse_target(host_target_json())["kind"] == "llvm"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="levels are those of x86-64")
+def test_this_machine_is_the_target_that_its_agent_says() -> None:
+    """Else programs that are built here would miss AVX-512, and the records that were made for it."""
+    assert parse_target(host_target_json()).get("mcpu", "x86-64") == read_host().mcpu.replace("x86-64-v2", "x86-64")
 
 
 def test_missing_linker_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
