@@ -122,7 +122,7 @@ def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int
     for layout in _layouts(len(output)):
         channel, spatial = layout.channel, layout.spatial
         groups, rest = divmod(given[channel], weight[layout.weight_in])
-        if rest or not groups or weight[layout.weight_out] != made[channel]:
+        if rest or not groups or not _makes(weight[layout.weight_out], made[channel], groups):
             continue
         stride = max(round(one / other) for one, other in zip(given[spatial], made[spatial], strict=True))
         is_depthwise = groups == given[channel] == made[channel] and groups > 1
@@ -132,6 +132,12 @@ def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int
         channels = str(groups) if is_depthwise else f"{data[channel]}->{output[channel]}"
         return " ".join([*words, channels, _size(data[spatial])])
     return None
+
+
+def _makes(columns: int, channels: int, groups: int) -> bool:
+    """Tell whether weights with so many columns give so many channels: each group may be padded to whole vectors."""
+    is_padded = groups > 1 and columns % groups == 0 and channels < columns < 2 * channels
+    return columns == channels or is_padded
 
 
 def _layouts(rank: int) -> Iterator[_Layout]:

@@ -16,6 +16,7 @@ from cross.targets.target import make_target, parse_target
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
+from fleet.graph.groups import GROUPS
 from fleet.graph.marking import mark_constants
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
@@ -48,7 +49,7 @@ def lower(mod: IRModule, target_json: str) -> IRModule:
 def steps(target_json: str) -> list[Step]:
     """Return the passes for a target, in their order. They need the target as the current one."""
     is_processor = parse_target(target_json)["kind"] == "llvm"
-    by_layout = [_CHANNELS_LAST, _FINISH, _FOLD_SHUFFLES] if is_processor else [_FINISH]
+    by_layout = [_CHANNELS_LAST, _FINISH, _GROUP] if is_processor else [_FINISH]
     return [_CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
 
 
@@ -66,8 +67,8 @@ def _finish(mod: IRModule) -> IRModule:
     return relax.transform.EliminateCommonSubexpr()(rewrite(mod, FOLDING, FINISHING, CLEANING))
 
 
-def _fold_shuffles(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, SHUFFLES, CLEANING)
+def _group(mod: IRModule) -> IRModule:
+    return rewrite(mod, FOLDING, SHUFFLES, GROUPS, CLEANING)
 
 
 def _legalize(mod: IRModule) -> IRModule:
@@ -106,10 +107,10 @@ _FINISH = Step(
     reason="a transpose of axes of size 1 is a reshape, which moves nothing; what is there twice is computed once",
     run=_finish,
 )
-_FOLD_SHUFFLES = Step(
-    name="fold shuffles",
-    reason="a shuffle of channels moves a whole tensor; in the weights or indices of a convolution it costs nothing",
-    run=_fold_shuffles,
+_GROUP = Step(
+    name="group",
+    reason="a shuffle of channels moves a whole tensor, in indices it costs nothing; whole groups need no scalars",
+    run=_group,
 )
 _LEGALIZE = Step(name="legalize", reason="tensor programs, which can be scheduled, for operators", run=_legalize)
 _FUSE = Step(

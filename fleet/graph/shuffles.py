@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.graph.constants import array_of, constant, shape_of
+from fleet.graph.groups import convolve_in_groups
 from fleet.graph.transposes import transposed_axes
 
 if TYPE_CHECKING:
@@ -111,20 +112,16 @@ def _shuffled(rebuild: Rebuild, expr: Expr, shuffle: Shuffle) -> Expr:
 
 def _grouped(rebuild: Rebuild, call: Call, shuffle: Shuffle) -> Expr:
     """Return a grouped convolution that reads its data shuffled, as one tensor program."""
-    from tvm import te, topi
+    from tvm import te
 
-    attrs = call.attrs
-
-    def convolve_shuffled(data: Tensor, weights: Tensor) -> Tensor:
+    def shuffled(data: Tensor) -> Tensor:
         def read(*index: te.Var) -> te.Expr:
             *others, channel = index
             return data(*others, channel % shuffle.parts * shuffle.size + channel // shuffle.parts)
 
-        shuffled = te.compute(data.shape, read, name="shuffle")
-        where = ([int(n) for n in values] for values in (attrs.strides, attrs.padding, attrs.dilation))
-        return topi.nn.conv(shuffled, weights, *where, int(attrs.groups), "NHWC", "HWIO", str(data.dtype))
+        return te.compute(data.shape, read, name="shuffle")
 
-    return rebuild.builder.call_te(convolve_shuffled, shuffle.source, call.args[1], primfunc_name_hint="conv2d")
+    return convolve_in_groups(rebuild, call, shuffle.source, shuffled)
 
 
 SHUFFLES: dict[str, Rule] = {

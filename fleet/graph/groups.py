@@ -1,0 +1,85 @@
+"""Pads the groups of grouped convolutions to whole vectors: 34 output channels in a group become 40, 68 become 80.
+
+The weights of the added channels are zero, and their results are left out when the rest is written. A sixth more
+arithmetic buys vectors where scalars were: ShuffleNet's grouped convolutions take half of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.graph.constants import array_of, constant
+
+if TYPE_CHECKING:
+    from tvm.relax import Call, Expr
+    from tvm.te import Tensor
+
+    from fleet.graph.constants import Array
+    from fleet.graph.rebuilding import Rebuild, Rule
+
+_VECTOR, _VECTORS = 8, 16
+_MOST_WASTE = 1.2
+_FEWEST = 16
+"""Groups of fewer channels waste more than they gain."""
+
+_FUSES_WITH_ELEMENTWISE = 4
+"""TVM's number for what takes the element-wise operators behind it in (kOutEWiseFusable). It cannot tell by itself."""
+
+
+def pad_groups(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Replace a grouped convolution, channels last, by one with whole vectors."""
+    if int(call.attrs.groups) == 1 or str(call.attrs.data_layout) != "NHWC" or padded_width(rebuild, call) is None:
+        return None
+    return convolve_in_groups(rebuild, call, call.args[0], lambda data: data)
+
+
+def padded_width(rebuild: Rebuild, call: Call) -> int | None:
+    """Return how many output channels a group should have; None if as many as it has."""
+    weights = array_of(rebuild, call.args[1])
+    width = 0 if weights is None else weights.shape[-1] // int(call.attrs.groups)
+    if width < _FEWEST or width % _VECTOR == 0:
+        return None
+    wide, narrow = (-(-width // size) * size for size in (_VECTORS, _VECTOR))
+    return wide if wide <= _MOST_WASTE * width else narrow
+
+
+def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[[Tensor], Tensor]) -> Expr:
+    """Return a grouped convolution as one tensor program, its groups padded where that helps.
+
+    Args:
+        read: makes the convolution's data from `data`, within the program.
+    """
+    from tvm import te, topi
+
+    attrs, groups = call.attrs, int(call.attrs.groups)
+    weights = array_of(rebuild, call.args[1])
+    padded = padded_width(rebuild, call)
+    where = [[int(n) for n in values] for values in (attrs.strides, attrs.padding, attrs.dilation)]
+
+    def convolve(source: Tensor, kernel: Tensor) -> Tensor:
+        result = topi.nn.conv(read(source), kernel, *where, groups, "NHWC", "HWIO", str(source.dtype))
+        if padded is None or weights is None:
+            return result
+        width = weights.shape[-1] // groups
+
+        def kept(batch: te.Var, y: te.Var, x: te.Var, channel: te.Var) -> te.Expr:
+            return result(batch, y, x, channel // width * padded + channel % width)
+
+        return te.compute((*result.shape[:-1], groups * width), kept, name="unpad")
+
+    kernel = call.args[1] if padded is None or weights is None else constant(_pad(weights, groups, padded))
+    known = {} if padded is None else {"op_pattern": _FUSES_WITH_ELEMENTWISE}
+    return rebuild.builder.call_te(convolve, data, kernel, primfunc_name_hint="conv2d", primfunc_attrs=known)
+
+
+def _pad(weights: Array, groups: int, padded: int) -> Array:
+    """Return weights [..., groups * width] as [..., groups * padded], zero behind each group."""
+    split = weights.reshape(*weights.shape[:-1], groups, -1)
+    added = [(0, 0)] * (split.ndim - 1) + [(0, padded - split.shape[-1])]
+    return np.pad(split, added).reshape(*weights.shape[:-1], groups * padded)
+
+
+GROUPS: dict[str, Rule] = {"relax.nn.conv2d": pad_groups}
