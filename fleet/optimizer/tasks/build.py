@@ -40,11 +40,11 @@ class BuiltCandidate:
     artifact: Artifact
     """With the arguments as the candidate takes them: packed, where it wants that."""
 
-    packings: tuple[Packing, ...]
-    """How to make those arguments from the workload's."""
-
     features: NDArray[np.float32] | None
     """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program."""
+
+    packings: tuple[Packing, ...] = ()
+    """How to make its arguments from the workload's."""
 
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
