@@ -53,9 +53,13 @@ class Layer:
         return f"{self.channels}x{self.size}x{self.size}, {self.filters} {self.kernel}x{self.kernel}/{self.stride}"
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the input and of the filters."""
-        return (1, self.channels, self.size, self.size), (self.filters, self.channels, self.kernel, self.kernel)
+    def shapes(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """Shapes of the input and of the filters, channels first and channels last."""
+        channels, size, filters, kernel = self.channels, self.size, self.filters, self.kernel
+        return (
+            ((1, channels, size, size), (filters, channels, kernel, kernel)),
+            ((1, size, size, channels), (kernel, kernel, channels, filters)),
+        )
 
     @property
     def padding(self) -> int:
@@ -171,7 +175,7 @@ def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
     from cross.targets.target import host_target_json
     from fleet.workloads.extract import extract, load_model
 
-    by_shapes = {layer.shapes: layer for layer in layers}
+    by_shapes = {shapes: layer for layer in layers for shapes in layer.shapes}
     found = {}
     for workload in extract(load_model(model), host_target_json()):
         layer = by_shapes.get((workload.args[0].shape, workload.args[1].shape)) if len(workload.args) > 1 else None
