@@ -149,7 +149,7 @@ def write_model(path: Path, layers: Sequence[Layer]) -> Path:
     rng = np.random.default_rng(0)
     nodes, inputs, outputs, weights = [], [], [], []
     for number, layer in enumerate(layers):
-        data, filters = layer.shapes
+        data, filters = layer.shapes[0]
         out = [1, layer.filters, *[math.ceil(layer.size / layer.stride)] * 2]
         inputs.append(helper.make_tensor_value_info(f"x{number}", TensorProto.FLOAT, data))
         outputs.append(helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT, out))
