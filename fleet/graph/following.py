@@ -125,12 +125,18 @@ def _common_axes(rebuild: Rebuild, args: list[Expr]) -> list[int] | None:
     That one may lie as it should already: moving it for the sake of a smaller one would never end.
     """
     moves = [moved_of(rebuild, arg) for arg in args]
-    sizes = [math.prod(shape_of(arg) or (0,)) for arg in args]
+    sizes = [_size(arg) for arg in args]
     moved = [(size, move.axes) for size, move in zip(sizes, moves, strict=True) if move is not None]
     if not moved:
         return None
     size, axes = max(moved)
     return axes if size == max(sizes) else None
+
+
+def _size(arg: Expr) -> float:
+    """Return the number of elements; what is not known, like an open batch size, counts as the largest."""
+    shape = shape_of(arg)
+    return math.inf if shape is None and rank_of(arg) else math.prod(shape or ())
 
 
 def _stored(rebuild: Rebuild, arg: Expr, axes: list[int]) -> Expr:
