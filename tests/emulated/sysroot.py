@@ -190,7 +190,9 @@ def _apt_sources() -> dict[str, str]:
     if platform.freedesktop_os_release().get("VERSION_CODENAME") != _RELEASE:
         mirror = os.environ.get("DEBIAN_MIRROR")
         if not mirror:
-            raise RuntimeError(f"emulated boards are made from Debian's packages ({_RELEASE}): set DEBIAN_MIRROR to a mirror")
+            raise RuntimeError(
+                f"emulated boards need packages of Debian {_RELEASE}: set DEBIAN_MIRROR to a mirror's URL"
+            )
         return {"debian.list": f"deb [signed-by={_KEYRING}] {mirror} {_RELEASE} main\n"}
     folder = Path("/etc/apt")
     sources = {}
