@@ -38,7 +38,7 @@ from benchmarks.processes import Process, python
 from benchmarks.tune_conv2d import RESNET18, Layer, write_model
 from fleet.export.targets import target_of
 from fleet.library import Library, RecordKind
-from fleet.workloads.node_by_node import example_inputs
+from fleet.models.node_by_node import example_inputs
 
 _TRIALS, _QUICK_TRIALS = 64, 4
 _BATCH = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.models.model import bundled_model, load_model
 from fleet.testing.models import HELD_OUT, write
-from fleet.workloads.model import bundled_model, load_model
 
 _SEED = 0
 

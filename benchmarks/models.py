@@ -34,7 +34,7 @@ from benchmarks.model_report import Effort, ModelFigures, figures_of, print_mode
 from benchmarks.operations import operations
 from benchmarks.peak_rate import measure_peak_rate
 from benchmarks.processes import ProcessFailed
-from fleet.workloads.node_by_node import example_inputs
+from fleet.models.node_by_node import example_inputs
 
 _ROUNDS = 5
 _REST_SEC = 0.15

@@ -173,7 +173,8 @@ def write_model(path: Path, layers: Sequence[Layer]) -> Path:
 def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
     """Return which workload of the model is which layer, told apart by the shapes of its arguments."""
     from cross.targets.target import host_target_json
-    from fleet.workloads.extract import extract, load_model
+    from fleet.models.model import load_model
+    from fleet.workloads.extract import extract
 
     by_shapes = {shapes: layer for layer in layers for shapes in layer.shapes}
     found = {}

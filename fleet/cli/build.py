@@ -152,7 +152,7 @@ def built_data(built: BuiltArtifact) -> dict[str, object]:
 
 
 def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
-    from fleet.workloads.model import is_model
+    from fleet.models.model import is_model
 
     if is_model(order.workload):
         return _built_model(order, out_dir)
@@ -175,8 +175,9 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
 
 def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
+    from fleet.models.model import load_model
     from fleet.workloads.default_schedule import needs_schedule
-    from fleet.workloads.extract import compile_model, extract, load_model
+    from fleet.workloads.extract import compile_model, extract
 
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
@@ -189,7 +190,7 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
 
 def _find_workload(order: BuildOrder) -> Workload:
-    from fleet.workloads.model import is_model
+    from fleet.models.model import is_model
 
     path, colon, pattern = order.workload.rpartition(":")
     if colon and is_model(path):
@@ -207,7 +208,8 @@ def _find_workload(order: BuildOrder) -> Workload:
 
 
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
-    from fleet.workloads.extract import extract, load_model
+    from fleet.models.model import load_model
+    from fleet.workloads.extract import extract
 
     model = load_model(path, shapes=order.shapes, batch_size=order.input_batch_size)
     found = {item.name: item for item in extract(model, order.target_json)}

@@ -80,7 +80,7 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
 
 def _lowered(model: Path, target_json: str, shapes: dict[str, tuple[int, ...]], batch_size: int | None) -> Explanation:
     from fleet.graph.explaining import explain as explain_module
-    from fleet.workloads.model import import_model, load_model
+    from fleet.models.model import import_model, load_model
 
     mod = import_model(load_model(model, shapes=shapes, batch_size=batch_size))
     try:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.domain.measuring import TensorSpec
+from fleet.models.model import Model
+from fleet.models.reference import reference_outputs
 from fleet.optimizer.numerics import Array, InputStyle, make_inputs
 from fleet.optimizer.weakness import Weakness, find_weakness
-from fleet.workloads.model import Model
-from fleet.workloads.reference import reference_outputs
 
 _OTHER_SEED = 1_000
 """Added to the seed for inputs that should give different outputs."""

@@ -30,12 +30,13 @@ from fleet.errors import ConfigError, InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
+from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.numerics import Array, tolerance_of
 from fleet.optimizer.pool import run_within
 from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType
 from fleet.runtime.package import write_archive
-from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
-from fleet.workloads.model import check_exists
+from fleet.workloads.extract import compile_model, extract
+from fleet.workloads.workload import Workload
 
 _TASK_TIMEOUT_SEC = 600.0
 _WORKERS = 2

@@ -14,7 +14,7 @@ from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.workloads.applying import NO_TRACE
-from fleet.workloads.extract import Workload
+from fleet.workloads.workload import Workload
 
 _RECALLED_FEATURES = 256
 """How many of a workload's newest earlier candidates get their features computed again for the cost model."""

@@ -18,6 +18,7 @@ from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
+from fleet.models.model import Model
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import JobStarted, LessonsRecalled, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -28,7 +29,7 @@ from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.turns import Turns
-from fleet.workloads.extract import Model, Workload
+from fleet.workloads.workload import Workload
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import MeasurementError
+from fleet.models.model import Model
+from fleet.models.reference import ReferenceRun, reference_outputs
 from fleet.optimizer.core.events import ModelWanted, Said
 from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.state import JobCore
@@ -22,8 +24,7 @@ from fleet.optimizer.numerics import Array, InputStyle, compare, make_inputs, ma
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.turns import Turns
 from fleet.optimizer.weakness import Weakness, find_weakness
-from fleet.workloads.extract import Model, compile_model
-from fleet.workloads.reference import ReferenceRun, reference_outputs
+from fleet.workloads.extract import compile_model
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 120.0

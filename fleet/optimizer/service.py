@@ -22,6 +22,7 @@ from fleet.domain.selectors import parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.library import Library
 from fleet.local.fleet import LocalFleet, drivers_for
+from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
@@ -29,8 +30,7 @@ from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.loop import feed
 from fleet.optimizer.pool import run_within
-from fleet.workloads.extract import Model, extract, load_model
-from fleet.workloads.model import check_exists
+from fleet.workloads.extract import extract
 
 _IMPORT_TIMEOUT_SEC = 600.0
 

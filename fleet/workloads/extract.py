@@ -13,15 +13,13 @@ from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
+from fleet.models.model import Model, import_model
 from fleet.workloads.applying import apply_schedules
-from fleet.workloads.model import Model, bundled_model, import_model, load_model
-from fleet.workloads.workload import Workload, module_of, workload_of
+from fleet.workloads.workload import Workload, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.s_tir.meta_schedule.extracted_task import ExtractedTask
-
-__all__ = ["Model", "Workload", "bundled_model", "compile_model", "extract", "load_model", "module_of", "workload_of"]
 
 
 def extract(model: Model, target_json: str) -> list[Workload]:

@@ -48,8 +48,9 @@ def _build_model(folder: Path, target_json: str) -> None:
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
+    from fleet.models.model import load_model
     from fleet.optimizer.tasks.propose import ProposeTask, propose
-    from fleet.workloads.extract import compile_model, extract, load_model
+    from fleet.workloads.extract import compile_model, extract
 
     rng = np.random.default_rng(5)
     weights = {

@@ -15,7 +15,8 @@ def store_record(model_file: Path, library_path: Path) -> str:
     """Store a checked record of the model's convolution, and return the name of the operator."""
     from tvm.s_tir import Schedule
 
-    from fleet.workloads.extract import extract, load_model
+    from fleet.models.model import load_model
+    from fleet.workloads.extract import extract
     from fleet.workloads.traces import trace_json
     from fleet.workloads.workload import module_of
 

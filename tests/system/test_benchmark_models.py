@@ -9,8 +9,8 @@ import pytest
 from benchmarks.model_list import ENTRIES, find_entries
 from benchmarks.model_report import Effort, ModelFigures, figures_of
 from benchmarks.operations import operations
+from fleet.models.model import bundled_model
 from fleet.testing.models import GENERATED, HELD_OUT, write
-from fleet.workloads.model import bundled_model
 
 EFFORT = Effort(threads=2, rounds=5, block_sec=0.5, trials=None, minutes=None)
 TUNED = Effort(threads=2, rounds=5, block_sec=0.5, trials=None, minutes=20.0)

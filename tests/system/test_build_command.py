@@ -21,7 +21,7 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import ConfigError
 from fleet.export.targets import target_of
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.workloads.model import bundled_model
+from fleet.models.model import bundled_model
 
 slow = pytest.mark.slow
 

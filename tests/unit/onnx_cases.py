@@ -11,7 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from fleet.workloads.model import Model, import_model, load_model
+from fleet.models.model import Model, import_model, load_model
 
 Array = NDArray[np.generic]
 

@@ -17,8 +17,9 @@ from cross.build.toolchains import find_linker
 from cross.targets.boards import Board, find_board, load_boards
 from fleet.artifacts.artifact import Artifact, elf_machine
 from fleet.errors import BuildError, ConfigError
+from fleet.models.model import load_model
 from fleet.workloads.default_schedule import default_schedule
-from fleet.workloads.extract import compile_model, load_model
+from fleet.workloads.extract import compile_model
 
 slow = pytest.mark.slow
 pytestmark = pytest.mark.timeout(400)  # the first to build for CUDA imports TVM's intrinsics: 20 s, more beside others

@@ -11,7 +11,7 @@ import pytest
 from fleet.graph.marking import ATTRIBUTE
 from fleet.graph.pipeline import lower
 from fleet.graph.rebuilding import op_name
-from fleet.workloads.model import bundled_model, import_model, load_model
+from fleet.models.model import bundled_model, import_model, load_model
 from tests.unit.graph_models import TARGET, function_of, random_array
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from fleet.errors import ImportFailed
-from fleet.workloads.model import import_model, load_model
+from fleet.models.model import import_model, load_model
 from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours
 
 pytest.importorskip("onnxruntime")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fleet.workloads.onnx_rewrites.prepare import prepared
+from fleet.models.onnx_rewrites.prepare import prepared
 from tests.unit.onnx_cases import Array, assert_same, model_of
 
 pytest.importorskip("onnxruntime")

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.cli.tune import parse_shapes
 from fleet.errors import ConfigError, ImportFailed, InvalidRequest
-from fleet.workloads.importing.shapes import close_shapes
+from fleet.models.importing.shapes import close_shapes
 
 BERT = {"ids": ("batch", "length"), "mask": ("batch", "length"), "table": (4, "")}
 

@@ -11,10 +11,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from fleet.errors import NotFound
+from fleet.models.model import bundled_model, load_model
+from fleet.models.node_by_node import Array, NodeByNode, example_inputs
+from fleet.models.random_weights import randomize_weights
 from fleet.testing.models import GENERATED, HELD_OUT, build, write
-from fleet.workloads.model import bundled_model, load_model
-from fleet.workloads.node_by_node import Array, NodeByNode, example_inputs
-from fleet.workloads.random_weights import randomize_weights
 
 BUNDLED = ("squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50")
 """Those of the onnx package; alexnet, vgg19 and zfnet512 have 60 to 140 million weights, half a minute of drawing."""

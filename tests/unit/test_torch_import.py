@@ -11,8 +11,8 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from fleet.errors import ImportFailed  # noqa: E402
-from fleet.workloads.model import Model, load_model  # noqa: E402
-from fleet.workloads.reference import reference_outputs  # noqa: E402
+from fleet.models.model import Model, load_model  # noqa: E402
+from fleet.models.reference import reference_outputs  # noqa: E402
 from tests.unit.onnx_cases import ours  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch.export warns of its own deprecations

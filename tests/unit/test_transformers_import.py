@@ -13,7 +13,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 pytest.importorskip("torch")
 
 from fleet.errors import ImportFailed
-from fleet.workloads.model import load_model
+from fleet.models.model import load_model
 from tests.unit.test_torch_import import assert_same
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]

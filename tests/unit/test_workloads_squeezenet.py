@@ -18,13 +18,13 @@ from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import BuildError, ImportFailed
+from fleet.models.model import Model, bundled_model, load_model
+from fleet.models.reference import reference_outputs
 from fleet.optimizer.numerics import compare, make_inputs
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
-from fleet.workloads.extract import bundled_model, compile_model, extract, load_model
-from fleet.workloads.model import Model
-from fleet.workloads.reference import reference_outputs
+from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload, argument_specs, module_of
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.prioritizer import Standing
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
-from fleet.workloads.extract import Workload
+from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
 """Assumed device time of a trial until one has been measured [s]."""

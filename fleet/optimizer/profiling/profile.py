@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 
 from fleet.domain.measuring import OperatorCall, TensorSpec
 from fleet.domain.roofline import Roofline, share_of
+from fleet.models.reference_profile import ReferenceProfile
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
-from fleet.workloads.reference_profile import ReferenceProfile
 from fleet.workloads.workload import Workload
 
 VM_PREFIX = "vm.builtin."

@@ -27,6 +27,8 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
+from fleet.models.model import Model, check_exists, load_model
+from fleet.models.reference_profile import ReferenceProfile, profile_reference
 from fleet.optimizer.history import schedules
 from fleet.optimizer.numerics import make_inputs
 from fleet.optimizer.pool import Pool, run_within
@@ -35,9 +37,8 @@ from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile,
 from fleet.optimizer.tasks.alone import build_alone
 from fleet.optimizer.tasks.build import BuildTask
 from fleet.workloads.applying import NO_TRACE
-from fleet.workloads.extract import Model, Workload, compile_model, extract, load_model
-from fleet.workloads.model import check_exists
-from fleet.workloads.reference_profile import ReferenceProfile, profile_reference
+from fleet.workloads.extract import compile_model, extract
+from fleet.workloads.workload import Workload
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 300.0

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
 from fleet.errors import NotFound
+from fleet.models.random_weights import randomize_weights
 from fleet.testing.models import convolutional, held_out, transformers
 from fleet.testing.models.quantized import quantized
-from fleet.workloads.random_weights import randomize_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -1,7 +1,7 @@
 """Builds ONNX graphs as exporters write them: a method per layer, names by number, every shape known.
 
 A layer takes names of tensors and returns the name of its result. Weights are drawn small and normal here;
-`fleet.workloads.random_weights` gives them their size, when the model is finished.
+`fleet.models.random_weights` gives them their size, when the model is finished.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model files in: one value for all formats, and one way to Relax.
 
 `load_model` reads a file without TVM; `import_model` gives it to the frontend of its format. Every format has its
-module in `fleet.workloads.importing`.
+module in `fleet.models.importing`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
-from fleet.workloads.importing.keras_file import read_keras
-from fleet.workloads.importing.onnx_file import import_onnx, read_onnx
-from fleet.workloads.importing.torch_file import import_torch, read_torch
-from fleet.workloads.importing.transformers_model import PREFIX, read_transformers
-from fleet.workloads.importing.value import Model, ModelFormat
+from fleet.models.importing.keras_file import read_keras
+from fleet.models.importing.onnx_file import import_onnx, read_onnx
+from fleet.models.importing.torch_file import import_torch, read_torch
+from fleet.models.importing.transformers_model import PREFIX, read_transformers
+from fleet.models.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

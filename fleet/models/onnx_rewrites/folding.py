@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.workloads.onnx_rewrites.graph import (
+from fleet.models.onnx_rewrites.graph import (
     LARGE_BYTES,
     Array,
     Values,

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
-from fleet.workloads.importing.packages import require
-from fleet.workloads.importing.shapes import Dim, close_shapes
-from fleet.workloads.importing.torch_graph import simplified
-from fleet.workloads.importing.value import Model, ModelFormat, digest_of
+from fleet.models.importing.packages import require
+from fleet.models.importing.shapes import Dim, close_shapes
+from fleet.models.importing.torch_graph import simplified
+from fleet.models.importing.value import Model, ModelFormat, digest_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ _FOR_WHAT = "a PyTorch program"
 def read_torch(
     path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
 ) -> Model:
-    """Read a file of `torch.export.save`; see `fleet.workloads.model.load_model`."""
+    """Read a file of `torch.export.save`; see `fleet.models.model.load_model`."""
     require("torch", _FOR_WHAT)
     try:
         content = path.read_bytes()
@@ -60,7 +60,7 @@ def torch_model(
         content: the program as a file, where that exists already.
 
     Raises:
-        ImportFailed, InvalidRequest: see `fleet.workloads.importing.shapes.close_shapes`.
+        ImportFailed, InvalidRequest: see `fleet.models.importing.shapes.close_shapes`.
     """
     inputs = _inputs(program)
     closed = close_shapes({name: dims for name, (dims, _) in inputs.items()}, shapes, batch_size)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
-from fleet.workloads.importing.shapes import OpenShape, close_shapes
-from fleet.workloads.importing.value import Model, ModelFormat, digest_of
-from fleet.workloads.onnx_rewrites.prepare import prepared
-from fleet.workloads.random_weights import randomize_weights
+from fleet.models.importing.shapes import OpenShape, close_shapes
+from fleet.models.importing.value import Model, ModelFormat, digest_of
+from fleet.models.onnx_rewrites.prepare import prepared
+from fleet.models.random_weights import randomize_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +30,7 @@ _CONSTANT_WEIGHTS_IR_VERSION = 4
 def read_onnx(
     path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
 ) -> Model:
-    """Read an ONNX file; see `fleet.workloads.model.load_model`."""
+    """Read an ONNX file; see `fleet.models.model.load_model`."""
     proto = _parse(path)
     _keep_weights_constant(proto)
     specs = _set_shapes(proto, shapes, batch_size)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.workloads.node_by_node import Array, CannotRun, NodeByNode, example_inputs, names_read
+from fleet.models.node_by_node import Array, CannotRun, NodeByNode, example_inputs, names_read
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto

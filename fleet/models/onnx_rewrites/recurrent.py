@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.errors import ImportFailed
-from fleet.workloads.onnx_rewrites.graph import Replacement, Rule, attributes_of, number, present
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.workloads.onnx_rewrites import operators, recurrent
-from fleet.workloads.onnx_rewrites.folding import fold_constants, use_tensor_constants
-from fleet.workloads.onnx_rewrites.functions import with_functions_inlined
-from fleet.workloads.onnx_rewrites.graph import rewrite
-from fleet.workloads.onnx_rewrites.plain_names import use_plain_names
+from fleet.models.onnx_rewrites import operators, recurrent
+from fleet.models.onnx_rewrites.folding import fold_constants, use_tensor_constants
+from fleet.models.onnx_rewrites.functions import with_functions_inlined
+from fleet.models.onnx_rewrites.graph import rewrite
+from fleet.models.onnx_rewrites.plain_names import use_plain_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.workloads.onnx_rewrites.graph import Replacement, Rule, number, present
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
-from fleet.workloads.importing.packages import require
-from fleet.workloads.importing.shapes import OpenShape, close_shapes
-from fleet.workloads.importing.torch_file import torch_model
-from fleet.workloads.importing.value import Model
+from fleet.models.importing.packages import require
+from fleet.models.importing.shapes import OpenShape, close_shapes
+from fleet.models.importing.torch_file import torch_model
+from fleet.models.importing.value import Model
 
 
 def read_keras(
     path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
 ) -> Model:
-    """Read a Keras 3 file; see `fleet.workloads.model.load_model`."""
+    """Read a Keras 3 file; see `fleet.models.model.load_model`."""
     if not path.is_file():
         raise ImportFailed(f"cannot read {path}: there is no such file")
     os.environ.setdefault("KERAS_BACKEND", "torch")

@@ -20,7 +20,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.workloads.model import Model
+from fleet.models.model import Model
 
 logger = logging.getLogger(__name__)
 

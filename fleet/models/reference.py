@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.workloads.importing.torch_file import torch_runner
-from fleet.workloads.importing.value import Model, ModelFormat
+from fleet.models.importing.torch_file import torch_runner
+from fleet.models.importing.value import Model, ModelFormat
 
 logger = logging.getLogger(__name__)
 

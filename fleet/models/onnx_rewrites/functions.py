@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from fleet.workloads.onnx_rewrites.graph import all_nodes, opset_of
+from fleet.models.onnx_rewrites.graph import all_nodes, opset_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

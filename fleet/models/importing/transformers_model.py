@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
-from fleet.workloads.importing.packages import require
-from fleet.workloads.importing.shapes import Dim, close_shapes
-from fleet.workloads.importing.torch_file import torch_model
-from fleet.workloads.importing.value import Model
+from fleet.models.importing.packages import require
+from fleet.models.importing.shapes import Dim, close_shapes
+from fleet.models.importing.torch_file import torch_model
+from fleet.models.importing.value import Model
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -33,7 +33,7 @@ _IMAGE_SIZE = 224
 def read_transformers(
     path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
 ) -> Model:
-    """Read a model of transformers; see `fleet.workloads.model.load_model`."""
+    """Read a model of transformers; see `fleet.models.model.load_model`."""
     require("transformers", "a model of transformers")
     source = str(path).removeprefix(PREFIX)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fleet.workloads.onnx_rewrites.graph import all_nodes
+from fleet.models.onnx_rewrites.graph import all_nodes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
