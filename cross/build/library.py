@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.build import gpu_code
+from cross.build.lowering import tir_pipeline
 from cross.build.toolchains import Linker, check_linked, find_linker, link
 from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact, ArtifactFacts, digest_of
@@ -59,7 +60,7 @@ def build(
     target = make_target(target_json)
     try:
         with gpu_code.compiling(target_json):
-            library = tvm.compile(mod, target=target).mod
+            library = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json)).mod
     except FleetError:
         raise
     except Exception as error:

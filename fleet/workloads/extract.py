@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cross.build import gpu_code
 from cross.build.library import build_executable, last_lines
+from cross.build.lowering import tir_pipeline
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
@@ -63,7 +64,7 @@ def compile_model(
     try:
         mod = apply_schedules(mod, target_json, schedules, is_static=is_static)
         with gpu_code.compiling(target_json):
-            executable = tvm.compile(mod, target=target)
+            executable = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json))
     except FleetError:
         raise
     except Exception as error:

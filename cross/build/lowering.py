@@ -1,0 +1,69 @@
+"""TVM's way from a scheduled program to code, with one difference: small buffers of processors stay on the stack.
+
+TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
+for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cross.targets.target import parse_target
+
+if TYPE_CHECKING:
+    from tvm.tirx import AllocBuffer, PrimFunc
+    from tvm.transform import Pass
+
+_NAME = "fleet"
+_STOCK = "default"
+_MOST_STACK_BYTES = 8 * 1024
+"""Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
+
+_KEEP = "disable_lower_builtin"
+"""TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
+
+
+def tir_pipeline(target_json: str) -> str:
+    """Return the name of the lowering for a target, to be given to `tvm.compile`.
+
+    Raises:
+        ConfigError: see `cross.targets.target.parse_target`.
+    """
+    if parse_target(target_json)["kind"] != "llvm":
+        return _STOCK
+    from tvm.tirx import register_tir_pipeline
+
+    register_tir_pipeline(_NAME, _passes)
+    return _NAME
+
+
+def _passes() -> tuple[Pass, object, object]:
+    """Return TVM's lowering, its last passes for the host with ours before them, and those for devices."""
+    import tvm
+    from tvm import tirx
+
+    lower, finish_host, finish_device = tirx.get_tir_pipeline(_STOCK)
+    keep = tirx.transform.prim_func_pass(lambda function, _mod, _context: _on_stack(function), opt_level=0)
+    return lower, lambda: tvm.transform.Sequential([keep, finish_host()]), finish_device
+
+
+def _on_stack(function: PrimFunc) -> PrimFunc:
+    import tvm_ffi
+    from tvm.tirx import AllocBuffer
+
+    return function.with_body(tvm_ffi.structural_map(function.body, [(AllocBuffer, _kept)]))
+
+
+def _kept(allocation: AllocBuffer) -> AllocBuffer:
+    """Return an allocation marked as one for the stack, if it is small."""
+    from tvm import DataType
+    from tvm.tirx import AllocBuffer, IntImm
+
+    buffer = allocation.buffer
+    sizes = [int(size) for size in buffer.shape if isinstance(size, IntImm)]
+    dtype = DataType(str(buffer.dtype))
+    size_bytes = math.prod(sizes) * dtype.bits * dtype.lanes // 8
+    if len(sizes) < len(buffer.shape) or size_bytes > _MOST_STACK_BYTES or buffer.scope() not in ("global", "local"):
+        return allocation
+    return AllocBuffer(buffer, {**allocation.annotations, _KEEP: IntImm("int32", 1)})
