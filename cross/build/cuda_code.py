@@ -143,9 +143,10 @@ def compilers() -> tuple[Compiler, ...]:
         found.append(Nvcc(path=nvcc))
     for path in _find_nvrtc():
         try:
-            found.append(Nvrtc(path=path, includes=_includes(path)))
-        except (OSError, BuildError):
-            continue  # for another architecture, or broken: `fleet doctor` shows what is left
+            _load_nvrtc(path)
+        except (OSError, AttributeError):
+            continue  # not here, for another architecture, too old or broken: `fleet doctor` shows what is left
+        found.append(Nvrtc(path=path, includes=_includes(path)))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ class ArtifactFacts(TypedDict, total=False):
     module_kind: ModuleKind
     linker: str
     tvm_version: str
+    loop_nests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Artifact:
     """What linked it: "x86_64-linux-gnu-gcc"."""
 
     tvm_version: str = ""
+    loop_nests: tuple[str, ...] = ()
+    """What of a whole model stays loop nests, since nothing can schedule it: functions, blocks, operators."""
 
     @classmethod
     def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:
@@ -107,5 +110,6 @@ def _read_facts(path: Path) -> ArtifactFacts:
     facts["args"] = tuple(
         TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in written.get("args", ())
     )
+    facts["loop_nests"] = tuple(written.get("loop_nests", ()))
     facts["module_kind"] = ModuleKind(written.get("module_kind", ModuleKind.FUNCTIONS))
     return facts

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.cli import options
+from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.tune import parse_shapes
 from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
+
+Schedule = Literal["library", "default", "static"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +54,8 @@ class BuiltArtifact:
 
     artifact: Artifact
     workload: str
-    schedule: str
-    """Where the schedule came from: "library", "default", "none"."""
+    schedule: Schedule
+    """Where the schedule came from: the library, TVM's default rules (on GPUs), or our choice without a trial."""
 
 
 def build(
@@ -89,8 +92,9 @@ def build(
 ) -> None:
     """Build one workload for a target, with the best schedule that the library has for it.
 
-    What is known about the artifact (target, arguments, linker, TVM version) goes to FILE.so.json beside it, where
-    fleet run and fleet time find it. No device is needed.
+    Without a record it gets the schedule that is chosen without a trial; what cannot be scheduled is named. What is
+    known about the artifact (target, linker, TVM version, arguments: weights packed where the schedule wants that) goes
+    to FILE.so.json beside it, where fleet run and fleet time find it. No device is needed.
 
     Example: fleet build matmul-256 --target rpi4-64 -o matmul.so && fleet time matmul.so --on name=pi4-03
     """
@@ -158,25 +162,23 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
         return _built_model(order, out_dir)
     from cross.build.library import build as build_module
     from cross.targets.intrinsics import load_intrinsics
-    from fleet.workloads.default_schedule import default_schedule, needs_schedule
-    from fleet.workloads.traces import replay
+    from fleet.workloads.alone import schedule_alone
     from fleet.workloads.workload import module_of
 
     load_intrinsics(order.target_json)
     workload = _find_workload(order)
-    mod, schedule = module_of(workload.mod_json), "none"
     trace = None if order.is_untuned else _best_trace(order, workload.shash)
-    if trace is not None:
-        mod, schedule = replay(mod, trace).mod, "library"
-    elif needs_schedule(order.target_json):
-        mod, schedule = default_schedule(mod, order.target_json), "default"
-    artifact = build_module(mod, order.target_json, out_dir, args=workload.args, linker=order.linker)
-    return BuiltArtifact(artifact=artifact, workload=workload.name, schedule=schedule)
+    alone = schedule_alone(module_of(workload.mod_json), order.target_json, trace)
+    artifact = build_module(alone.mod, order.target_json, out_dir, args=alone.args, linker=order.linker)
+    return BuiltArtifact(
+        artifact=replace(artifact, loop_nests=alone.loop_nests),
+        workload=workload.name,
+        schedule=_source(order, is_from_library=trace is not None),
+    )
 
 
 def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     from fleet.models.model import load_model
-    from fleet.workloads.default_schedule import needs_schedule
     from fleet.workloads.extract import compile_model, extract
 
     if order.linker:
@@ -185,8 +187,15 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     workloads = [] if order.is_untuned else extract(model, order.target_json)
     traces = {item.shash: trace for item in workloads if (trace := _best_trace(order, item.shash)) is not None}
     artifact = compile_model(model, order.target_json, traces, out_dir)
-    schedule = "library" if traces else "default" if needs_schedule(order.target_json) else "none"
-    return BuiltArtifact(artifact=artifact, workload=model.title, schedule=schedule)
+    return BuiltArtifact(artifact=artifact, workload=model.title, schedule=_source(order, is_from_library=bool(traces)))
+
+
+def _source(order: BuildOrder, *, is_from_library: bool) -> Schedule:
+    from fleet.workloads.default_schedule import needs_schedule
+
+    if is_from_library:
+        return "library"
+    return "default" if needs_schedule(order.target_json) else "static"
 
 
 def _find_workload(order: BuildOrder) -> Workload:
@@ -262,11 +271,13 @@ def _best_trace(order: BuildOrder, shash: str) -> str | None:
 
 
 def _say(built: BuiltArtifact) -> None:
-    words = {
-        "library": "the best schedule of the library",
-        "default": "the default schedule, since the library has none for it",
-        "none": "no schedule, since the library has none for it: fleet tune finds one",
+    words: dict[Schedule, str] = {
+        "library": "the best schedules of the library",
+        "default": "TVM's default schedules, since the library has none for it",
+        "static": "static schedules, since the library has none for it: fleet tune finds better ones",
     }
     print(built.artifact.path)
     console = options.stderr()
     console.print(f"{built.workload} with {words[built.schedule]}, linked by {built.artifact.linker}", markup=False)
+    if built.artifact.loop_nests:
+        console.print(loop_nests_line(built.artifact.loop_nests), style="yellow", markup=False)

@@ -15,7 +15,7 @@ from cross.build.library import last_lines
 from fleet.cli import options
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_shape
+from fleet.cli.tune import parse_shapes
 from fleet.errors import ImportFailed
 from fleet.export.targets import target_of
 
@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def explain(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model, an .onnx file.")],
+    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras or hf:FOLDER.")],
     target: Annotated[
         str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
     ] = "host",
@@ -52,12 +52,13 @@ def explain(
     """Show what becomes of a model before it is tuned, and how fast a device could run it at best.
 
     Lists the passes between import and tuning with what each left of the graph (operators, layouts, transposes, bytes
-    moved), and the fused programs that are tuned, with their operations, bytes and least time. No device is needed.
+    moved), and the fused programs that are tuned, with their operations, bytes and least time. What cannot be scheduled
+    is named. No device is needed.
 
     Example: fleet explain model.onnx --target rpi4-64
     """
     target_json = target_of(target)
-    shapes = dict(map(parse_shape, shape or ()))
+    shapes = parse_shapes(shape or ())
     with options.stderr().status(f"lowering {model.name}"):
         found = _lowered(model, target_json, shapes, batch_size)
         roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
@@ -75,16 +76,18 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
         "roofline": asdict(roofline),
         "passes": [asdict(stage) for stage in found.stages],
         "programs": [asdict(program) | {"least_sec": least_sec(program, roofline)} for program in found.programs],
+        "loop_nests": list(found.loop_nests),
     }
 
 
 def _lowered(model: Path, target_json: str, shapes: dict[str, tuple[int, ...]], batch_size: int | None) -> Explanation:
     from fleet.graph.explaining import explain as explain_module
     from fleet.models.model import import_model, load_model
+    from fleet.workloads.applying import apply_schedules
 
     mod = import_model(load_model(model, shapes=shapes, batch_size=batch_size))
     try:
-        return explain_module(mod, target_json)
+        return explain_module(mod, target_json, lambda lowered: apply_schedules(lowered, target_json, {}).loop_nests)
     except Exception as error:
         raise ImportFailed(f"{model.name}: TVM cannot lower the model: {last_lines(error)}") from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +14,8 @@ from fleet.graph.explaining import Explanation, Program, Stage
 
 _MOST_OPERATORS = 8
 """Operators of the imported graph that are named; the most frequent."""
+
+_MOST_LOOP_NESTS = 8
 
 
 def render_explanation(found: Explanation, roofline: Roofline, *, title: str, width: int = 80) -> RenderableType:
@@ -25,6 +29,7 @@ def render_explanation(found: Explanation, roofline: Roofline, *, title: str, wi
         "",
         _program_table(found, roofline, width),
         "",
+        *([Text(loop_nests_line(found.loop_nests), style="yellow")] if found.loop_nests else []),
         *(Text(text, style="dim") for text in _footnotes(found, roofline)),
     ]
     return Group(*parts)
@@ -34,6 +39,13 @@ def least_sec(program: Program, roofline: Roofline) -> float | None:
     """Return the time below which all calls of a program cannot get, None where no limit is known."""
     once = roofline.least_sec(program.flop, program.moved_bytes)
     return None if once is None else once * program.calls
+
+
+def loop_nests_line(names: Sequence[str]) -> str:
+    """Name the programs that nothing can schedule."""
+    shown = ", ".join(names[:_MOST_LOOP_NESTS])
+    rest = f" and {len(names) - _MOST_LOOP_NESTS} more (--json names all)" if len(names) > _MOST_LOOP_NESTS else ""
+    return f"not scheduled, so plain loops: {shown}{rest}"
 
 
 def _stage_table(found: Explanation) -> Table:

@@ -37,10 +37,8 @@ def profile(
     library: Annotated[
         str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for schedules in.")
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=SHAPE", help="Shape of an input: data=1,3,224,224; may be repeated."),
-    ] = None,
+    shape: options.ShapeOption = None,
+    batch_size: options.BatchSizeOption = None,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Replace the weights by random ones, as fleet tune does.")
     ] = False,
@@ -69,6 +67,7 @@ def profile(
         library=library,
         target_json=target_of(target) if target else None,
         shapes=parse_shapes(shape or ()),
+        input_batch_size=batch_size,
         random_weights=random_weights,
         runs=runs,
         measures_alone=alone,

@@ -8,14 +8,16 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport, report_workload
 
 _SHOWN = 12
+"""How many workloads are shown while tuning, costliest first; a screen has few lines."""
+
 _ENGINES = {"torch": "PyTorch"}
 """Names of engines for people; ONNX Runtime where there is no other."""
-"""How many workloads are shown while tuning, costliest first; a screen has few lines."""
 
 
 def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: float, width: int = 80) -> RenderableType:
@@ -48,6 +50,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     parts += [Text(note, style="dim") for note in notes]
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
+        if report.model.loop_nests:
+            parts.append(Text(loop_nests_line(report.model.loop_nests), style="yellow"))
         if report.model.is_slower:
             parts.append(
                 Text("SLOWER: the tuned model takes longer than without its records; use that", style="bold red")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property
@@ -22,11 +22,14 @@ from fleet.base.scratch import scratch_dir
 from fleet.errors import ConfigError
 from fleet.export.service import Exported, ExportOptions, export
 from fleet.export.targets import target_of
+from fleet.models.from_python import model_file
 from fleet.runtime.manifest import Affinity, Manifest
 from fleet.runtime.model import LoadedModel, load
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from torch import Tensor
+
+    from fleet.models.from_python import PythonModel
 
 
 class CompiledModel:
@@ -64,12 +67,14 @@ class CompiledModel:
 
 
 def compile(  # noqa: A001 - the name that users look for
-    model: Path | str | ModelProto,
+    model: PythonModel,
     target: str | Mapping[str, object] = "host",
     *,
+    example_inputs: Sequence[Tensor] = (),
     library: str | None = None,
     device_model: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    batch_size: int | None = None,
     threads: int | None = None,
     affinity: Affinity | str = Affinity.CORES,
 ) -> CompiledModel:
@@ -78,23 +83,26 @@ def compile(  # noqa: A001 - the name that users look for
     Blocks while it compiles, in processes of its own; also where an event loop runs, as in notebooks.
 
     Args:
-        model: an .onnx file, or a model of the package onnx.
+        model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).
         target: a board ("rpi4-64"), "host", or a TVM target as JSON or dict.
+        example_inputs: for a module, tensors of the shapes that it is compiled for.
         library: URL of the library; None: your own.
         device_model: take the records measured on this hardware, whatever their exact target.
         shapes: shape by input name, for inputs with unknown dimensions.
+        batch_size: size of every input's open first dimension.
         threads: that it runs on; None: as many as the target has cores.
         affinity: where they run, see `fleet.runtime.Affinity`.
 
     Raises:
-        ImportFailed: no ONNX model, or one with an operator that cannot be imported.
+        ImportFailed: no model, or one with an operator that cannot be imported.
+        InvalidRequest: a module without example inputs; a shape that does not fit the model.
         ConfigError: a target that cannot work, or no linker for it.
         BuildError: it does not compile or link.
     """
     stack = ExitStack()
     folder = stack.enter_context(scratch_dir("compile"))
     try:
-        path = _model_file(model, folder)
+        path = model_file(model, example_inputs, folder)
         options = ExportOptions(
             model=path,
             target_json=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
@@ -102,6 +110,7 @@ def compile(  # noqa: A001 - the name that users look for
             library=library,
             device_model=device_model,
             shapes=dict(shapes or {}),
+            input_batch_size=batch_size,
             threads=threads,
             affinity=Affinity(affinity),
         )
@@ -110,11 +119,3 @@ def compile(  # noqa: A001 - the name that users look for
     except BaseException:
         stack.close()
         raise
-
-
-def _model_file(model: Path | str | ModelProto, folder: Path) -> Path:
-    if isinstance(model, str | Path):
-        return Path(model)
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return path

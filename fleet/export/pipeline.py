@@ -60,7 +60,7 @@ def pipeline(
         lowered = lower(mod, target_json)
         with Library.open(library) as opened:
             choice = choose(opened, _workloads(lowered), within)
-        scheduled = apply_schedules(lowered, target_json, choice.traces)
+        scheduled = apply_schedules(lowered, target_json, choice.traces).mod
         return relax.get_default_pipeline(made)(scheduled)
 
     return tvm.transform.module_pass(run, opt_level=0, name="FleetPipeline")

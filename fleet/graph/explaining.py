@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,9 +85,18 @@ class Explanation:
     programs: tuple[Program, ...]
     """Those with the most operations in one run first."""
 
+    loop_nests: tuple[str, ...] = ()
+    """What nothing can schedule: programs by function, blocks of them, operators."""
 
-def explain(mod: IRModule, target_json: str) -> Explanation:
-    """Lower a model as the pipeline does, and note what each pass changes."""
+
+def explain(
+    mod: IRModule, target_json: str, loop_nests_in: Callable[[IRModule], tuple[str, ...]] = lambda _: ()
+) -> Explanation:
+    """Lower a model as the pipeline does, and note what each pass changes.
+
+    Args:
+        loop_nests_in: tells what of the lowered model cannot be scheduled; rooms above this one know.
+    """
     stages = [_stage("imported", "what the model's exporter wrote", mod)]
     with make_target(target_json):
         for step in steps(target_json):
@@ -95,7 +104,7 @@ def explain(mod: IRModule, target_json: str) -> Explanation:
             stages.append(_stage(step.name, step.reason, mod))
     programs = [_program(mod, callee, calls) for callee, calls in calls_of(mod).items()]
     ordered = sorted(programs, key=lambda program: (-program.flop * program.calls, -program.moved_bytes, program.name))
-    return Explanation(stages=tuple(stages), programs=tuple(ordered))
+    return Explanation(stages=tuple(stages), programs=tuple(ordered), loop_nests=loop_nests_in(mod))
 
 
 def _stage(name: str, reason: str, mod: IRModule) -> Stage:

@@ -11,27 +11,27 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.base.scratch import scratch_dir
-from fleet.errors import InvalidRequest
+from fleet.models.from_python import model_file
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.service import tune as run_job
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.nn import Module
+
+    from fleet.models.from_python import PythonModel
 
 
 def tune(
-    model: Path | str | Module, example_inputs: Sequence[Tensor] = (), *, options: TuneOptions | None = None
+    model: PythonModel, example_inputs: Sequence[Tensor] = (), *, options: TuneOptions | None = None
 ) -> TuneReport:
     """Tune a model as `fleet tune` does, and return its report. Blocks; also where an event loop runs.
 
     Args:
-        model: a model file, or a PyTorch module (of Keras 3 on the torch backend, too).
+        model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).
         example_inputs: for a module, tensors of the shapes that it is tuned for.
         options: the device, trials and so on; their `model` is replaced. None: the defaults of `fleet tune`.
 
@@ -40,19 +40,8 @@ def tune(
         FleetError: the job failed; all finished trials are in the library.
     """
     with scratch_dir("model") as folder:
-        path = Path(model) if isinstance(model, str | Path) else _exported(model, example_inputs, folder)
+        path = model_file(model, example_inputs, folder)
         wanted = replace(options, model=path) if options is not None else TuneOptions(model=path)
         job = run_job(wanted, JobProgress(), started_at=time.monotonic())
         with ThreadPoolExecutor(1) as executor:
             return executor.submit(asyncio.run, job).result()
-
-
-def _exported(module: Module, example_inputs: Sequence[Tensor], folder: Path) -> Path:
-    import torch
-
-    if not example_inputs:
-        raise InvalidRequest("a module is tuned for the shapes of its inputs; give example_inputs")
-    path = folder / f"{type(module).__name__}.pt2"
-    with torch.no_grad():
-        torch.export.save(torch.export.export(module.eval(), tuple(example_inputs)), path)
-    return path

@@ -158,6 +158,8 @@ class ModelReport:
 
     is_right: bool = True
     message: str = ""
+    loop_nests: tuple[str, ...] = ()
+    """What of the tuned model nothing can schedule: functions, blocks of them, operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ class ModelComparison:
             weakness=expected.weakness,
             is_right=mismatch is None,
             message=mismatch.text if mismatch else "",
+            loop_nests=tuned.loop_nests,
         )
 
     async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:

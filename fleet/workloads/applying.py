@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from fleet.errors import BuildError, InvalidRequest
 from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
+from fleet.workloads.loop_nests import blocks_left, operators_left
 from fleet.workloads.traces import replay
 
 if TYPE_CHECKING:
@@ -24,8 +26,17 @@ NO_TRACE = ""
 """In place of a trace: a workload that is faster with the default schedule than with any other that is known."""
 
 
-def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool = True) -> IRModule:
-    """Return a module whose functions are all scheduled.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A model whose programs got their schedules."""
+
+    mod: IRModule
+    loop_nests: tuple[str, ...] = ()
+    """What has no schedule although one was wanted, on processors: functions, blocks of them, and operators."""
+
+
+def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool = True) -> Applied:
+    """Give all functions of a model their schedules.
 
     Args:
         mod: what `fleet.graph.pipeline.lower` returns.
@@ -41,14 +52,19 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
 
     functions = dict(mod.functions)
     packings: dict[GlobalVar, tuple[Packing, ...]] = {}
+    is_named = is_static and not needs_schedule(target_json)
+    loop_nests = operators_left(mod) if is_named else []
     for variable, function in mod.functions.items():
         if not isinstance(function, PrimFunc):
             continue
         own = workload_module(function)
+        trace = traces.get(workload_hash(own)) if traces else None
         try:
-            schedule = _choose(own, target_json, traces, is_static=is_static)
+            schedule = _choose(own, target_json, trace, is_static=is_static)
         except InvalidRequest as error:
             raise BuildError(f"the schedule of {variable.name_hint} does not fit it: {error}") from error
+        if is_named and trace != NO_TRACE:
+            loop_nests += blocks_left(variable.name_hint, schedule)
         if schedule is not None:
             functions[variable] = _renamed(finished(schedule.mod, target_json)["main"], function)
             packings[variable] = packings_of(schedule, own)
@@ -57,7 +73,8 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
     scheduled = ir.IRModule(functions, attrs=mod.attrs)
     if needs_schedule(target_json):
         scheduled = default_schedule(scheduled, target_json)
-    return _pack_constants(scheduled, {variable: found for variable, found in packings.items() if found})
+    packed = _pack_constants(scheduled, {variable: found for variable, found in packings.items() if found})
+    return Applied(mod=packed, loop_nests=tuple(sorted(loop_nests)))
 
 
 def workload_module(function: PrimFunc) -> IRModule:
@@ -69,8 +86,7 @@ def workload_module(function: PrimFunc) -> IRModule:
     return ms.tune_context._normalize_mod(mod)  # noqa: SLF001 - what TVM's own databases apply before they hash
 
 
-def _choose(mod: IRModule, target_json: str, traces: Mapping[str, str], *, is_static: bool) -> Schedule | None:
-    trace = traces.get(workload_hash(mod)) if traces else None
+def _choose(mod: IRModule, target_json: str, trace: str | None, *, is_static: bool) -> Schedule | None:
     if trace is not None:
         return replay(mod, trace) if trace != NO_TRACE else None
     return static_schedule(mod, target_json) if is_static else None

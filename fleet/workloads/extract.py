@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,15 @@ def compile_model(
     target = make_target(target_json)
     mod = _fused(model, target_json)
     try:
-        mod = apply_schedules(mod, target_json, schedules, is_static=is_static)
+        applied = apply_schedules(mod, target_json, schedules, is_static=is_static)
         with gpu_code.compiling(target_json):
-            executable = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json))
+            executable = tvm.compile(applied.mod, target=target, tir_pipeline=tir_pipeline(target_json))
     except FleetError:
         raise
     except Exception as error:
         raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
-    return build_executable(executable, target_json, Path(out_dir), args=model.inputs)
+    artifact = build_executable(executable, target_json, Path(out_dir), args=model.inputs)
+    return replace(artifact, loop_nests=applied.loop_nests)
 
 
 def _fused(model: Model, target_json: str) -> IRModule:

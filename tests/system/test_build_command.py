@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -95,10 +96,10 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
     tuned = run_build(order())
     assert tuned.schedule == "library"
     untuned = run_build(order(is_untuned=True))
-    assert untuned.schedule == "none"
+    assert untuned.schedule == "static"
     assert tuned.artifact.digest != untuned.artifact.digest
     elsewhere = '{"kind": "llvm", "num-cores": 7}'
-    assert run_build(order(target_json=elsewhere)).schedule == "none"
+    assert run_build(order(target_json=elsewhere)).schedule == "static"
     assert run_build(order(target_json=elsewhere, device_model="it")).schedule == "library"
 
 
@@ -110,6 +111,21 @@ def test_an_operator_of_a_model_is_built_by_its_pattern(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["build", workload, "--target", "rpi3-32", "-o", str(output)])
     assert done.exit_code == 0, done.output
     assert elf_machine(output.read_bytes()[:20]) == "armv7l"
+
+
+@slow
+def test_the_facts_of_an_operator_are_those_of_its_packed_weights(two_heads: Path, tmp_path: Path) -> None:
+    """Its schedule takes weights in tiles: who made arguments by the model's own shapes read past their end."""
+    order = BuildOrder(
+        workload=f"{two_heads}:*conv2d*", target_json=target_of("host"), output=tmp_path / "it.so", shapes={}
+    )
+
+    built = run_build(order)
+
+    weights = built.artifact.args[1].shape
+    assert len(weights) == 5
+    assert math.prod(weights) >= 4 * 3 * 3 * 3
+    assert built.artifact == Artifact.of_file(tmp_path / "it.so")
 
 
 def test_a_pattern_has_to_fit_one_operator() -> None:

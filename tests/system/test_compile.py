@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 import fleet
-from fleet.errors import ArtifactRefused, ConfigError, ImportFailed
+from fleet.errors import ArtifactRefused, ConfigError, ImportFailed, InvalidRequest
 from tests.system.stored_records import store_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -49,6 +50,32 @@ def test_a_model_for_a_board_can_be_saved_only(two_heads: Path, no_records: str,
     assert (model.manifest.machine, model.manifest.threads) == ("armv7l", 4)
     with pytest.raises(ArtifactRefused, match="exported for armv7l, this machine is"):
         model(np.zeros((1, 3, 8, 8), np.float32))
+
+
+def test_an_open_batch_is_closed(no_records: str) -> None:
+    """As by --batch-size of the commands."""
+    shapes = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"}
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "open", [shapes["x"]], [shapes["y"]])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    model = fleet.compile(proto, batch_size=3, library=no_records)
+
+    given = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(np.maximum(given, 0), model(given))
+
+
+def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) -> None:
+    """It answers as PyTorch does; without example inputs its shapes are not known."""
+    torch = pytest.importorskip("torch")
+    module, given = torch.nn.Linear(8, 4), torch.randn(2, 8)
+
+    model = fleet.compile(module, example_inputs=(given,), library=no_records)
+
+    np.testing.assert_allclose(model(given.numpy()), module(given).detach().numpy(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InvalidRequest, match="give example_inputs"):
+        fleet.compile(module, library=no_records)
+    with pytest.raises(InvalidRequest, match="its own shapes"):
+        fleet.compile("model.onnx", example_inputs=(given,))
 
 
 def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:

@@ -235,6 +235,19 @@ def test_missing_pieces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         rocm_code.find_linker()
 
 
+def test_a_compiler_that_does_not_load_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A damaged toolkit, or none at all, ended `fleet build` with the loader's own error."""
+    broken = tmp_path / "lib64/libnvrtc.so.99"
+    broken.parent.mkdir()
+    broken.touch()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+
+    found = cuda_code.compilers.__wrapped__()
+
+    assert str(broken) not in {compiler.path for compiler in found}
+    assert all(compiler.architectures() for compiler in found)
+
+
 @slow
 @pytest.mark.parametrize("compiler", ["nvcc", "NVRTC"])
 def test_what_the_compiler_says_comes_back(compiler: str, only: Any) -> None:

@@ -99,10 +99,12 @@ def test_the_least_time_is_that_of_the_tighter_limit() -> None:
     roofline = expected_roofline(AVX2, peak_gflops=1, bandwidth_gbs=1)
     console = Console(file=StringIO(), width=120, color_system=None)
 
-    console.print(render_explanation(Explanation(stages=(stage,), programs=(program,)), roofline, title="m", width=120))
+    found = Explanation(stages=(stage,), programs=(program,), loop_nests=("cumsum",))
+    console.print(render_explanation(found, roofline, title="m", width=120))
 
     assert pytest.approx(4e-3) == least_sec(program, roofline)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "4 ms" in shown
     assert "arithmetic" in shown
     assert "conv2d + relu" in shown
+    assert "not scheduled, so plain loops: cumsum" in shown

@@ -59,6 +59,9 @@ class ProfileOptions:
     """The target to use instead of the device's own."""
 
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_batch_size: int | None = None
+    """Size of every input's open first dimension."""
+
     random_weights: bool = False
     seed: int = 0
     runs: int | None = None
@@ -187,6 +190,7 @@ class _Profiling:
             load_model,
             options.model,
             shapes=dict(options.shapes),
+            batch_size=options.input_batch_size,
             random_weights_seed=options.seed if options.random_weights else None,
         )
 

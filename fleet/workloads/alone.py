@@ -1,0 +1,52 @@
+"""One operator of a model as a program of its own: scheduled as the model has it, with its weights packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet.domain.measuring import TensorSpec
+from fleet.spaces.choose import finished, static_schedule
+from fleet.spaces.packing import pack_specs, packings_of
+from fleet.workloads.applying import NO_TRACE
+from fleet.workloads.default_schedule import default_schedule, needs_schedule
+from fleet.workloads.loop_nests import blocks_left
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import argument_specs
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """A scheduled operator."""
+
+    mod: IRModule
+    args: tuple[TensorSpec, ...]
+    """Its arguments as it takes them: weights packed, where the schedule wants that."""
+
+    loop_nests: tuple[str, ...] = ()
+    """What of it has no schedule, on processors."""
+
+
+def schedule_alone(original: IRModule, target_json: str, trace_json: str | None) -> Alone:
+    """Schedule an operator with a trace; with None its static schedule, with NO_TRACE the default one.
+
+    Raises:
+        InvalidRequest: the trace does not fit it.
+    """
+    args = argument_specs(original)
+    if trace_json is None:
+        schedule = static_schedule(original, target_json)
+    else:
+        schedule = replay(original, trace_json) if trace_json != NO_TRACE else None
+    is_wanted = trace_json != NO_TRACE and not needs_schedule(target_json)
+    loop_nests = tuple(blocks_left("main", schedule)) if is_wanted else ()
+    if schedule is None:
+        return Alone(mod=default_schedule(original, target_json), args=args, loop_nests=loop_nests)
+    return Alone(
+        mod=finished(schedule.mod, target_json),
+        args=pack_specs(args, packings_of(schedule, original)),
+        loop_nests=loop_nests,
+    )

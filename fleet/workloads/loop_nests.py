@@ -1,0 +1,38 @@
+"""Names what of a model stays a loop nest: programs that no space fits, and operators that TVM lowers by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet.graph.rebuilding import op_name
+from fleet.spaces.simple import unscheduled
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+
+_VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
+"""Operators that compute nothing: their result is another view of the same memory."""
+
+
+def blocks_left(function: str, schedule: Schedule | None) -> list[str]:
+    """Return a function's name if there is no schedule of it; with the blocks that it leaves alone, if it does.
+
+    An empty list: it is scheduled as a whole.
+    """
+    if schedule is None:
+        return [function]
+    blocks = unscheduled(schedule)
+    return [f"{function} ({', '.join(blocks)})"] if blocks else []
+
+
+def operators_left(mod: IRModule) -> list[str]:
+    """Return the operators of a lowered model that are no tensor programs yet: scans and sorts, which TVM adds."""
+    from tvm import relax
+
+    found = []
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            bindings = (binding for block in function.body.blocks for binding in block.bindings)
+            found += [op_name(binding.value).removeprefix("relax.") for binding in bindings]
+    return [name for name in found if name and not name.startswith("call_") and name not in _VIEWS]

@@ -1,0 +1,53 @@
+"""What no schedule reaches is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fleet.graph.pipeline import lower
+from fleet.workloads.applying import apply_schedules
+from fleet.workloads.loop_nests import blocks_left
+from tests.unit.graph_models import function_of
+
+if TYPE_CHECKING:
+    from tvm.relax import Expr
+
+    from tests.unit.graph_models import Emit
+
+AVX2 = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}'
+CUDA = '{"kind": "cuda", "arch": "sm_86"}'
+
+
+def scan(x: Expr, emit: Emit) -> Expr:
+    """A running sum, and something that is scheduled."""
+    from tvm import relax
+
+    return relax.op.nn.relu(emit(relax.op.cumsum(x, axis=1)))
+
+
+@pytest.mark.slow
+def test_an_operator_that_nothing_schedules_is_named() -> None:
+    """A scan is left to TVM, and said to be; who asks for no schedules, or for a GPU, hears nothing."""
+    mod = lower(function_of([(1, 64)], scan), AVX2)
+
+    assert apply_schedules(mod, AVX2, {}).loop_nests == ("cumsum",)
+    assert apply_schedules(mod, AVX2, {}, is_static=False).loop_nests == ()
+    assert apply_schedules(mod, CUDA, {}).loop_nests == ()
+
+
+@pytest.mark.slow
+def test_a_program_is_named_with_the_blocks_that_its_schedule_leaves_alone() -> None:
+    """A trace that touches one block only; no schedule at all is the whole program."""
+    from tvm.s_tir import Schedule
+
+    from fleet.workloads.programs import matmul
+    from fleet.workloads.workload import module_of
+
+    schedule = Schedule(module_of(matmul(16).mod_json))
+
+    assert blocks_left("matmul", schedule) == ["matmul (C)"]
+    assert blocks_left("matmul", None) == ["matmul"]
+    schedule.parallel(schedule.get_loops(schedule.get_sblock("C"))[0])
+    assert blocks_left("matmul", schedule) == []
