@@ -37,7 +37,7 @@ from benchmarks.plot import svg_plot, text_plot
 from benchmarks.processes import Process, python
 from benchmarks.tune_conv2d import RESNET18, Layer, write_model
 from fleet.export.targets import target_of
-from fleet.library import Library, RecordKind
+from fleet.library import Library
 from fleet.models.node_by_node import example_inputs
 
 _TRIALS, _QUICK_TRIALS = 64, 4
@@ -127,7 +127,7 @@ def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -
         process.finish(_TIMEOUT_SEC)
     with Library.open(str(library)) as opened:
         layer = max(opened.find_workloads(), key=lambda workload: workload.flop)
-        records = opened.records(layer.shash, kind=RecordKind.CANDIDATE)
+        records = opened.records(layer.shash)
     return Curve(
         trials=tuple(
             Trial(

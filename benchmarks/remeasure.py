@@ -78,7 +78,7 @@ def _read_fleet(library_file: str) -> Run:
     with Library.open(library_file) as library:
         (workload,) = library.find_workloads()
         best = library.best(workload.shash, checked_only=True)[0]
-        records = library.records(workload.shash, kind=RecordKind.CANDIDATE)
+        records = library.records(workload.shash, kinds=[RecordKind.CANDIDATE])
     by_trace = {record.trace_digest: record for record in records}
     return Run(
         trials=len(by_trace),

@@ -7,10 +7,10 @@ upgrading a read lock fails at once if another writer was quicker, whatever the 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,14 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
     return engine
 
 
-@contextmanager
+@contextlib.contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Run a read transaction."""
     with translated_errors(engine), engine.connect() as connection, connection.begin():
         yield connection
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Run a write transaction: committed if the block succeeds, rolled back otherwise."""
     with translated_errors(engine), engine.connect() as connection:
@@ -92,7 +92,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
 
 
-@contextmanager
+@contextlib.contextmanager
 def translated_errors(engine: sa.Engine) -> Iterator[None]:
     """Turn the database's errors into the fleet's."""
     try:
@@ -138,9 +138,11 @@ def _begin(connection: sa.Connection) -> None:
 def _check_or_create(engine: sa.Engine) -> None:
     with engine.connect() as connection, connection.begin():
         names = set(sa.inspect(connection).get_table_names())
-        if schema.library.name in names:
-            _check_version(connection, engine.url)
-            return
+        found = _check_version(connection, engine.url) if schema.library.name in names else None
+    if found is not None:
+        if found < schema.SCHEMA_VERSION:
+            _upgrade(engine)
+        return
     # A PostgreSQL database may serve several programs; a file with anything else in it is somebody else's.
     foreign = names if engine.dialect.name == "sqlite" else names & set(schema.metadata.tables)
     if foreign:
@@ -166,12 +168,18 @@ def _use_write_ahead_log(connection: sa.Connection) -> None:
     raw.execute("PRAGMA journal_mode = WAL")
 
 
-def _check_version(connection: sa.Connection, url: sa.URL) -> None:
-    found = connection.scalar(sa.select(sa.func.max(schema.library.c.schema_version)))
-    if found == schema.SCHEMA_VERSION:
-        return
+def _upgrade(engine: sa.Engine) -> None:
+    """Keep programs away that cannot read what this one writes. A library that is read-only is read as it is."""
+    with contextlib.suppress(LibraryError), writing(engine) as connection:
+        connection.execute(schema.library.update().values(schema_version=schema.SCHEMA_VERSION))
+
+
+def _check_version(connection: sa.Connection, url: sa.URL) -> int:
+    found: int = connection.scalar(sa.select(sa.func.max(schema.library.c.schema_version))) or 0
+    if schema.OLDEST_VERSION <= found <= schema.SCHEMA_VERSION:
+        return found
     where = url.render_as_string(hide_password=True)
-    advice = "install a newer tvm-fleet" if (found or 0) > schema.SCHEMA_VERSION else "export it with its own tvm-fleet"
+    advice = "install a newer tvm-fleet" if found > schema.SCHEMA_VERSION else "export it with its own tvm-fleet"
     raise LibraryError(
         f"{where} has schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
         f"{advice}, or name another --library"

@@ -15,7 +15,7 @@ from fleet.errors import NotFound
 from fleet.library import rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import jobs, records, workloads
-from fleet.library.values import NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library.values import SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Selection:
     workloads: Sequence[str] | None = None
     within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
-    kind: RecordKind | None = RecordKind.CANDIDATE
+    kinds: Sequence[RecordKind] = SCHEDULED
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """Conditions on `records` joined with `workloads` and `jobs`."""
@@ -35,9 +35,9 @@ class Selection:
             (records.c.device_model, within.device_model),
             (records.c.tvm_version, within.tvm_version),
             (jobs.c.name, self.job_name),
-            (records.c.kind, self.kind.value if self.kind else None),
         ]
         found = [column == value for column, value in given if value is not None]
+        found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
 
 

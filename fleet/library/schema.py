@@ -12,8 +12,14 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
-"""Incremented with every change that older or newer programs cannot read."""
+SCHEMA_VERSION = 2
+"""Incremented with every change that older or newer programs cannot read.
+
+2: records of static schedules have a kind of their own. The tables are those of 1, in which they count as trials.
+"""
+
+OLDEST_VERSION = 1
+"""Libraries from this version on become ones of today's when they are opened."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):

@@ -12,7 +12,7 @@ Calls block and may come from any thread; async code uses `asyncio.to_thread`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +29,7 @@ from fleet.library import jobs, records
 from fleet.library.records import Selection
 from fleet.library.rows import clean
 from fleet.library.values import (
+    SCHEDULED,
     Job,
     JobState,
     JobSummary,
@@ -39,6 +40,8 @@ from fleet.library.values import (
     StoredWorkload,
     WorkloadSummary,
 )
+
+_TRIALS = (RecordKind.CANDIDATE,)
 
 
 class Library:
@@ -128,7 +131,7 @@ class Library:
             job = jobs.read_jobs(connection, name=name)[0]
             weight_by_shash = {row["shash"]: row["weight"] for row in jobs.job_workload_rows(connection, owner)}
             by_shash = {w.shash: w for w in records.read_workloads(connection, list(weight_by_shash))}
-            trials = records.trial_counts(connection, Selection(job_name=name))
+            trials = records.trial_counts(connection, Selection(job_name=name, kinds=_TRIALS))
             errors = records.error_counts(connection, Selection(job_name=name))
             summaries = tuple(
                 _summary(connection, by_shash[shash], weight, trials.get(shash, 0), errors.get(shash, {}), name)
@@ -176,13 +179,13 @@ class Library:
         within: ScopeFilter = ANY_SCOPE,
         *,
         job_name: str | None = None,
-        kind: RecordKind | None = RecordKind.CANDIDATE,
+        kinds: Sequence[RecordKind] = SCHEDULED,
         with_errors: bool = True,
         limit: int | None = None,
     ) -> list[Record]:
         """Return the records that fit, oldest first; with a limit, the newest of them."""
         wanted = None if workload is None else [workload]
-        selection = Selection(workloads=wanted, within=within, job_name=job_name, kind=kind)
+        selection = Selection(workloads=wanted, within=within, job_name=job_name, kinds=kinds)
         with engines.reading(self._engine) as connection:
             return records.read_records(connection, selection, with_errors=with_errors, limit=limit)
 
@@ -215,7 +218,7 @@ class Library:
 
     def baseline(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> Record | None:
         """Return the time of the workload without a schedule, chosen as in `best`."""
-        selection = Selection(workloads=[workload], within=within, kind=RecordKind.BASELINE)
+        selection = Selection(workloads=[workload], within=within, kinds=[RecordKind.BASELINE])
         with engines.reading(self._engine) as connection:
             return records.baseline(connection, selection)
 
@@ -230,10 +233,10 @@ class Library:
             records.mark(connection, record_id, is_right=False, message=message)
 
     def trial_counts(self, workloads: Iterable[str], within: ScopeFilter = ANY_SCOPE) -> dict[str, int]:
-        """Return the number of distinct candidates with a verdict for each workload."""
+        """Return the number of distinct candidates with a verdict for each workload; static schedules are no trials."""
         wanted = list(workloads)
         with engines.reading(self._engine) as connection:
-            found = records.trial_counts(connection, Selection(workloads=wanted, within=within))
+            found = records.trial_counts(connection, Selection(workloads=wanted, within=within, kinds=_TRIALS))
         return {shash: found.get(shash, 0) for shash in wanted}
 
     def _interrupt_abandoned(self) -> None:
@@ -256,7 +259,7 @@ def _summary(
 ) -> WorkloadSummary:
     candidates = Selection(workloads=[workload.shash], job_name=job_name)
     fastest = records.best(connection, candidates, k=1, checked_only=False)
-    untuned = records.baseline(connection, replace(candidates, kind=RecordKind.BASELINE))
+    untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
     return WorkloadSummary(
         workload=workload,
         weight=weight,

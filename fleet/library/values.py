@@ -23,10 +23,17 @@ class RecordKind(enum.StrEnum):
     """What was measured."""
 
     CANDIDATE = "candidate"
-    """A scheduled workload."""
+    """A schedule that a search proposed: a trial."""
+
+    STATIC = "static"
+    """The schedule that a workload's space chooses by itself: no trial."""
 
     BASELINE = "baseline"
     """The workload as it came, without any schedule: what "untuned" means."""
+
+
+SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
+"""Records of schedules, whoever chose them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,7 @@ class Job:
     """Trials that it may do; 0 = unknown."""
 
     trials_done: int = 0
-    """Candidates of this job with a verdict, failed ones included."""
+    """Candidates of this job with a verdict, failed ones included; static schedules are none."""
 
     trials_failed: int = 0
     started_at: datetime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 
 from fleet.base.config import did_you_mean
@@ -38,8 +39,9 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         best = library.best(workload.shash, scope, checked_only=True)
         if best:
             progress.best_sec, progress.best_trace = best[0].median_sec, best[0].trace_json
-        for record in library.records(workload.shash, scope):
-            progress.records.append(SearchRecord(trace_json=record.trace_json, run_sec=record.median_sec))
+        secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
+        secs |= {record.trace_json: record.median_sec for record in library.candidates(workload.shash, scope)}
+        progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]
         found.append(progress)
     return found
 

@@ -38,7 +38,7 @@ class Recorder:
             device_name=effect.device_name,
             device_fingerprint=conditions.device_fingerprint,
             artifact_digest=effect.artifact_digest,
-            kind=RecordKind.BASELINE if effect.digest == BASELINE else RecordKind.CANDIDATE,
+            kind=_kind(effect),
             provenance=measurement.provenance,
             checked=effect.is_checked,
         )
@@ -53,3 +53,9 @@ class Recorder:
             await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
         for event in _NOTHING:
             yield event
+
+
+def _kind(effect: Store) -> RecordKind:
+    if effect.digest == BASELINE:
+        return RecordKind.BASELINE
+    return RecordKind.STATIC if effect.is_static else RecordKind.CANDIDATE

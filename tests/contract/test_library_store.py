@@ -14,14 +14,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import URL
 
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, LibraryError, NotFound
-from fleet.library import JobState, Library, ModelRun, NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library import JobState, Library, ModelRun, NewRecord, Record, RecordKind, StoredWorkload, schema
+from fleet.library.engine import database_url
 from tests.contract.library_postgres import find_binaries, make_database, serve_postgres
 from tests.programs import here
 
@@ -38,7 +39,7 @@ MATMUL = StoredWorkload(
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[URL]:
+def postgres() -> Iterator[sa.URL]:
     binaries = find_binaries()
     if binaries is None:
         if os.environ.get("CI"):
@@ -227,7 +228,7 @@ def test_a_job_counts_candidates_not_measurements(library: Library) -> None:
     """One that was measured again, as the best few and the disturbed ones are, is one trial of its workload too."""
     job = library.start_job(title="m")
     library.add_job_workloads(job.name, {MATMUL.shash: 1.0})
-    new = [record(1), record(1), record(2), record(3, None), record(3, None)]
+    new = [record(1), record(1), record(2), record(3, None), record(3, None), record(9, kind=RecordKind.STATIC)]
     library.add_records(replace(entry, job_name=job.name) for entry in new)
 
     summary = library.job(job.name)
@@ -235,6 +236,16 @@ def test_a_job_counts_candidates_not_measurements(library: Library) -> None:
     [workload] = summary.workloads
     assert (summary.job.trials_done, summary.job.trials_failed) == (3, 1)
     assert (workload.trials, workload.errors) == (3, {ErrorKind.CRASHED: 1})
+
+
+def test_a_static_schedule_is_a_candidate_but_no_trial(library: Library) -> None:
+    """It may be the best, and is in an export, but nobody spent a trial on it."""
+    library.add_records([record(1, 1e-3, kind=RecordKind.STATIC), record(2, 2e-3)])
+
+    assert numbers(library.best(MATMUL.shash, k=9)) == [1, 2]
+    assert numbers(library.candidates(MATMUL.shash)) == [1, 2]
+    assert numbers(library.records(kinds=[RecordKind.CANDIDATE])) == [2]
+    assert library.trial_counts([MATMUL.shash]) == {MATMUL.shash: 1}
 
 
 def test_a_repeated_store_keeps_one_record(library: Library) -> None:
@@ -423,27 +434,31 @@ def test_any_text_can_be_stored(library: Library, text: str, key: str) -> None:
 
 def test_another_schema_version_is_refused(url: str) -> None:
     """A library of another version is named with its version, and what to do."""
-    import sqlalchemy as sa
-
-    from fleet.library.engine import database_url
-
     with Library.open(url) as library:
         library.add_workload(MATMUL)
-    engine = sa.create_engine(database_url(url))
-    with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE tvm_fleet_library SET schema_version = 99"))
-    engine.dispose()
+    _pretend_version(url, 99)
 
     with pytest.raises(LibraryError, match=r"version 99.*newer tvm-fleet"):
         Library.open(url)
 
 
+def test_a_library_of_the_version_before_is_taken_over(url: str) -> None:
+    """Its records are there, and the programs that could not read what is added now are told so."""
+    with Library.open(url) as library:
+        library.add_workload(MATMUL)
+        library.add_record(record(1))
+    _pretend_version(url, 1)
+
+    with Library.open(url) as library:
+        library.add_record(record(2, kind=RecordKind.STATIC))
+        found = numbers(library.records())
+
+    assert found == [1, 2]
+    assert _pretend_version(url, 1) == schema.SCHEMA_VERSION
+
+
 def test_a_foreign_database_is_refused(url: str) -> None:
     """Tables of another program are left alone."""
-    import sqlalchemy as sa
-
-    from fleet.library.engine import database_url
-
     engine = sa.create_engine(database_url(url))
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE jobs (x INTEGER)"))
@@ -451,6 +466,16 @@ def test_a_foreign_database_is_refused(url: str) -> None:
 
     with pytest.raises(LibraryError, match="another program"):
         Library.open(url)
+
+
+def _pretend_version(url: str, version: int) -> int:
+    """Have a library be of another version; return which it was of."""
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        before: int = connection.execute(sa.select(schema.library.c.schema_version)).scalar_one()
+        connection.execute(schema.library.update().values(schema_version=version))
+    engine.dispose()
+    return before
 
 
 def _fields(new: NewRecord) -> dict[str, object]:

@@ -16,7 +16,7 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import ErrorKind, Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.library import Library, RecordKind, StoredWorkload
+from fleet.library import Library, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import JobStarted
@@ -105,7 +105,7 @@ async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) ->
             await loop.run()
         validate(core)
 
-        records = library.records(workload.shash, kind=RecordKind.CANDIDATE)
+        records = library.records(workload.shash)
         wrong = [record for record in records if record.error is ErrorKind.WRONG_OUTPUT]
         best = library.best(workload.shash, k=100)
 

@@ -13,6 +13,7 @@ from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, secs, workload
 
 
@@ -99,6 +100,20 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
     ]
     assert job.notices == ["b gets no more trials: its search failed: killed"]
     assert job.feed(ev.RoundWanted()) == []
+
+
+def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
+    """Also where it was a trial of an earlier job, whose record it replaces in the search."""
+    job = Script(known(trials_before=1, records=[SearchRecord(trace_json="s", run_sec=9.0)]))
+
+    job.run(ev.Proposed("w", {"s": "s"}, is_static=True))
+    job.run(ev.BatchWanted("w", ["s"]))
+    job.propose("a")
+
+    assert [(store.digest, store.is_static) for store in job.happened(ev.Store)] == [("s", True), ("a", False)]  # type: ignore[union-attr]
+    item = job.core.workload("w")
+    assert (item.trials, item.static_sec) == (1, 1.0)
+    assert [record.trace_json for record in item.records] == ["s", "a"]
 
 
 def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:

@@ -324,6 +324,8 @@ class Store:
     device_name: str
     measurement: Measurement
     is_checked: bool | None = None
+    is_static: bool = False
+    """It is of a static schedule, and no trial."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind
@@ -30,7 +30,8 @@ class WorkloadProgress:
     """Trials in this job."""
 
     trials_before: int = 0
-    """Trials in the library when the job started, for this device model, target and TVM version."""
+    """Trials in the library when the job started, for this device model, target and TVM version. Static schedules are
+    none."""
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
@@ -70,31 +71,6 @@ class WorkloadProgress:
     def speedup(self) -> float:
         """Unscheduled time over current time; 1.0 while nothing better is known."""
         return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
-
-    def reject(self, trace_json: str) -> None:
-        """Forget the time of a candidate whose numbers were wrong, so that the search does not build on it."""
-        self.errors[ErrorKind.WRONG_OUTPUT] += 1
-        self.records = [
-            SearchRecord(trace_json=trace_json, run_sec=math.inf) if record.trace_json == trace_json else record
-            for record in self.records
-        ]
-
-    def retime(self, trace_json: str, features: object, run_sec: float) -> None:
-        """Replace a candidate's disturbed time by its new one [s]; infinite if it failed."""
-        self.records = [
-            replace(record, run_sec=run_sec) if record.trace_json == trace_json else record for record in self.records
-        ]
-        self.lessons = [
-            replace(lesson, run_sec=run_sec) if lesson.features is features else lesson for lesson in self.lessons
-        ]
-
-    def settle(self, times: Mapping[str, float]) -> None:
-        """Take the fastest of these checked traces [s] as the best. If the old best ran too, its new time counts."""
-        if not times:
-            return
-        winner = min(times, key=lambda trace: times[trace])
-        if self.best_trace in times or times[winner] < self.best_sec:
-            self.best_sec, self.best_trace = times[winner], winner
 
     def standing(self, batch_size: int, usual_trial_sec: float) -> Standing:
         """Return what the prioritizer sees. `usual_trial_sec` counts until a whole batch was measured [s]."""

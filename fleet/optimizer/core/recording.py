@@ -30,6 +30,7 @@ class Recording(Ledger):
                 device_name=self.progress.device_name,
                 measurement=measurement,
                 is_checked=True if is_run_off and candidate else None,
+                is_static=candidate is not None and candidate.is_static,
             )
         )
 
@@ -64,6 +65,8 @@ class Recording(Ledger):
             item.under_way.discard(candidate.digest)
         if measurement.error is None and self.progress.first_trial_sec is None:
             self.progress.first_trial_sec = stored.at_sec
+        # A static schedule may be an earlier trial's.
+        item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
         item.records.append(SearchRecord(trace_json=candidate.trace_json, run_sec=measurement.median_sec))
         if candidate.features is not None:
             item.lessons.append(
