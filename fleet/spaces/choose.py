@@ -12,6 +12,7 @@ from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
+from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.product import Tile, schedule_product, tiles
 from fleet.spaces.simple import schedule_rest
@@ -43,12 +44,14 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
 
 
 def finished(scheduled: IRModule, target_json: str) -> IRModule:
-    """Return a scheduled module as it is compiled: with functions that processors compute in vectors.
+    """Return a scheduled module as it is compiled: functions become vectors' arithmetic, loops split at borders.
 
     No step of a schedule can say this, and a schedule that is kept must mean the same program when it is replayed. So
     everyone who compiles one finishes it; references stay as they are.
     """
-    return with_arithmetic_functions(scheduled) if processor_facts(target_json) is not None else scheduled
+    if processor_facts(target_json) is None:
+        return scheduled
+    return with_narrow_indices(with_arithmetic_functions(scheduled))
 
 
 def _choices(mod: IRModule, facts: ProcessorFacts) -> list[Tile]:

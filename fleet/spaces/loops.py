@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+SPLIT_HINT = "pragma_loop_partition_hint"
+"""TVM's annotation of a loop that is to be split where a condition in it changes. It needs indices of 32 bits."""
+
 FEWEST_PARALLEL_STEPS = 16_384
 """Below that, waking the other cores (some microseconds) takes longer than the work."""
 
@@ -72,7 +75,7 @@ def vector_width(size: int, most: int) -> int:
 
 def split_at_borders(schedule: Schedule, loop: LoopRV) -> None:
     """Ask for a loop without conditions between the borders, and loops of their own at them."""
-    schedule.annotate(loop, "pragma_loop_partition_hint", 1)
+    schedule.annotate(loop, SPLIT_HINT, 1)
 
 
 def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import Product, Role, result_of
 from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.loops import split_at_borders
 
 if TYPE_CHECKING:
     from tvm.ir import PrimExpr
@@ -145,7 +146,7 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
         schedule.unroll(loop)
     if _width(product) % tile.x:
         # Without the conditions of the smaller last tile in the others.
-        schedule.annotate(outer.pop(), "pragma_loop_partition_hint", 1)
+        split_at_borders(schedule, outer.pop())
     schedule.parallel(schedule.fuse(*outer))
     begin = schedule.decompose_reduction(block, sums[0])
     for loop in schedule.get_loops(begin)[-len(spatial) : -1]:
