@@ -6,6 +6,7 @@ import fnmatch
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +23,7 @@ from fleet.cli.tune import parse_shapes
 from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
 from fleet.export.targets import target_of
+from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
     from fleet.workloads.workload import Workload
@@ -44,7 +46,7 @@ class BuildOrder:
     library: str | None = None
     device_model: str | None = None
     is_untuned: bool = False
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Sequence[Shapes]
     input_batch_size: int | None = None
 
 

@@ -15,9 +15,10 @@ from cross.build.library import last_lines
 from fleet.cli import options
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_shapes
+from fleet.cli.tune import parse_one_shape
 from fleet.errors import ImportFailed
 from fleet.export.targets import target_of
+from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
     from fleet.domain.roofline import Roofline
@@ -58,7 +59,7 @@ def explain(
     Example: fleet explain model.onnx --target rpi4-64
     """
     target_json = target_of(target)
-    shapes = parse_shapes(shape or ())
+    shapes = parse_one_shape(shape or ())
     with options.stderr().status(f"lowering {model.name}"):
         found = _lowered(model, target_json, shapes, batch_size)
         roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
@@ -80,7 +81,7 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
     }
 
 
-def _lowered(model: Path, target_json: str, shapes: dict[str, tuple[int, ...]], batch_size: int | None) -> Explanation:
+def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
     from fleet.graph.explaining import explain as explain_module
     from fleet.models.model import import_model, load_model
     from fleet.workloads.applying import apply_schedules

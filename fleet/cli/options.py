@@ -37,7 +37,8 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=SHAPE",
-        help="Shape of an input: data=1,3,224,224; may be repeated. Open dimensions of one name get one size.",
+        help="Shape of an input: data=1,3,224,224. Open dimensions of one name get one size. Several for one input: "
+        "one program for all of them.",
     ),
 ]
 BatchSizeOption = Annotated[

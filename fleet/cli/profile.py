@@ -10,7 +10,7 @@ import typer
 from fleet.cli import options, stepping
 from fleet.cli.profile_view import render_profile
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_shapes
+from fleet.cli.tune import parse_one_shape
 from fleet.export.targets import target_of
 from fleet.optimizer.profiling.profile import ModelProfile
 from fleet.optimizer.profiling.run import ProfileOptions, profile_model
@@ -66,7 +66,7 @@ def profile(
         model=model,
         library=library,
         target_json=target_of(target) if target else None,
-        shapes=parse_shapes(shape or ()),
+        shapes=parse_one_shape(shape or ()),
         input_batch_size=batch_size,
         random_weights=random_weights,
         runs=runs,

@@ -28,6 +28,7 @@ from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.errors import ConfigError, FleetError
 from fleet.export.targets import target_of
+from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
 from fleet.optimizer.service import tune as run_tune
@@ -149,20 +150,33 @@ def tune(
         )
 
 
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read all --shape options.
+def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
+    """Read all --shape options: the n-th shapes of all inputs belong together; an input with one has it in all sets.
 
     Raises:
-        ConfigError: one is something else, or an input has two.
+        ConfigError: one is something else, or inputs have different numbers of shapes.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[tuple[int, ...]]] = {}
     for name, shape in map(parse_shape, texts):
-        if found.setdefault(name, shape) != shape:
-            both = " and ".join(",".join(map(str, one)) for one in (found[name], shape))
-            raise ConfigError(
-                f"--shape {name}: {both}; a program has one shape: run once for each, their records share the library"
-            )
-    return found
+        found.setdefault(name, []).append(shape)
+    counts = {name: len(shapes) for name, shapes in found.items() if len(shapes) > 1}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise ConfigError(f"--shape: {told}; give each input as many shapes as there are sets of them, or one for all")
+    sets = max(counts.values(), default=1)
+    return tuple({name: shapes[index % len(shapes)] for name, shapes in found.items()} for index in range(sets))
+
+
+def parse_one_shape(texts: Sequence[str]) -> Shapes:
+    """Read all --shape options of a command that looks at one set of shapes.
+
+    Raises:
+        ConfigError: one is something else, or there are several sets.
+    """
+    shapes = parse_shapes(texts)
+    if len(shapes) > 1:
+        raise ConfigError(f"--shape gives {len(shapes)} sets of shapes; this command looks at one")
+    return shapes[0]
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:

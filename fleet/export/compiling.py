@@ -23,6 +23,7 @@ from fleet.errors import ConfigError
 from fleet.export.service import Exported, ExportOptions, export
 from fleet.export.targets import target_of
 from fleet.models.from_python import model_file
+from fleet.models.importing.shapes import Shapes
 from fleet.runtime.manifest import Affinity, Manifest
 from fleet.runtime.model import LoadedModel, load
 
@@ -73,7 +74,7 @@ def compile(  # noqa: A001 - the name that users look for
     example_inputs: Sequence[Tensor] = (),
     library: str | None = None,
     device_model: str | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | Sequence[Shapes] = (),
     batch_size: int | None = None,
     threads: int | None = None,
     affinity: Affinity | str = Affinity.CORES,
@@ -88,7 +89,7 @@ def compile(  # noqa: A001 - the name that users look for
         example_inputs: for a module, tensors of the shapes that it is compiled for.
         library: URL of the library; None: your own.
         device_model: take the records measured on this hardware, whatever their exact target.
-        shapes: shape by input name, for inputs with unknown dimensions.
+        shapes: shape by input name, for inputs with unknown dimensions; several of them: the model takes each.
         batch_size: size of every input's open first dimension.
         threads: that it runs on; None: as many as the target has cores.
         affinity: where they run, see `fleet.runtime.Affinity`.
@@ -109,7 +110,7 @@ def compile(  # noqa: A001 - the name that users look for
             output=folder / f"{path.stem}.fleet",
             library=library,
             device_model=device_model,
-            shapes=dict(shapes or {}),
+            shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
             input_batch_size=batch_size,
             threads=threads,
             affinity=Affinity(affinity),

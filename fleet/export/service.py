@@ -10,9 +10,9 @@ import asyncio
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +30,11 @@ from fleet.errors import ConfigError, InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
+from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.numerics import Array, tolerance_of
 from fleet.optimizer.pool import run_within
-from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType
+from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload
@@ -61,7 +62,9 @@ class ExportOptions:
     is_untuned: bool = False
     """Leave the library alone."""
 
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Sequence[Shapes] = ()
+    """Sets of shapes of inputs with open dimensions, which the program is for; empty: none is open."""
+
     input_batch_size: int | None = None
     """Size of every input's open first dimension."""
 
@@ -114,7 +117,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             _TASK_TIMEOUT_SEC,
             load_model,
             options.model,
-            shapes=dict(options.shapes),
+            shapes=options.shapes,
             batch_size=options.input_batch_size,
             random_weights_seed=options.seed if options.random_weights else None,
         )
@@ -122,9 +125,10 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
         choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
         say(f"compiling {model.title} with {len(choice.traces)} records for {len(workloads)} operators")
         target_json, traces = options.target_json, dict(choice.traces)
+        finding = (run_within(pool, _TASK_TIMEOUT_SEC, find_answers, one, options.seed) for one in model.variants)
         artifact, answers = await asyncio.gather(
             run_within(pool, _TASK_TIMEOUT_SEC, compile_model, model, target_json, traces, out_dir),
-            run_within(pool, _TASK_TIMEOUT_SEC, find_answers, model, options.seed),
+            asyncio.gather(*finding),
         )
         say(f"writing {options.output.name}")
         manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice)
@@ -161,10 +165,15 @@ def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
         return choose(library, workloads, within)
 
 
-def _write(options: ExportOptions, model: Model, artifact: Artifact, answers: Answers, choice: Choice) -> Manifest:
-    inputs = {f"check/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
-    outputs = {f"check/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
-    files: dict[str, Path | bytes] = {_LIBRARY: artifact.path, **inputs, **outputs}
+def _write(
+    options: ExportOptions, model: Model, artifact: Artifact, answers: Sequence[Answers], choice: Choice
+) -> Manifest:
+    files: dict[str, Path | bytes] = {_LIBRARY: artifact.path}
+    variants = []
+    for index, given in enumerate(answers):
+        variant, arrays = _variant(model, given, f"check/{index}" if index else "check")
+        variants.append(variant)
+        files |= arrays
     target = parse_target(options.target_json)
     machine = architecture(options.target_json)
     manifest = Manifest(
@@ -178,11 +187,25 @@ def _write(options: ExportOptions, model: Model, artifact: Artifact, answers: An
         threads=options.threads or _cores(target),
         affinity=options.affinity,
         device_model=choice.device_model,
-        inputs=tuple(map(_tensor_type, model.input_names, answers.inputs)),
-        outputs=tuple(map(_tensor_type, answers.output_names, answers.outputs)),
+        inputs=variants[0].inputs,
+        outputs=variants[0].outputs,
         records=choice.records,
         library=_LIBRARY,
         files={name: _facts(content) for name, content in files.items()},
+        check=variants[0].check,
+        others=tuple(variants[1:]),
+    )
+    write_archive(options.output, manifest, files)
+    return manifest
+
+
+def _variant(model: Model, answers: Answers, folder: str) -> tuple[Variant, dict[str, bytes]]:
+    """Return what the manifest says of one set of shapes, and the files with its inputs and answers."""
+    inputs = {f"{folder}/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
+    outputs = {f"{folder}/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
+    variant = Variant(
+        inputs=tuple(map(_tensor_type, model.input_names, answers.inputs)),
+        outputs=tuple(map(_tensor_type, answers.output_names, answers.outputs)),
         check=Check(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -192,8 +215,7 @@ def _write(options: ExportOptions, model: Model, artifact: Artifact, answers: An
             weakness=answers.weakness.text if answers.weakness else "",
         ),
     )
-    write_archive(options.output, manifest, files)
-    return manifest
+    return variant, inputs | outputs
 
 
 def _cores(target: Mapping[str, object]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
-from fleet.runtime.agreement import Agreement, agree
+from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.runtime.manifest import Manifest
 from fleet.runtime.model import stored_arrays
 from fleet.runtime.package import Package, open_package, read_manifest, verify
@@ -24,10 +24,11 @@ class ServeReport:
     manifest: Manifest
     agreement: Agreement
     measurement: Measurement
+    """Of the first set of shapes."""
 
 
 async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeout_sec: float) -> ServeReport:
-    """Run a model's stored inputs on a device, compare, and time it there.
+    """Run a model's stored inputs, those of every set of shapes, on a device, compare, and time it there.
 
     Raises:
         ConfigError: there is no such file.
@@ -37,16 +38,17 @@ async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeo
     package = open_package(path)
     manifest = read_manifest(package)
     verify(package, manifest)
-    inputs = stored_arrays(package, manifest.check.inputs)
-    expected = stored_arrays(package, manifest.check.outputs)
+    found = []
     with _library(package, manifest) as artifact:
-        outputs = await device.call(artifact, inputs, timeout_sec=timeout_sec)
+        for variant in manifest.variants:
+            inputs, expected = (
+                stored_arrays(package, names) for names in (variant.check.inputs, variant.check.outputs)
+            )
+            outputs = await device.call(artifact, inputs, timeout_sec=timeout_sec)
+            found.append(agree(outputs, expected, variant.check.tolerances))
+        inputs = stored_arrays(package, manifest.check.inputs)
         measurement = await device.time(artifact, inputs, evaluator=evaluator, timeout_sec=timeout_sec)
-    return ServeReport(
-        manifest=manifest,
-        agreement=agree(outputs, expected, manifest.check.tolerances),
-        measurement=measurement,
-    )
+    return ServeReport(manifest=manifest, agreement=worst(found), measurement=measurement)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ module in `fleet.models.importing`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
 from fleet.models.importing.keras_file import read_keras
 from fleet.models.importing.onnx_file import import_onnx, read_onnx
+from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.torch_file import import_torch, read_torch
 from fleet.models.importing.transformers_model import PREFIX, read_transformers
-from fleet.models.importing.value import Model, ModelFormat
+from fleet.models.importing.value import Model, ModelFormat, for_several_shapes
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -80,14 +81,15 @@ def check_exists(source: Path) -> None:
 def load_model(
     path: Path | str,
     *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | Sequence[Shapes] | None = None,
     batch_size: int | None = None,
     random_weights_seed: int | None = None,
 ) -> Model:
     """Read a model file.
 
     Args:
-        shapes: shape by input name, for inputs with open dimensions. Dimensions of one name have one size.
+        shapes: shape by input name, for inputs with open dimensions. Dimensions of one name have one size. Several of
+            them: the model is for all, see `Model.others`.
         batch_size: size of every open first dimension.
         random_weights_seed: replace the weights by random ones; None keeps them.
 
@@ -99,11 +101,12 @@ def load_model(
     if not is_model(path):
         raise ImportFailed(f"{path} is of no known type; known: {KNOWN_TYPES}")
     reader = read_transformers if is_of_transformers(path) else _READERS[path.suffix]
-    return reader(path, shapes or {}, batch_size, random_weights_seed)
+    wanted = [shapes or {}] if shapes is None or isinstance(shapes, Mapping) else list(shapes) or [{}]
+    return for_several_shapes(reader(path, wanted, batch_size, random_weights_seed))
 
 
 def import_model(model: Model) -> IRModule:
-    """Return a model as Relax functions.
+    """Return a model as Relax functions, for its own shapes; for those of its others, give it these.
 
     Raises:
         ImportFailed: an operator that cannot be imported.

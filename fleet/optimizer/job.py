@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
+from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
 from fleet.optimizer.weakness import Weakness
 
@@ -56,7 +57,9 @@ class TuneOptions:
     """Only this many of them, the costliest."""
 
     seed: int = 0
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Sequence[Shapes] = ()
+    """Sets of shapes of inputs with open dimensions, which one program is for; empty: none is open."""
+
     input_batch_size: int | None = None
     """Size of every input's open first dimension."""
 
@@ -85,7 +88,7 @@ class TuneOptions:
             "top": self.top,
             "seed": self.seed,
             "random_weights": self.random_weights,
-            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "shapes": [{name: list(shape) for name, shape in shapes.items()} for shapes in self.shapes],
             "input_batch_size": self.input_batch_size,
             "batch_size": self.batch_size,
         }

@@ -50,9 +50,20 @@ class _Expected:
     weakness: Weakness | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What one set of shapes gave."""
+
+    secs: Sequence[float]
+    """Untuned, static, tuned; infinite where it could not be timed [s]."""
+
+    expected: _Expected
+    outputs: Sequence[Array]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelComparison:
-    """Compiles, times and checks one model."""
+    """Compiles, times and checks one model. For several sets of shapes, times are those of one run of each."""
 
     model: Model
     core: JobCore
@@ -77,28 +88,39 @@ class ModelComparison:
             untuned, static, tuned = await asyncio.gather(
                 self._compile({}, is_static=False), self._compile({}), self._compile(schedules)
             )
+        found = []
         async with self.turns.measuring():
-            await self.loop.apply(ModelWanted(untuned, static, tuned, self.model.inputs, _RUN_TIMEOUT_SEC))
-            feed(self.core, Said("checking the whole model"))
-            try:
-                expected = await self._expect(untuned)
-                outputs = await self._call(tuned, expected.inputs)
-            except MeasurementError as error:
-                return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
-        secs = [self.core.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC, TUNED)]
-        untuned_sec, static_sec, tuned_sec = secs
-        mismatch = compare(outputs, expected.outputs)
-        reference_ms = _ms(expected.median_sec) if self.is_local else None
+            for variant in self.model.variants:
+                await self.loop.apply(ModelWanted(untuned, static, tuned, variant.inputs, _RUN_TIMEOUT_SEC))
+                secs = [self.core.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC, TUNED)]
+                feed(self.core, Said("checking the whole model"))
+                try:
+                    expected = await self._expect(variant, untuned)
+                    outputs = await self._call(tuned, expected.inputs)
+                except MeasurementError as error:
+                    return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
+                found.append(_Run(secs=secs, expected=expected, outputs=outputs))
+        return self._report(found, tuned, is_tuned=bool(schedules))
+
+    def _report(self, runs: Sequence[_Run], tuned: Artifact, *, is_tuned: bool) -> ModelReport:
+        """Sum up one run for each set of shapes."""
+        untuned_sec, static_sec, tuned_sec = map(sum, zip(*(run.secs for run in runs), strict=True))
+        times = [run.expected.median_sec for run in runs]
+        reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
+        reference_ms = _ms(reference_sec) if self.is_local else None
+        by = runs[0].expected.by
+        mismatches = [compare(run.outputs, run.expected.outputs) for run in runs]
+        mismatch = next(filter(None, mismatches), None)
         return ModelReport(
             untuned_ms=_ms(untuned_sec),
             static_ms=_ms(static_sec),
             tuned_ms=_ms(tuned_sec),
-            onnxruntime_ms=reference_ms if expected.by == _ONNX_RUNTIME else None,
+            onnxruntime_ms=reference_ms if by == _ONNX_RUNTIME else None,
             reference_ms=reference_ms,
-            is_slower=bool(schedules) and _SLOWER * min(untuned_sec, static_sec) < tuned_sec < math.inf,
-            max_abs_error=max_abs_error(outputs, expected.outputs),
-            reference=expected.by,
-            weakness=expected.weakness,
+            is_slower=is_tuned and _SLOWER * min(untuned_sec, static_sec) < tuned_sec < math.inf,
+            max_abs_error=max(max_abs_error(run.outputs, run.expected.outputs) for run in runs),
+            reference=by,
+            weakness=next(filter(None, (run.expected.weakness for run in runs)), None),
             is_right=mismatch is None,
             message=mismatch.text if mismatch else "",
             loop_nests=tuned.loop_nests,
@@ -117,20 +139,20 @@ class ModelComparison:
             is_static=is_static,
         )
 
-    async def _expect(self, untuned: Artifact) -> _Expected:
+    async def _expect(self, model: Model, untuned: Artifact) -> _Expected:
         """Find inputs for which the model's output is a real test, if there are any."""
         first: _Expected | None = None
         for attempt, style in enumerate(InputStyle):
-            found = await self._expect_for(untuned, self.core.conditions.seed + attempt, style)
+            found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style)
             first = first or found
             if found.weakness is None:
                 return found
         return first or found
 
-    async def _expect_for(self, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
-        inputs, others = (make_inputs(self.model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
-        run = await self._run_reference(inputs, _REFERENCE_RUNS if self.is_local else 0)
-        other = await self._run_reference(others) if run is not None else None
+    async def _expect_for(self, model: Model, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
+        inputs, others = (make_inputs(model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
+        run = await self._run_reference(model, inputs, _REFERENCE_RUNS if self.is_local else 0)
+        other = await self._run_reference(model, others) if run is not None else None
         if run is not None and other is not None:
             outputs, answers, by = run.outputs, other.outputs, run.by
         else:
@@ -144,13 +166,15 @@ class ModelComparison:
             weakness=find_weakness(outputs, answers),
         )
 
-    async def _run_reference(self, inputs: Sequence[Array | TensorSpec], repeat: int = 0) -> ReferenceRun | None:
+    async def _run_reference(
+        self, model: Model, inputs: Sequence[Array | TensorSpec], repeat: int = 0
+    ) -> ReferenceRun | None:
         is_processor = parse_target(self.core.conditions.scope.target_json)["kind"] == "llvm"
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
             reference_outputs,
-            self.model,
+            model,
             [given for given in inputs if not isinstance(given, TensorSpec)],
             threads=self.threads if is_processor else os.cpu_count() or 1,
             repeat=repeat,

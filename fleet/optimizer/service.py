@@ -139,7 +139,7 @@ class _Opening:
             _IMPORT_TIMEOUT_SEC,
             load_model,
             self.options.model,
-            shapes=dict(self.options.shapes),
+            shapes=self.options.shapes,
             batch_size=self.options.input_batch_size,
             random_weights_seed=seed,
         )

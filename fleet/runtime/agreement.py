@@ -51,6 +51,14 @@ def agree(outputs: Sequence[Array], expected: Sequence[Array], tolerances: Seque
     return Agreement(max_abs_error=largest, problem=problem)
 
 
+def worst(found: Sequence[Agreement]) -> Agreement:
+    """Return what several comparisons say together: the largest error, and the first problem."""
+    return Agreement(
+        max_abs_error=max(agreement.max_abs_error for agreement in found),
+        problem=next((agreement.problem for agreement in found if agreement.problem), ""),
+    )
+
+
 def _errors(output: Array, wanted: Array) -> NDArray[np.float64]:
     left, right = output.astype(np.float64), wanted.astype(np.float64)
     same = (left == right) | (np.isnan(left) & np.isnan(right))

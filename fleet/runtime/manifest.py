@@ -87,6 +87,15 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model for one set of shapes of its inputs."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    check: Check
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """An exported model."""
 
@@ -122,6 +131,13 @@ class Manifest:
     """All files of the archive but the manifest, by name."""
 
     check: Check
+    others: tuple[Variant, ...] = ()
+    """Further sets of shapes that its program takes."""
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """All sets of shapes that its program takes."""
+        return Variant(inputs=self.inputs, outputs=self.outputs, check=self.check), *self.others
 
 
 def format_manifest(manifest: Manifest) -> str:
@@ -148,7 +164,7 @@ def parse_manifest(text: str | bytes, *, where: str) -> Manifest:
 
 
 def _parse(found: dict[str, Any]) -> Manifest:
-    check = found["check"]
+    own = _variant(found)
     return Manifest(
         title=str(found["title"]),
         model_digest=str(found["model_digest"]),
@@ -160,14 +176,24 @@ def _parse(found: dict[str, Any]) -> Manifest:
         threads=int(found["threads"]),
         affinity=Affinity(found["affinity"]),
         device_model=str(found["device_model"]),
-        inputs=tuple(map(_tensor_type, found["inputs"])),
-        outputs=tuple(map(_tensor_type, found["outputs"])),
+        inputs=own.inputs,
+        outputs=own.outputs,
         records=tuple(_used_record(record) for record in found["records"]),
         library=str(found["library"]),
         files={
             str(name): FileFacts(sha256=str(facts["sha256"]), size_bytes=int(facts["size_bytes"]))
             for name, facts in found["files"].items()
         },
+        check=own.check,
+        others=tuple(map(_variant, found.get("others", ()))),
+    )
+
+
+def _variant(found: Mapping[str, Any]) -> Variant:
+    check = found["check"]
+    return Variant(
+        inputs=tuple(map(_tensor_type, found["inputs"])),
+        outputs=tuple(map(_tensor_type, found["outputs"])),
         check=Check(
             inputs=tuple(map(str, check["inputs"])),
             outputs=tuple(map(str, check["outputs"])),

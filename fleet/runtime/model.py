@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.errors import ArtifactRefused, InvalidRequest
-from fleet.runtime.agreement import Agreement, agree
+from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.runtime.fit import check_here
 from fleet.runtime.manifest import Affinity, Manifest, TensorType
 from fleet.runtime.package import Package, open_package, read_file, read_manifest, verify
@@ -83,13 +83,17 @@ class LoadedModel:
         self._threads, self._affinity = threads, affinity
         self._lock = threading.Lock()
         self._main = _load_main(package, manifest)
-        self._staged = [_Staged(wanted) for wanted in manifest.inputs]
+        self._staged = {
+            tuple(wanted.shape for wanted in variant.inputs): [_Staged(wanted) for wanted in variant.inputs]
+            for variant in manifest.variants
+        }
 
     def __call__(self, *arrays: object, **by_name: object) -> Any:
         """Run the model.
 
         Args:
-            arrays: the inputs in order, or by name. They have to have exactly the model's shapes and dtypes.
+            arrays: the inputs in order, or by name. They have to have exactly the model's dtypes and shapes, of one of
+                the sets of shapes that it was exported for.
 
         Returns:
             The output as a numpy array; a tuple of them where the model has several.
@@ -102,26 +106,37 @@ class LoadedModel:
 
     def run(self, arrays: Sequence[object]) -> tuple[Array, ...]:
         """Run the model on its inputs in order; return all outputs. Raises as a call."""
-        if len(arrays) != len(self._staged):
+        if len(arrays) != len(self.manifest.inputs):
             raise self._wrong(f"{len(arrays)} arrays were given")
-        given = [self._checked(array, index) for index, array in enumerate(arrays)]
+        given = [np.asarray(array) for array in arrays]
+        staging = self._staged.get(tuple(array.shape for array in given))
+        if staging is None:
+            raise self._of_other_shapes(given)
+        for index, array in enumerate(given):
+            self._check_dtype(array, index, staging[index].dtype)
         with self._lock:
             use_threads(self._threads, self._affinity)
-            tensors = [staged.tensor_of(array) for array, staged in zip(given, self._staged, strict=True)]
+            tensors = [staged.tensor_of(array) for array, staged in zip(given, staging, strict=True)]
             return tuple(_flat(self._main(*tensors)))
 
     def check(self) -> Agreement:
-        """Run the inputs that were stored with the model, and compare with the outputs stored with them."""
-        stored = self.manifest.check
-        outputs = self.run(self.stored_arrays(stored.inputs))
-        return agree(outputs, self.stored_arrays(stored.outputs), stored.tolerances)
+        """Run all inputs that were stored with the model, and compare with the outputs stored with them."""
+        checks = [variant.check for variant in self.manifest.variants]
+        return worst(
+            [
+                agree(
+                    self.run(self.stored_arrays(stored.inputs)), self.stored_arrays(stored.outputs), stored.tolerances
+                )
+                for stored in checks
+            ]
+        )
 
     def stored_arrays(self, names: Sequence[str]) -> list[Array]:
         """Return arrays that were stored with the model, as those named in `manifest.check`."""
         return stored_arrays(self._package, names)
 
     def _in_order(self, arrays: Sequence[object], by_name: Mapping[str, object]) -> Sequence[object]:
-        if not by_name and len(arrays) == len(self._staged):
+        if not by_name and len(arrays) == len(self.manifest.inputs):
             return arrays
         names = [wanted.name for wanted in self.manifest.inputs]
         if len(arrays) > len(names):
@@ -142,21 +157,27 @@ class LoadedModel:
         taken = ", ".join(f"{wanted.name}: {wanted}" for wanted in self.manifest.inputs)
         return InvalidRequest(f"{self.manifest.title} takes {taken}; {problem}")
 
-    def _checked(self, value: object, index: int) -> Array:
-        array, wanted = np.asarray(value), self.manifest.inputs[index]
-        if array.shape != wanted.shape:
-            is_another = len(array.shape) == len(wanted.shape)
-            advice = f"; export it with --shape {wanted.name}={','.join(map(str, array.shape))} for that"
-            raise InvalidRequest(
-                f"input {wanted.name!r} has shape {list(array.shape)}, {self.manifest.title} was exported for "
-                f"{list(wanted.shape)}{advice if is_another else ''}"
-            )
-        if array.dtype != self._staged[index].dtype:
+    def _of_other_shapes(self, given: Sequence[Array]) -> InvalidRequest:
+        """Name the first input whose shape no set has, else all; and the shapes that there are."""
+        for index, (array, wanted) in enumerate(zip(given, self.manifest.inputs, strict=True)):
+            known = list(dict.fromkeys(shapes[index] for shapes in self._staged))
+            if array.shape not in known:
+                is_another = len(array.shape) == len(wanted.shape)
+                advice = f"; export it with --shape {wanted.name}={','.join(map(str, array.shape))} for that"
+                return InvalidRequest(
+                    f"input {wanted.name!r} has shape {list(array.shape)}, {self.manifest.title} was exported for "
+                    f"{' or '.join(str(list(shape)) for shape in known)}{advice if is_another else ''}"
+                )
+        sets = " or ".join(", ".join(str(list(shape)) for shape in shapes) for shapes in self._staged)
+        return self._wrong(f"together they have to have shapes {sets}")
+
+    def _check_dtype(self, array: Array, index: int, dtype: np.dtype[Any]) -> None:
+        if array.dtype != dtype:
+            wanted = self.manifest.inputs[index]
             raise InvalidRequest(
                 f"input {wanted.name!r} is {array.dtype.name}, {self.manifest.title} takes {wanted.dtype}; "
                 f"convert it: x.astype({wanted.dtype!r})"
             )
-        return array
 
 
 def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
 from fleet.workloads.applying import apply_schedules
+from fleet.workloads.several_shapes import free_name, one_program
 from fleet.workloads.workload import Workload, workload_of
 
 if TYPE_CHECKING:
@@ -27,14 +29,13 @@ if TYPE_CHECKING:
 def extract(model: Model, target_json: str) -> list[Workload]:
     """Return the workloads of a model, the costliest (weight times operations) first.
 
+    Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
+
     Raises:
         ImportFailed: an operator that TVM cannot import.
     """
     load_intrinsics(target_json)
-    found = [
-        workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
-        for task in _tasks(_fused(model, target_json), target_json)
-    ]
+    found = _united([_workloads(variant, target_json) for variant in model.variants])
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
@@ -61,17 +62,21 @@ def compile_model(
 
     load_intrinsics(target_json)
     target = make_target(target_json)
-    mod = _fused(model, target_json)
+    fused = {variant.inputs: _fused(variant, target_json) for variant in model.variants}
     try:
-        applied = apply_schedules(mod, target_json, schedules, is_static=is_static)
+        applied = {
+            inputs: apply_schedules(mod, target_json, schedules, is_static=is_static) for inputs, mod in fused.items()
+        }
+        mods = {inputs: one.mod for inputs, one in applied.items()}
+        mod = one_program(model.title, mods) if model.others else mods[model.inputs]
         with gpu_code.compiling(target_json):
-            executable = tvm.compile(applied.mod, target=target, tir_pipeline=tir_pipeline(target_json))
+            executable = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json))
     except FleetError:
         raise
     except Exception as error:
         raise BuildError(f"{model.title} does not compile for {target_json}: {last_lines(error)}") from error
     artifact = build_executable(executable, target_json, Path(out_dir), args=model.inputs)
-    return replace(artifact, loop_nests=applied.loop_nests)
+    return replace(artifact, loop_nests=tuple(sorted({name for one in applied.values() for name in one.loop_nests})))
 
 
 def _fused(model: Model, target_json: str) -> IRModule:
@@ -81,6 +86,26 @@ def _fused(model: Model, target_json: str) -> IRModule:
         return lower(mod, target_json)
     except Exception as error:
         raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
+
+
+def _workloads(model: Model, target_json: str) -> list[Workload]:
+    return [
+        workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
+        for task in _tasks(_fused(model, target_json), target_json)
+    ]
+
+
+def _united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
+    """Return each workload once, under a name that no other one has."""
+    found: dict[str, Workload] = {}
+    for workload in itertools.chain.from_iterable(variants):
+        same = found.get(workload.shash)
+        if same is not None:
+            found[workload.shash] = replace(same, weight=same.weight + workload.weight)
+        else:
+            name = free_name(workload.name, [other.name for other in found.values()])
+            found[workload.shash] = replace(workload, name=name)
+    return list(found.values())
 
 
 def _tasks(fused: IRModule, target_json: str) -> list[ExtractedTask]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.tune import parse_shapes
+from fleet.cli.tune import parse_one_shape, parse_shapes
 from fleet.errors import ConfigError, ImportFailed, InvalidRequest
 from fleet.models.importing.shapes import close_shapes
 
@@ -54,8 +54,24 @@ def test_what_stays_open_is_named_with_the_way_out() -> None:
         close_shapes(BERT, {"ids": (1, 64)})
 
 
-def test_two_shapes_of_one_input_are_refused() -> None:
-    """Rather than the last one taken in silence; the error says how to tune for both."""
-    with pytest.raises(ConfigError, match=r"--shape ids: 1,64 and 1,128; .* run once for each"):
-        parse_shapes(["ids=1,64", "ids=1,128"])
-    assert {"ids": (1, 64)} == parse_shapes(["ids=1,64", "ids=1,64"])
+def test_several_shapes_of_an_input_make_sets() -> None:
+    """The n-th shapes belong together; an input that is named once has its shape in all of them."""
+    found = parse_shapes(["ids=1,64", "ids=1,128", "mask=1,64", "table=4,7", "mask=1,128"])
+
+    assert found == (
+        {"ids": (1, 64), "mask": (1, 64), "table": (4, 7)},
+        {"ids": (1, 128), "mask": (1, 128), "table": (4, 7)},
+    )
+    assert parse_shapes([]) == ({},)
+
+
+def test_sets_of_shapes_have_to_be_complete() -> None:
+    """Which of three shapes would the second one of two belong to?"""
+    with pytest.raises(ConfigError, match="ids has 3, mask has 2; give each input as many shapes"):
+        parse_shapes(["ids=1,1", "ids=1,2", "ids=1,3", "mask=1,1", "mask=1,2"])
+
+
+def test_commands_that_look_at_one_set_of_shapes_refuse_several() -> None:
+    """`fleet profile` and `fleet explain`, rather than taking the last one in silence."""
+    with pytest.raises(ConfigError, match="2 sets of shapes; this command looks at one"):
+        parse_one_shape(["ids=1,64", "ids=1,128"])

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
 from fleet.models.importing.packages import require
-from fleet.models.importing.shapes import OpenShape, close_shapes
-from fleet.models.importing.torch_file import torch_model
+from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
+from fleet.models.importing.torch_file import torch_models
 from fleet.models.importing.value import Model
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.nn import Module
 
 
 def read_keras(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
-) -> Model:
-    """Read a Keras 3 file; see `fleet.models.model.load_model`."""
+    path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> list[Model]:
+    """Read a Keras 3 file, for each set of shapes; see `fleet.models.model.load_model`."""
     if not path.is_file():
         raise ImportFailed(f"cannot read {path}: there is no such file")
     os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -26,8 +31,6 @@ def read_keras(
     keras = require("keras", "a Keras model")
     if keras.backend.backend() != "torch":
         raise ImportFailed(f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch before it is imported")
-    import torch
-
     try:
         model = keras.saving.load_model(path, compile=False).eval()
     except Exception as error:
@@ -38,12 +41,21 @@ def read_keras(
         )
         for given in model.inputs
     }
-    closed = close_shapes(found, shapes, batch_size)
-    dtypes = [getattr(torch, str(given.dtype)) for given in model.inputs]
-    examples = [torch.zeros(shape, dtype=dtype) for shape, dtype in zip(closed.values(), dtypes, strict=True)]
+    dtypes = [str(given.dtype) for given in model.inputs]
+    models: list[Model] = []
+    for shapes in shape_sets:
+        closed = close_shapes(found, shapes, batch_size)
+        program = _export(model, list(closed.values()), dtypes, path)
+        models += torch_models(path.stem, program, [{}], None, random_weights_seed)
+    return [replace(model, input_names=tuple(found)) for model in models]
+
+
+def _export(model: Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str], path: Path) -> ExportedProgram:
+    import torch
+
+    examples = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in zip(shapes, dtypes, strict=True)]
     try:
         with torch.no_grad():
-            program = torch.export.export(model, (examples[0] if len(examples) == 1 else examples,))
+            return torch.export.export(model, (examples[0] if len(examples) == 1 else examples,))
     except Exception as error:
         raise ImportFailed(f"torch.export cannot export {path}: {last_lines(error)}") from error
-    return replace(torch_model(path.stem, program, {}, None, random_weights_seed), input_names=tuple(closed))

@@ -7,14 +7,14 @@ runs the model, for tuning or as the reference, runs the same one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
-from fleet.models.importing.shapes import OpenShape, close_shapes
+from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat, digest_of
 from fleet.models.onnx_rewrites.prepare import prepared
 from fleet.models.random_weights import randomize_weights
@@ -28,17 +28,25 @@ _CONSTANT_WEIGHTS_IR_VERSION = 4
 
 
 def read_onnx(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
-) -> Model:
-    """Read an ONNX file; see `fleet.models.model.load_model`."""
+    path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> list[Model]:
+    """Read an ONNX file, for each set of shapes; see `fleet.models.model.load_model`."""
     proto = _parse(path)
     _keep_weights_constant(proto)
-    specs = _set_shapes(proto, shapes, batch_size)
-    if random_weights_seed is not None:
-        randomize_weights(proto, random_weights_seed)
+    found = {value.name: _open_shape(value) for value in proto.graph.input}
+    models: list[Model] = []
+    for shapes in shape_sets:
+        specs = _set_shapes(proto, found, close_shapes(found, shapes, batch_size))
+        if random_weights_seed is not None and not models:
+            randomize_weights(proto, random_weights_seed)  # all shapes have the weights that suit the first
+        models.append(_model(path.stem, proto, specs))
+    return models
+
+
+def _model(title: str, proto: onnx.ModelProto, specs: tuple[TensorSpec, ...]) -> Model:
     content = proto.SerializeToString(deterministic=True)
     return Model(
-        title=path.stem,
+        title=title,
         format=ModelFormat.ONNX,
         digest=digest_of(content),
         input_names=tuple(value.name for value in proto.graph.input),
@@ -88,12 +96,8 @@ def _keep_weights_constant(proto: onnx.ModelProto) -> None:
     proto.ir_version = max(proto.ir_version, _CONSTANT_WEIGHTS_IR_VERSION)
 
 
-def _set_shapes(
-    proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None
-) -> tuple[TensorSpec, ...]:
-    """Give every input its shape, and forget the shapes that were inferred with open dimensions."""
-    found = {value.name: _open_shape(value) for value in proto.graph.input}
-    closed = close_shapes(found, shapes, batch_size)
+def _set_shapes(proto: onnx.ModelProto, found: Mapping[str, OpenShape], closed: Shapes) -> tuple[TensorSpec, ...]:
+    """Give every input its shape, and forget the shapes that were inferred with those of the file."""
     if closed != found:
         del proto.graph.value_info[:]
     for value in proto.graph.input:

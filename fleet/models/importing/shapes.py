@@ -18,9 +18,12 @@ Dim: TypeAlias = "int | str"
 OpenShape: TypeAlias = "tuple[Dim, ...] | None"
 """None: not even the number of dimensions is known."""
 
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+"""Shape by input name, of some or all inputs."""
+
 
 def close_shapes(
-    inputs: Mapping[str, OpenShape], shapes: Mapping[str, tuple[int, ...]], batch_size: int | None = None
+    inputs: Mapping[str, OpenShape], shapes: Shapes, batch_size: int | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input.
 

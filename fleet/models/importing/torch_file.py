@@ -9,7 +9,7 @@ Loading a .pt2 file may run code that its author put into it, as with any file o
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.packages import require
-from fleet.models.importing.shapes import Dim, close_shapes
+from fleet.models.importing.shapes import Dim, Shapes, close_shapes
 from fleet.models.importing.torch_graph import simplified
 from fleet.models.importing.value import Model, ModelFormat, digest_of
 
@@ -33,28 +33,28 @@ _FOR_WHAT = "a PyTorch program"
 
 
 def read_torch(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
-) -> Model:
-    """Read a file of `torch.export.save`; see `fleet.models.model.load_model`."""
+    path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> list[Model]:
+    """Read a file of `torch.export.save`, for each set of shapes; see `fleet.models.model.load_model`."""
     require("torch", _FOR_WHAT)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ImportFailed(f"cannot read {path}: {error.strerror or error}") from error
     program = _load(content, str(path))
-    return torch_model(path.stem, program, shapes, batch_size, random_weights_seed, content=content)
+    return torch_models(path.stem, program, shape_sets, batch_size, random_weights_seed, content=content)
 
 
-def torch_model(
+def torch_models(
     title: str,
     program: ExportedProgram,
-    shapes: Mapping[str, tuple[int, ...]],
+    shape_sets: Sequence[Shapes],
     batch_size: int | None,
     random_weights_seed: int | None,
     *,
     content: bytes | None = None,
-) -> Model:
-    """Return the model of an exported program.
+) -> list[Model]:
+    """Return the model of an exported program, for each set of shapes.
 
     Args:
         content: the program as a file, where that exists already.
@@ -62,30 +62,11 @@ def torch_model(
     Raises:
         ImportFailed, InvalidRequest: see `fleet.models.importing.shapes.close_shapes`.
     """
-    inputs = _inputs(program)
-    closed = close_shapes({name: dims for name, (dims, _) in inputs.items()}, shapes, batch_size)
     if random_weights_seed is not None:
         _randomize(program, random_weights_seed)
     if content is None or random_weights_seed is not None:
-        content = saved(program)
-    return Model(
-        title=title,
-        format=ModelFormat.TORCH,
-        digest=digest_of(content + repr(sorted(closed.items())).encode()),
-        input_names=tuple(inputs),
-        inputs=tuple(TensorSpec(closed[name], dtype) for name, (_, dtype) in inputs.items()),
-        output_names=tuple(str(name) for name in program.graph_signature.user_outputs),
-        content=content,
-    )
-
-
-def saved(program: ExportedProgram) -> bytes:
-    """Return an exported program as a file."""
-    import torch
-
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer)
-    return buffer.getvalue()
+        content = _saved(program)
+    return [_model(title, program, shapes, batch_size, content) for shapes in shape_sets]
 
 
 def import_torch(model: Model) -> IRModule:
@@ -124,6 +105,28 @@ def torch_runner(
         return tuple(output.numpy() for output in outputs if output is not None)
 
     return run
+
+
+def _model(title: str, program: ExportedProgram, shapes: Shapes, batch_size: int | None, content: bytes) -> Model:
+    inputs = _inputs(program)
+    closed = close_shapes({name: dims for name, (dims, _) in inputs.items()}, shapes, batch_size)
+    return Model(
+        title=title,
+        format=ModelFormat.TORCH,
+        digest=digest_of(content + repr(sorted(closed.items())).encode()),
+        input_names=tuple(inputs),
+        inputs=tuple(TensorSpec(closed[name], dtype) for name, (_, dtype) in inputs.items()),
+        output_names=tuple(str(name) for name in program.graph_signature.user_outputs),
+        content=content,
+    )
+
+
+def _saved(program: ExportedProgram) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
 
 
 def _load(content: bytes, name: str) -> ExportedProgram:

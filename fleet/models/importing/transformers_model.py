@@ -8,7 +8,7 @@ Settings follow the class: `hf:BertConfig:num_hidden_layers=2,hidden_size=64`. T
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from cross.build.library import last_lines
 from fleet.errors import ImportFailed
 from fleet.models.importing.packages import require
-from fleet.models.importing.shapes import Dim, close_shapes
-from fleet.models.importing.torch_file import torch_model
+from fleet.models.importing.shapes import Dim, Shapes, close_shapes
+from fleet.models.importing.torch_file import torch_models
 from fleet.models.importing.value import Model
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ _IMAGE_SIZE = 224
 
 
 def read_transformers(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None, random_weights_seed: int | None
-) -> Model:
-    """Read a model of transformers; see `fleet.models.model.load_model`."""
+    path: Path, shape_sets: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> list[Model]:
+    """Read a model of transformers, for each set of shapes; see `fleet.models.model.load_model`."""
     require("transformers", "a model of transformers")
     source = str(path).removeprefix(PREFIX)
     try:
@@ -43,13 +43,15 @@ def read_transformers(
     except Exception as error:
         raise ImportFailed(f"{path}: transformers cannot make the model: {last_lines(error)}") from error
     name = str(model.main_input_name)
-    wanted = close_shapes({name: _open_shape(name, model.config)}, shapes, _batch(name, shapes, batch_size))
-    program = _export(model, name, wanted[name])
-    title = Path(source.partition(":")[0]).name
-    return replace(torch_model(title, program, {}, None, random_weights_seed), input_names=(name,))
+    title, found = Path(source.partition(":")[0]).name, {name: _open_shape(name, model.config)}
+    models: list[Model] = []
+    for shapes in shape_sets:
+        wanted = close_shapes(found, shapes, _batch(name, shapes, batch_size))
+        models += torch_models(title, _export(model, name, wanted[name]), [{}], None, random_weights_seed)
+    return [replace(model, input_names=(name,)) for model in models]
 
 
-def _batch(name: str, shapes: Mapping[str, tuple[int, ...]], batch_size: int | None) -> int | None:
+def _batch(name: str, shapes: Shapes, batch_size: int | None) -> int | None:
     return None if name in shapes and batch_size is None else batch_size or 1
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
@@ -19,7 +20,7 @@ class ModelFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model with static shapes."""
+    """A model with static shapes. With `others`, one program serves it for each of several."""
 
     title: str
     """File name without its ending."""
@@ -36,6 +37,14 @@ class Model:
     content: bytes
     """The serialised model in its format, shapes and weights as used."""
 
+    others: tuple[Model, ...] = ()
+    """The same model for other shapes of its inputs, each without others of its own."""
+
+    @property
+    def variants(self) -> tuple[Model, ...]:
+        """The model for each set of shapes, its own first."""
+        return self, *self.others
+
     @property
     def onnx_bytes(self) -> bytes:
         """The model as an ONNX file.
@@ -46,6 +55,26 @@ class Model:
         if self.format is not ModelFormat.ONNX:
             raise InvalidRequest(f"{self.title} is a model of format {self.format}; this needs ONNX")
         return self.content
+
+
+def for_several_shapes(models: Sequence[Model]) -> Model:
+    """Return one model for several sets of shapes; the same set again is left out.
+
+    Raises:
+        InvalidRequest: an input has different numbers of dimensions in them.
+    """
+    first, *others = {model.inputs: model for model in models}.values()
+    for model in others:
+        for name, spec, other in zip(first.input_names, first.inputs, model.inputs, strict=True):
+            if len(spec.shape) != len(other.shape):
+                raise InvalidRequest(
+                    f"input {name!r} has shapes of {len(spec.shape)} and of {len(other.shape)} dimensions; one program "
+                    "takes one number of them"
+                )
+    if not others:
+        return first
+    digests = "".join(model.digest for model in (first, *others))
+    return replace(first, digest=digest_of(digests.encode()), others=tuple(others))
 
 
 def digest_of(content: bytes) -> str:

@@ -80,6 +80,7 @@ class Measuring(Searching):
 
     def _begin_model(self, event: ev.ModelWanted) -> None:
         self._say("running the whole model: untuned, static and tuned")
+        self.model_secs.clear()  # those of another set of shapes
         built = {UNTUNED: event.untuned, STATIC: event.static, TUNED: event.tuned}
         trials = [
             Trial(

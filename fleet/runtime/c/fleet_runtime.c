@@ -10,6 +10,7 @@
 #define FORMAT 1
 #define ALIGNMENT 64
 #define MAX_CPU_TEXT 12
+#define MAX_SHAPES_TEXT 1000 /* of an error; what is longer is cut */
 #define ONE_CORE_PER_THREAD (-2) /* of tvm::runtime::threading::ThreadGroup::AffinityMode */
 #define SHARED_CORES (-3)
 #define POOLED_ALLOCATOR 2 /* the one that relax.VirtualMachine uses by default */
@@ -19,11 +20,16 @@ typedef struct {
   fleet_tensor *items;
 } tensors;
 
+typedef struct { /* one set of shapes that the model takes */
+  tensors inputs, outputs;
+} variant;
+
 struct fleet_model {
   TVMFFIAny machine; /* the Relax VM */
   TVMFFIAny main;
   TVMFFIAny returned; /* what the last run returned: the outputs point into it */
-  tensors inputs, outputs;
+  variant *variants, *current;
+  size_t variant_count;
   int threads, binds_cores;
   cpu_set_t processors; /* that its process might use when it was opened */
 };
@@ -135,6 +141,37 @@ static int read_tensors(TVMFFIAny manifest, const char *name, tensors *found, in
   return status;
 }
 
+static int read_variant(TVMFFIAny map, variant *found) {
+  if (read_tensors(map, "inputs", &found->inputs, 1) != 0) return -1;
+  return read_tensors(map, "outputs", &found->outputs, 0);
+}
+
+static int read_variants(fleet_model *model, TVMFFIAny manifest) {
+  TVMFFIAny others, args[] = {manifest, text("others")}; /* which older files do not have */
+  int64_t count = 0;
+  if (call_global("ffi.MapCount", args, 2, &others) != 0) return -1;
+  int has_others = others.v_int64 > 0;
+  if (has_others && field(manifest, "others", kTVMFFIArray, &others) != 0) return -1;
+  if (has_others) count = length(others);
+  model->variants = count < 0 ? NULL : calloc((size_t)count + 1, sizeof *model->variants);
+  int status = model->variants == NULL ? fail("no memory") : 0;
+  if (status == 0) {
+    model->current = model->variants;
+    model->variant_count = 1;
+    status = read_variant(manifest, model->current);
+  }
+  for (int64_t at = 0; status == 0 && at < count; ++at) {
+    TVMFFIAny map;
+    status = item(others, at, &map);
+    if (status == 0) {
+      status = read_variant(map, &model->variants[model->variant_count++]);
+      drop(&map);
+    }
+  }
+  if (has_others) drop(&others);
+  return status;
+}
+
 /* Whether it runs here: asked before the library is loaded, since a wrong one would crash instead of complaining. */
 
 static int has_word(const char *line, const char *word) {
@@ -212,8 +249,7 @@ static int read_settings(fleet_model *model, TVMFFIAny manifest) {
 
 static int open_model(fleet_model *model, const char *folder, TVMFFIAny manifest) {
   if (check_here(manifest) != 0 || read_settings(model, manifest) != 0) return -1;
-  if (read_tensors(manifest, "inputs", &model->inputs, 1) != 0) return -1;
-  if (read_tensors(manifest, "outputs", &model->outputs, 0) != 0) return -1;
+  if (read_variants(model, manifest) != 0) return -1;
   char *name = text_field(manifest, "library"), *path = name == NULL ? NULL : path_of(folder, name);
   int status = path == NULL ? -1 : load_library(model, path);
   free(path);
@@ -253,8 +289,11 @@ void fleet_model_close(fleet_model *model) {
   drop(&model->returned);
   drop(&model->main);
   drop(&model->machine);
-  free_tensors(&model->inputs, 1);
-  free_tensors(&model->outputs, 0);
+  for (size_t at = 0; at < model->variant_count; ++at) {
+    free_tensors(&model->variants[at].inputs, 1);
+    free_tensors(&model->variants[at].outputs, 0);
+  }
+  free(model->variants);
   free(model);
 }
 
@@ -304,13 +343,13 @@ static int point_output(fleet_tensor *output, const TVMFFIAny *value) {
 }
 
 static int point_outputs(fleet_model *model) {
-  if (model->returned.type_index != kTVMFFIArray) return point_output(&model->outputs.items[0], &model->returned);
+  if (model->returned.type_index != kTVMFFIArray) return point_output(&model->current->outputs.items[0], &model->returned);
   int status = 0;
-  for (size_t at = 0; status == 0 && at < model->outputs.count; ++at) {
+  for (size_t at = 0; status == 0 && at < model->current->outputs.count; ++at) {
     TVMFFIAny value;
     status = item(model->returned, (int64_t)at, &value);
     if (status != 0) break;
-    status = point_output(&model->outputs.items[at], &value); /* `returned` keeps it alive */
+    status = point_output(&model->current->outputs.items[at], &value); /* `returned` keeps it alive */
     drop(&value);
   }
   return status;
@@ -318,12 +357,12 @@ static int point_outputs(fleet_model *model) {
 
 int fleet_model_run(fleet_model *model) {
   if (use_threads(model) != 0) return -1;
-  size_t count = model->inputs.count;
+  size_t count = model->current->inputs.count;
   DLTensor *views = calloc(count + 1, sizeof *views);
   TVMFFIAny *args = calloc(count + 1, sizeof *args);
   int status = views == NULL || args == NULL ? fail("no memory") : 0;
   for (size_t at = 0; status == 0 && at < count; ++at) {
-    views[at] = view_of(&model->inputs.items[at]);
+    views[at] = view_of(&model->current->inputs.items[at]);
     args[at] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &views[at]};
   }
   if (status == 0) {
@@ -335,17 +374,48 @@ int fleet_model_run(fleet_model *model) {
   return status != 0 ? status : point_outputs(model);
 }
 
+/* Shapes. */
+
+static int has_shape(const fleet_tensor *tensor, int ndim, const int64_t *shape) {
+  return tensor->ndim == ndim && memcmp(tensor->shape, shape, (size_t)ndim * sizeof *shape) == 0;
+}
+
+static size_t put_shape(char *goal, size_t size, int ndim, const int64_t *shape) {
+  size_t used = 0;
+  for (int at = 0; at < ndim && used < size; ++at)
+    used += (size_t)snprintf(goal + used, size - used, "%s%lld", at == 0 ? "" : ",", (long long)shape[at]);
+  return used < size ? used : size - 1;
+}
+
+int fleet_model_set_shape(fleet_model *model, size_t index, int ndim, const int64_t *shape) {
+  if (index >= model->current->inputs.count) return fail("there is no input %zu", index);
+  char wanted[MAX_SHAPES_TEXT] = "", known[MAX_SHAPES_TEXT] = "";
+  size_t used = 0;
+  for (size_t at = 0; at < model->variant_count; ++at) {
+    const fleet_tensor *input = &model->variants[at].inputs.items[index];
+    if (has_shape(input, ndim, shape)) {
+      model->current = &model->variants[at];
+      return 0;
+    }
+    if (at > 0 && used + 4 < sizeof known) used += (size_t)snprintf(known + used, sizeof known - used, " or ");
+    used += put_shape(known + used, sizeof known - used, input->ndim, input->shape);
+  }
+  put_shape(wanted, sizeof wanted, ndim, shape);
+  const char *name = model->current->inputs.items[index].name;
+  return fail("input %s has shape %s in no set that the model was exported for: %s", name, wanted, known);
+}
+
 int fleet_model_threads(const fleet_model *model) { return model->threads; }
 void fleet_model_set_threads(fleet_model *model, int threads) { model->threads = threads < 1 ? 1 : threads; }
-size_t fleet_model_input_count(const fleet_model *model) { return model->inputs.count; }
-size_t fleet_model_output_count(const fleet_model *model) { return model->outputs.count; }
+size_t fleet_model_input_count(const fleet_model *model) { return model->current->inputs.count; }
+size_t fleet_model_output_count(const fleet_model *model) { return model->current->outputs.count; }
 
 const fleet_tensor *fleet_model_input(const fleet_model *model, size_t index) {
-  return index < model->inputs.count ? &model->inputs.items[index] : NULL;
+  return index < model->current->inputs.count ? &model->current->inputs.items[index] : NULL;
 }
 
 const fleet_tensor *fleet_model_output(const fleet_model *model, size_t index) {
-  return index < model->outputs.count ? &model->outputs.items[index] : NULL;
+  return index < model->current->outputs.count ? &model->current->outputs.items[index] : NULL;
 }
 
 const char *fleet_error(void) { return error_text; }

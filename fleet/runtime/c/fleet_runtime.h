@@ -46,6 +46,11 @@ size_t fleet_model_output_count(const fleet_model *model);
 const fleet_tensor *fleet_model_input(const fleet_model *model, size_t index);
 const fleet_tensor *fleet_model_output(const fleet_model *model, size_t index);
 
+/* Takes the first set of shapes, of those that the model was exported for, in which this input has this one. Then its
+ * inputs and outputs are others: ask for them again, and fill the inputs. -1 where no set has it: fleet_error() names the
+ * shapes that there are. A model begins with its first set. */
+int fleet_model_set_shape(fleet_model *model, size_t index, int ndim, const int64_t *shape);
+
 /* How many threads it runs on: at first as many as it was tuned with. Takes effect with the next run. */
 int fleet_model_threads(const fleet_model *model);
 void fleet_model_set_threads(fleet_model *model, int threads);
