@@ -14,8 +14,9 @@ from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
-from fleet.spaces.product import Tile, schedule_product, tiles
+from fleet.spaces.product import schedule_product
 from fleet.spaces.simple import schedule_rest
+from fleet.spaces.tiles import Tile, tiles
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
