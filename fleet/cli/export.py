@@ -20,7 +20,7 @@ from fleet.runtime.manifest import Affinity
 
 def export(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras or hf:FOLDER.")],
+    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
     target: Annotated[
         str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
     ] = "host",

@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def profile(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras or hf:FOLDER.")],
+    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
     on: stepping.OnOption = None,
     prefer: options.PreferOption = "",
     alone: Annotated[

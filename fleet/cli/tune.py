@@ -39,7 +39,7 @@ _REFRESH_PER_SEC = 2
 
 def tune(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras or hf:FOLDER.")],
+    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
     on: Annotated[
         str, typer.Option(metavar="SELECTOR", help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")
     ] = "cpu",

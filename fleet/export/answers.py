@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.domain.measuring import TensorSpec
-from fleet.models.model import Model
+from fleet.errors import InvalidRequest
+from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import reference_outputs
 from fleet.optimizer.numerics import Array, InputStyle, make_inputs
 from fleet.optimizer.weakness import Weakness, find_weakness
@@ -28,7 +29,7 @@ class Answers:
     """That gave these inputs."""
 
     reference: str
-    """Who computed the outputs: "onnxruntime", "torch", or "onnx" for its reference implementation in numpy."""
+    """Who computed the outputs: "onnxruntime", "torch", "ai_edge_litert", or "onnx" for its implementation in numpy."""
 
     weakness: Weakness | None
     """Why agreeing with these outputs proves little, if so."""
@@ -65,6 +66,11 @@ def _run(model: Model, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], str]
     run = reference_outputs(model, inputs)
     if run is not None:
         return tuple(map(np.asarray, run.outputs)), run.by
+    if model.format is not ModelFormat.ONNX:
+        raise InvalidRequest(
+            f"{model.title} is exported with answers to check it by; what computes them is not installed, or refuses "
+            f"the model: try pip install 'tvm-fleet[{model.format}]'"
+        )
     from onnx import load_from_string
     from onnx.reference import ReferenceEvaluator
 

@@ -16,6 +16,7 @@ from fleet.errors import ImportFailed, NotFound
 from fleet.models.importing.keras_file import read_keras
 from fleet.models.importing.onnx_file import import_onnx, read_onnx
 from fleet.models.importing.shapes import Shapes
+from fleet.models.importing.tflite_file import import_tflite, read_tflite
 from fleet.models.importing.torch_file import import_torch, read_torch
 from fleet.models.importing.transformers_model import PREFIX, read_transformers
 from fleet.models.importing.value import Model, ModelFormat, for_several_shapes
@@ -117,8 +118,12 @@ def import_model(model: Model) -> IRModule:
         raise ImportFailed(f"{model.title}: {error}") from error
 
 
-_READERS = {".onnx": read_onnx, ".pt2": read_torch, ".keras": read_keras}
+_READERS = {".onnx": read_onnx, ".pt2": read_torch, ".keras": read_keras, ".tflite": read_tflite}
 KNOWN_TYPES = ", ".join([*(f"*{suffix}" for suffix in _READERS), "hf:FOLDER", "hf:CONFIGCLASS"])
 """The types of files that can be read, in words."""
 
-_IMPORTERS = {ModelFormat.ONNX: import_onnx, ModelFormat.TORCH: import_torch}
+_IMPORTERS = {
+    ModelFormat.ONNX: import_onnx,
+    ModelFormat.TORCH: import_torch,
+    ModelFormat.TFLITE: import_tflite,
+}

@@ -1,4 +1,4 @@
-"""Runs a model where its users run it today, for reference outputs and a time to beat: ONNX Runtime, PyTorch."""
+"""Runs a model where its users run it today, for reference outputs and a time to beat."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.models.importing.tflite_file import tflite_runner
 from fleet.models.importing.torch_file import torch_runner
 from fleet.models.importing.value import Model, ModelFormat
 
@@ -29,7 +30,7 @@ class ReferenceRun:
     """Outputs and time of a model in the engine of its format."""
 
     by: str
-    """The engine: "onnxruntime", "torch"."""
+    """The engine: "onnxruntime", "torch", "ai_edge_litert"."""
 
     outputs: _Outputs
     median_sec: float | None
@@ -75,6 +76,7 @@ def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: i
 _ENGINES: dict[ModelFormat, tuple[str, Callable[[Model, Sequence[NDArray[np.generic]], int], _Runner]]] = {
     ModelFormat.ONNX: ("onnxruntime", _onnx_runner),
     ModelFormat.TORCH: ("torch", torch_runner),
+    ModelFormat.TFLITE: ("ai_edge_litert", tflite_runner),
 }
 """By format: the package that runs it, and what prepares a run on some arrays with some threads."""
 

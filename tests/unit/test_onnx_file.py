@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest, NotFound
+from fleet.models.importing.packages import require
 from fleet.models.model import bundled_model, load_model
 from fleet.models.random_weights import randomize_weights
 from fleet.optimizer.weakness import Weakness, find_weakness
@@ -107,13 +107,10 @@ def test_unknown_type_names_the_known_ones(tmp_path: Path) -> None:
         load_model(tmp_path / "model.pb")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
-def test_missing_package_names_its_extra(tmp_path: Path) -> None:
-    """Who has no PyTorch learns how to get it."""
-    (tmp_path / "m.pt2").touch()
-
-    with pytest.raises(ImportFailed, match=r"needs the package torch; .* pip install 'tvm-fleet\[torch\]'"):
-        load_model(tmp_path / "m.pt2")
+def test_missing_package_names_its_extra() -> None:
+    """Who lacks what a format needs learns how to get it."""
+    with pytest.raises(ImportFailed, match=r"needs the package tflite.*; .* pip install 'tvm-fleet\[tflite\]'"):
+        require("tflite.nothing_there", "a TFLite model")
 
 
 def test_bundled_models_are_found_by_name() -> None:

@@ -16,6 +16,7 @@ class ModelFormat(enum.StrEnum):
 
     ONNX = "onnx"
     TORCH = "torch"
+    TFLITE = "tflite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
