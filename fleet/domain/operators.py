@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from fleet.domain.measuring import TensorSpec
 
+_VECTOR, _VECTORS = 8, 16
+"""Channels are padded to a multiple of the first, by less than the second."""
+
 _CONVOLUTION = r"(?:depthwise_)?conv[123]d(?:_transpose)?"
 _PRODUCT = r"batch_matmul|matmul|dense"
 _ANCHOR = (
@@ -136,7 +139,8 @@ def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int
 
 def _makes(columns: int, channels: int, groups: int) -> bool:
     """Tell whether weights with so many columns give so many channels: each group may be padded to whole vectors."""
-    is_padded = groups > 1 and columns % groups == 0 and channels < columns < 2 * channels
+    wide, wanted = (count // groups for count in (columns, channels))
+    is_padded = columns % groups == 0 and wide % _VECTOR == 0 and wanted < wide < wanted + _VECTORS
     return columns == channels or is_padded
 
 

@@ -1,7 +1,8 @@
-"""Pads the groups of grouped convolutions to whole vectors: 34 output channels in a group become 40, 68 become 80.
+"""Pads the output channels of convolutions to whole vectors, in each group: 34 become 40, 21 become 24.
 
 The weights of the added channels are zero, and their results are left out when the rest is written. A sixth more
-arithmetic buys vectors where scalars were: ShuffleNet's grouped convolutions take half of their time.
+arithmetic buys vectors where scalars were: ShuffleNet's grouped convolutions take half of their time, a convolution to
+3 or to 1 channels a sixth.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ if TYPE_CHECKING:
 
 _VECTOR, _VECTORS = 8, 16
 _MOST_WASTE = 1.2
+_SLIGHT_WASTE = 1.02
+"""Whole vectors of 8 are made whole vectors of 16 for that."""
+
 _FEWEST = 16
-"""Groups of fewer channels waste more than they gain."""
+"""Of several groups: smaller ones waste more than they gain. A single one of any size gains."""
 
 _FUSES_WITH_ELEMENTWISE = 4
 """TVM's number for what takes the element-wise operators behind it in (kOutEWiseFusable). It cannot tell by itself."""
 
 
 def pad_groups(rebuild: Rebuild, call: Call) -> Expr | None:
-    """Replace a grouped convolution, channels last, by one with whole vectors."""
-    if int(call.attrs.groups) == 1 or str(call.attrs.data_layout) != "NHWC" or padded_width(rebuild, call) is None:
+    """Replace a convolution, channels last, by one with whole vectors."""
+    if str(call.attrs.data_layout) != "NHWC" or padded_width(rebuild, call) is None:
         return None
     return convolve_in_groups(rebuild, call, call.args[0], lambda data: data)
 
@@ -39,15 +43,18 @@ def pad_groups(rebuild: Rebuild, call: Call) -> Expr | None:
 def padded_width(rebuild: Rebuild, call: Call) -> int | None:
     """Return how many output channels a group should have; None if as many as it has."""
     weights = array_of(rebuild, call.args[1])
-    width = 0 if weights is None else weights.shape[-1] // int(call.attrs.groups)
-    if width < _FEWEST or width % _VECTOR == 0:
+    groups = int(call.attrs.groups)
+    width = 0 if weights is None else weights.shape[-1] // groups
+    if not width or (groups > 1 and width < _FEWEST) or width % _VECTORS == 0:
         return None
     wide, narrow = (-(-width // size) * size for size in (_VECTORS, _VECTOR))
+    if width == narrow:
+        return wide if groups == 1 and wide <= _SLIGHT_WASTE * width else None
     return wide if wide <= _MOST_WASTE * width else narrow
 
 
 def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[[Tensor], Tensor]) -> Expr:
-    """Return a grouped convolution as one tensor program, its groups padded where that helps.
+    """Return a convolution as one tensor program, its groups padded where that helps.
 
     Args:
         read: makes the convolution's data from `data`, within the program.

@@ -96,9 +96,11 @@ def result_of(schedule: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def _follows(user: SBlock, block: SBlock) -> bool:
-    """Tell whether a block computes each element from the other block's element of the same index."""
+    """Tell whether a block computes each element from the other block's element of the same index, and all of them."""
     written = block.writes[0].source
     own = [iterator.var for iterator in user.iter_vars]
+    if [_constant(iterator.dom.extent) for iterator in user.iter_vars] != [_constant(n) for n in written.shape]:
+        return False
     reads = [region.region for region in user.reads if region.source.same_as(written)]
     return not is_reduction(user) and all(
         len(region) == len(own) and all(index.min.same_as(var) for index, var in zip(region, own, strict=True))

@@ -22,10 +22,13 @@ pytestmark = pytest.mark.slow
 TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
 
 
-@pytest.mark.parametrize(("width", "padded"), [(34, 40), (68, 80), (24, 24), (6, 6)])
-def test_groups_are_padded_to_whole_vectors(width: int, padded: int) -> None:
-    """Bias and activation stay in the same program; the result and its name are as before."""
-    groups, inputs = 2, 8
+@pytest.mark.parametrize(
+    ("groups", "width", "padded"),
+    [(2, 34, 40), (2, 68, 80), (2, 24, 24), (2, 6, 6), (1, 21, 24), (1, 1000, 1008), (1, 24, 24), (1, 3, 8), (1, 1, 8)],
+)
+def test_channels_are_padded_to_whole_vectors(groups: int, width: int, padded: int) -> None:
+    """In each group. Bias and activation stay in the same program; the result and its name are as before."""
+    inputs = 8
 
     def body(x: Expr, emit: Emit) -> Expr:
         from tvm import relax
@@ -40,7 +43,8 @@ def test_groups_are_padded_to_whole_vectors(width: int, padded: int) -> None:
 
     [name] = [variable.name_hint for variable in lowered.get_global_vars() if "conv2d" in variable.name_hint]
     workload = workload_of(lowered[name], name=name)
+    expected = f"conv2d 1x1 {'g2 ' if groups > 1 else ''}{groups * inputs}->{groups * width}"
     assert "relu" in name
     assert workload.args[1].shape == (1, 1, inputs, groups * padded)
-    assert describe_workload(name, workload.args, workload.mod_json).startswith(f"conv2d 1x1 g2 16->{groups * width}")
+    assert describe_workload(name, workload.args, workload.mod_json).startswith(expected)
     np.testing.assert_allclose(run(mod, x), run(lowered, x), rtol=1e-4, atol=1e-5)
