@@ -50,6 +50,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
     parts += [Text(note, style="dim") for note in notes]
     if report.model is not None:
         parts += ["", _model_table(report.model), _check_line(report.model)]
+        if report.model.in_place:
+            parts.append(Text(_in_place_line(report.model), style="dim"))
         if report.model.loop_nests:
             parts.append(Text(loop_nests_line(report.model.loop_nests), style="yellow"))
         if report.model.is_slower:
@@ -135,6 +137,20 @@ def _check_line(model: ModelReport) -> Text:
     if model.weakness is not None:
         return Text(f"not checked: {model.weakness.text}", style="bold yellow")
     return Text(f"output agrees with {model.reference}: largest difference {model.max_abs_error:.2g}", style="green")
+
+
+def _in_place_line(model: ModelReport) -> str:
+    """Say what running the best few schedules in the model changed."""
+    count = len(model.in_place)
+    changed = sum(not item.options[0].is_chosen for item in model.in_place)
+    slower = sum(item.is_slower_in_place for item in model.in_place)
+    found = (
+        f"{changed} {'keep' if changed > 1 else 'keeps'} another one than the fastest alone"
+        if changed
+        else "the fastest alone is kept"
+    )
+    cold = f"; {slower} {'take' if slower > 1 else 'takes'} clearly longer in it than alone" if slower else ""
+    return f"the best few schedules of {count} workloads ran in the model: {found}{cold}"
 
 
 def _sec(time_us: float | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import Library
-from fleet.optimizer.history import schedules
+from fleet.optimizer.history import in_model, schedules
 from fleet.runtime.manifest import UsedRecord
 from fleet.workloads.workload import Workload
 
@@ -42,11 +42,12 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope)
             workload=workload.name,
             operator=workload.operator,
             shash=workload.shash,
-            uid=best.uid,
-            median_sec=best.median_sec,
+            uid=record.uid,
+            median_sec=record.median_sec,
         )
         for workload in workloads
         if traces.get(workload.shash)  # else it has none, or is faster without
         for best in library.best(workload.shash, scope, checked_only=True)
+        for record in [in_model(library, best, scope)]
     )
     return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")

@@ -31,6 +31,10 @@ class RecordKind(enum.StrEnum):
     BASELINE = "baseline"
     """The workload as it came, without any schedule: what "untuned" means."""
 
+    IN_PLACE = "in place"
+    """The schedule that a whole model has after its best few ran in it; timed there. Its provenance has the digests of
+    all that were "compared"."""
+
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
 """Records of schedules, whoever chose them."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord, features_of
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
-from fleet.library import Job, JobState, Library, StoredWorkload
+from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -97,8 +97,21 @@ def schedules(
         best = library.best(workload.shash, scope, checked_only=True)
         baseline = library.baseline(workload.shash, scope)
         is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
-        decided[workload.shash] = (best[0].trace_json if is_faster else NO_TRACE) if best else None
+        if best:
+            decided[workload.shash] = in_model(library, best[0], scope).trace_json if is_faster else NO_TRACE
     return {shash: trace for shash, trace in decided.items() if trace is not None}
+
+
+def in_model(library: Library, best: Record, within: ScopeFilter) -> Record:
+    """Return the record of the schedule that a whole model gets.
+
+    Args:
+        best: of a workload, the fastest alone. The winner in the model is preferred to it, unless the two have not been
+            compared there.
+    """
+    found = library.records(best.workload, within, kinds=[RecordKind.IN_PLACE], with_errors=False, limit=1)
+    compared = found[0].provenance.get("compared") if found else None
+    return found[0] if isinstance(compared, list) and best.trace_digest in compared else best
 
 
 def _decide(item: WorkloadProgress) -> str | None:

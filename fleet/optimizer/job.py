@@ -12,6 +12,7 @@ from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
+from fleet.optimizer.profiling.contest import Placed
 from fleet.optimizer.weakness import Weakness
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
@@ -132,6 +133,31 @@ class WorkloadReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptionReport:
+    """One schedule that ran in the model."""
+
+    alone_us: float
+    in_place_us: float | None
+    """Mean time of its calls in the model; None: it did not come to run there."""
+
+    is_static: bool
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedReport:
+    """One workload whose best few schedules were compared in the model."""
+
+    name: str
+    operator: str
+    is_slower_in_place: bool
+    """Even the chosen one takes clearly longer in the model than alone."""
+
+    options: tuple[OptionReport, ...]
+    """The fastest alone first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
     """The whole model at the end of a job."""
 
@@ -140,6 +166,10 @@ class ModelReport:
     """With the schedules that are chosen without a trial."""
 
     tuned_ms: float | None = None
+    alone_ms: float | None = None
+    """With the schedules that are fastest alone, where others are faster in the model; None: they are the same, or were
+    not compared there."""
+
     onnxruntime_ms: float | None = None
     """None when ONNX Runtime is not installed, the model is not ONNX, or the device is another machine."""
 
@@ -163,6 +193,12 @@ class ModelReport:
     message: str = ""
     loop_nests: tuple[str, ...] = ()
     """What of the tuned model nothing can schedule: functions, blocks of them, operators."""
+
+    in_place: tuple[PlacedReport, ...] = ()
+    """Workloads whose best few schedules were compared in the model, the costliest first."""
+
+    in_place_sec: float = 0.0
+    """What that took [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +243,26 @@ def report_workload(item: WorkloadProgress) -> WorkloadReport:
         weakness=item.weakness,
         errors={kind.value: count for kind, count in sorted(item.errors.items())},
         note=item.closed_because,
+    )
+
+
+def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
+    """Sum up one comparison in the model; unless it was confirmed, what is fastest alone is what the model has."""
+    chosen = item.chosen if is_confirmed else item.contest.options[0]
+    secs = [(option, item.median_sec(option)) for option in item.contest.options]
+    return PlacedReport(
+        name=item.contest.workload.name,
+        operator=item.contest.workload.operator,
+        is_slower_in_place=item.is_slower_in_place,
+        options=tuple(
+            OptionReport(
+                alone_us=option.alone_sec * 1e6,
+                in_place_us=sec * 1e6 if math.isfinite(sec) else None,
+                is_static=option.is_static,
+                is_chosen=option is chosen,
+            )
+            for option, sec in secs
+        ),
     )
 
 

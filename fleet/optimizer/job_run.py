@@ -24,10 +24,12 @@ from fleet.optimizer.core.events import JobStarted, LessonsRecalled, Said, Workl
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.history import choose_workloads, interrupted_job, lessons_of, recall, schedules
+from fleet.optimizer.in_place import Placing
 from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_workloads
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.pool import Pool
+from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -107,9 +109,20 @@ class JobRun:
             turns=turns,
             threads=self.inventory.core_count,
             is_local=is_local,
+            placing=None if why_unfit(self.inventory) or self.model.others else self._placing(turns),
         )
         own = progress.workloads
         return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
+
+    def _placing(self, turns: Turns) -> Placing:
+        return Placing(
+            inputs=self.model.inputs,
+            workloads=self.workloads,
+            device=self.device,
+            library=self.library,
+            conditions=self.core.conditions,
+            turns=turns,
+        )
 
     @property
     def _scope(self) -> RecordScope:

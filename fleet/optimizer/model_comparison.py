@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import TensorSpec
-from fleet.errors import MeasurementError
+from fleet.errors import BuildError, MeasurementError
 from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, reference_outputs
 from fleet.optimizer.core.events import ModelWanted, Said
-from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
+from fleet.optimizer.core.measuring import IN_PLACE, STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.job import ModelReport
+from fleet.optimizer.in_place import Placement, Placing
+from fleet.optimizer.job import ModelReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.numerics import Array, InputStyle, compare, make_inputs, max_abs_error
 from fleet.optimizer.pool import Pool, run_within
@@ -52,10 +54,7 @@ class _Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What one set of shapes gave."""
-
-    secs: Sequence[float]
-    """Untuned, static, tuned; infinite where it could not be timed [s]."""
+    """What the tuned model answers to one set of shapes."""
 
     expected: _Expected
     outputs: Sequence[Array]
@@ -77,6 +76,9 @@ class ModelComparison:
     is_local: bool
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
 
+    placing: Placing | None
+    """Compares schedules in the model; None: the device or the model is none that operators are timed in."""
+
     async def run(self, schedules: Mapping[str, str]) -> ModelReport:
         """Run everything and return a report.
 
@@ -85,26 +87,62 @@ class ModelComparison:
         """
         feed(self.core, Said("compiling the whole model: untuned, static and tuned"))
         async with self.turns.building():
-            untuned, static, tuned = await asyncio.gather(
-                self._compile({}, is_static=False), self._compile({}), self._compile(schedules)
-            )
-        found = []
+            started = time.monotonic()
+            wanted = (self._compile({}, is_static=False), self._compile({}), self._compile(schedules))
+            untuned, static, tuned = await asyncio.gather(*wanted)
+            compile_sec = (time.monotonic() - started) / len(wanted)  # side by side, as more of them would be
+        placement = await self._place(schedules, tuned, static, compile_sec)
+        built = {UNTUNED: untuned, STATIC: static, TUNED: tuned}
+        if placement.artifact is not None:
+            built[IN_PLACE] = placement.artifact
         async with self.turns.measuring():
-            for variant in self.model.variants:
-                await self.loop.apply(ModelWanted(untuned, static, tuned, variant.inputs, _RUN_TIMEOUT_SEC))
-                secs = [self.core.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC, TUNED)]
-                feed(self.core, Said("checking the whole model"))
-                try:
-                    expected = await self._expect(variant, untuned)
-                    outputs = await self._call(tuned, expected.inputs)
-                except MeasurementError as error:
-                    return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
-                found.append(_Run(secs=secs, expected=expected, outputs=outputs))
-        return self._report(found, tuned, is_tuned=bool(schedules))
+            secs = await self._time(built)
+            is_confirmed = secs.get(IN_PLACE, math.inf) < secs[TUNED]
+            if self.placing is not None:
+                await self.placing.keep(placement, is_confirmed=is_confirmed)
+            best = built[IN_PLACE if is_confirmed else TUNED]
+            feed(self.core, Said("checking the whole model"))
+            try:
+                runs = [await self._run(variant, untuned, best) for variant in self.model.variants]
+            except MeasurementError as error:
+                return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
+        report = self._report(secs, runs, best, is_tuned=bool(schedules))
+        return replace(
+            report,
+            alone_ms=_ms(secs[TUNED]) if is_confirmed else None,
+            in_place=tuple(report_placed(item, is_confirmed=is_confirmed) for item in placement.placed),
+            in_place_sec=placement.took_sec,
+        )
 
-    def _report(self, runs: Sequence[_Run], tuned: Artifact, *, is_tuned: bool) -> ModelReport:
+    async def _place(
+        self, schedules: Mapping[str, str], tuned: Artifact, static: Artifact, compile_sec: float
+    ) -> Placement:
+        if self.placing is None:
+            return Placement(lineup=schedules)
+        feed(self.core, Said("comparing the best schedules in the model"))
+        try:
+            return await self.placing.run(schedules, tuned, static, self._compile, compile_sec)
+        except BuildError as error:
+            self.core.progress.notice(f"schedules are not compared in the model: {error}")
+            return Placement(lineup=schedules)
+
+    async def _time(self, built: Mapping[str, Artifact]) -> dict[str, float]:
+        """Return the time of one run of each set of shapes [s], by build; infinite where one could not be timed."""
+        secs = dict.fromkeys(built, 0.0)
+        for variant in self.model.variants:
+            await self.loop.apply(ModelWanted(built, variant.inputs, _RUN_TIMEOUT_SEC))
+            secs = {name: sec + self.core.model_secs.get(name, math.inf) for name, sec in secs.items()}
+        return secs
+
+    async def _run(self, variant: Model, untuned: Artifact, tuned: Artifact) -> _Run:
+        expected = await self._expect(variant, untuned)
+        return _Run(expected=expected, outputs=await self._call(tuned, expected.inputs))
+
+    def _report(
+        self, secs: Mapping[str, float], runs: Sequence[_Run], tuned: Artifact, *, is_tuned: bool
+    ) -> ModelReport:
         """Sum up one run for each set of shapes."""
-        untuned_sec, static_sec, tuned_sec = map(sum, zip(*(run.secs for run in runs), strict=True))
+        tuned_sec = min(secs[TUNED], secs.get(IN_PLACE, math.inf))
         times = [run.expected.median_sec for run in runs]
         reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
         reference_ms = _ms(reference_sec) if self.is_local else None
@@ -112,12 +150,12 @@ class ModelComparison:
         mismatches = [compare(run.outputs, run.expected.outputs) for run in runs]
         mismatch = next(filter(None, mismatches), None)
         return ModelReport(
-            untuned_ms=_ms(untuned_sec),
-            static_ms=_ms(static_sec),
+            untuned_ms=_ms(secs[UNTUNED]),
+            static_ms=_ms(secs[STATIC]),
             tuned_ms=_ms(tuned_sec),
             onnxruntime_ms=reference_ms if by == _ONNX_RUNTIME else None,
             reference_ms=reference_ms,
-            is_slower=is_tuned and _SLOWER * min(untuned_sec, static_sec) < tuned_sec < math.inf,
+            is_slower=is_tuned and _SLOWER * min(secs[UNTUNED], secs[STATIC]) < tuned_sec < math.inf,
             max_abs_error=max(max_abs_error(run.outputs, run.expected.outputs) for run in runs),
             reference=by,
             weakness=next(filter(None, (run.expected.weakness for run in runs)), None),

@@ -248,7 +248,8 @@ def test_a_model_that_comes_out_slower_is_measured_once_more() -> None:
     job = Script()
     job.answer = secs({UNTUNED: [1.5, 1.6], STATIC: [1.0, 1.2], TUNED: [1.3, 0.9]})
 
-    job.run(ev.ModelWanted(artifact("u"), artifact("s"), artifact("t"), (), 1.0))
+    built = {UNTUNED: artifact("u"), STATIC: artifact("s"), TUNED: artifact("t")}
+    job.run(ev.ModelWanted(built, (), 1.0))
 
     assert len(job.rounds) == 2
     assert job.core.model_secs == {UNTUNED: 1.5, STATIC: 1.0, TUNED: 0.9}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,15 @@ from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.history import choose_workloads
-from fleet.optimizer.job import TRIAL_EVALUATOR, ModelReport, TuneReport, report_workload, trial_evaluator
+from fleet.optimizer.job import (
+    TRIAL_EVALUATOR,
+    ModelReport,
+    OptionReport,
+    PlacedReport,
+    TuneReport,
+    report_workload,
+    trial_evaluator,
+)
 from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
 from tests.unit.optimizer_core import conditions
@@ -114,6 +123,32 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     golden = request.path.parents[1] / "golden/tune_report.txt"
     assert golden.read_text().splitlines() == lines
+
+
+def test_a_report_says_what_running_in_the_model_changed() -> None:
+    """How many took part, how many keep another schedule than the fastest alone, and how many suffer in the model."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune_view import render_report
+
+    alone, static = (
+        OptionReport(alone_us=sec, in_place_us=9.0 - sec, is_static=is_chosen, is_chosen=is_chosen)
+        for sec, is_chosen in ((1.0, False), (2.0, True))
+    )
+    placed = PlacedReport(name="conv", operator="conv2d", is_slower_in_place=True, options=(alone, static))
+    model = ModelReport(tuned_ms=1.0, max_abs_error=0.0, in_place=(placed, replace(placed, is_slower_in_place=False)))
+    report = TuneReport(
+        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
+        last_record_sec=None, workloads=(), model=model,
+    )  # fmt: skip
+    out = StringIO()
+
+    Console(file=out, width=200, color_system=None).print(render_report(report))
+
+    assert "of 2 workloads ran in the model: 2 keep another one than the fastest alone; 1 takes" in out.getvalue()
+    assert "in_place" in report.to_json()["model"]  # type: ignore[operator]
 
 
 def test_an_interrupted_run_says_what_is_kept() -> None:

@@ -7,7 +7,7 @@ BASELINE for the unscheduled program.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.artifacts.artifact import Artifact
@@ -167,11 +167,9 @@ class RunOffWanted:
 
 @dataclass(frozen=True, slots=True)
 class ModelWanted:
-    """The whole model is built: untuned, with static schedules, and tuned. Answered by Measure."""
+    """The whole model is built in several ways, by name. Answered by Measure."""
 
-    untuned: Artifact
-    static: Artifact
-    tuned: Artifact
+    built: Mapping[str, Artifact]
     inputs: tuple[TensorSpec, ...]
     timeout_sec: float
 

@@ -17,8 +17,8 @@ from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
 
-UNTUNED, STATIC, TUNED = "untuned", "static", "tuned"
-"""The candidates when the whole model is measured."""
+UNTUNED, STATIC, TUNED, IN_PLACE = "untuned", "static", "tuned", "in place"
+"""The candidates when the whole model is measured: the last two with what is fastest alone, and in the model."""
 
 _BASELINE_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=5)
 """For unscheduled programs: slow ones run a few times, no more."""
@@ -81,7 +81,6 @@ class Measuring(Searching):
     def _begin_model(self, event: ev.ModelWanted) -> None:
         self._say("running the whole model: untuned, static and tuned")
         self.model_secs.clear()  # those of another set of shapes
-        built = {UNTUNED: event.untuned, STATIC: event.static, TUNED: event.tuned}
         trials = [
             Trial(
                 candidate_id=name,
@@ -91,9 +90,9 @@ class Measuring(Searching):
                 timeout_sec=event.timeout_sec,
                 module_kind=ModuleKind.RELAX_VM,
             )
-            for name, artifact in built.items()
+            for name, artifact in event.built.items()
         ]
-        self._begin_measuring(Purpose.MODEL, "", list(built.values()), trials)
+        self._begin_measuring(Purpose.MODEL, "", list(event.built.values()), trials)
 
     def _begin_measuring(
         self, purpose: Purpose, workload: str, artifacts: list[Artifact], trials: list[Trial], *, tries: int = 1
@@ -186,8 +185,10 @@ class Measuring(Searching):
     def _finish_model(self, batch: Batch) -> None:
         for name, sec in batch.times.items():
             self.model_secs[name] = min(sec, self.model_secs.get(name, math.inf))
-        tuned = self.model_secs.get(TUNED, math.inf)
-        others = min(self.model_secs.get(name, math.inf) for name in (UNTUNED, STATIC))
+        tuned, others = (
+            min(self.model_secs.get(name, math.inf) for name in names)
+            for names in ((TUNED, IN_PLACE), (UNTUNED, STATIC))
+        )
         if others < tuned < math.inf and batch.tries < _MODEL_TRIES and len(batch.artifacts) > 1:
             self._begin_measuring(
                 Purpose.MODEL, "", list(batch.artifacts.values()), list(batch.all_trials), tries=batch.tries + 1

@@ -108,15 +108,20 @@ def refuse_unfit(name: str, inventory: Inventory) -> None:
     Raises:
         InvalidRequest: see its text.
     """
+    problem = why_unfit(inventory)
+    if problem:
+        raise InvalidRequest(
+            f"{name} cannot time operators in their place: {problem}. Time them alone with fleet tune --trials 0"
+        )
+
+
+def why_unfit(inventory: Inventory) -> str:
+    """Return why a device cannot time operators in their place; empty if it can."""
     problems = {
         RuntimeKind.PLAIN: "it has the plain runtime only, which has no Relax VM",
         RuntimeKind.TVM_RPC: "its Relax VM is behind TVM RPC, which takes no instrument",
     }
-    problem = "nothing really runs on it" if inventory.kind == "simulated" else problems.get(inventory.runtime)
-    if problem is not None:
-        raise InvalidRequest(
-            f"{name} cannot time operators in their place: {problem}. Time them alone with fleet tune --trials 0"
-        )
+    return "nothing really runs on it" if inventory.kind == "simulated" else problems.get(inventory.runtime, "")
 
 
 def runs_for(run_sec: float) -> int:

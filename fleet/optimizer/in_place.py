@@ -1,0 +1,181 @@
+"""Compares the best few schedules of each workload in the model, on the device, and compiles the model of the winners.
+
+The choice costs at most a share of the time that the job took before: the builds with tuned and with static schedules
+are there anyway, more are compiled as far as that share allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
+from fleet.library import Library, NewRecord, RecordKind
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.profiling.contest import (
+    MOST_OPTIONS,
+    Contest,
+    Lineup,
+    Placed,
+    contest_of,
+    lineups,
+    place,
+    secs_in_place,
+    that_matter,
+)
+from fleet.optimizer.turns import Turns
+from fleet.workloads.applying import NO_TRACE
+from fleet.workloads.workload import Workload
+
+_SHARE = 0.15
+"""Of the job's time so far."""
+
+_ROUNDS = 3
+"""Each build runs in turn, so many times: what disturbs one round does not decide."""
+
+_ROUND_SEC = 0.5
+"""About how long a build runs in one round."""
+
+_FEWEST_RUNS, _MOST_RUNS = 3, 50
+_RUN_TIMEOUT_SEC = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What the times in the model say."""
+
+    placed: tuple[Placed, ...] = ()
+    """The workloads that had a choice, the costliest first."""
+
+    lineup: Lineup
+    artifact: Artifact | None = None
+    """The model with this lineup; None: nothing is faster in place than what is fastest alone."""
+
+    took_sec: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """The means of one comparison in the model."""
+
+    inputs: tuple[TensorSpec, ...]
+    """Arguments of the model."""
+
+    workloads: Sequence[Workload]
+    device: SteadyDevice
+    library: Library
+    conditions: Conditions
+    turns: Turns
+
+    async def run(
+        self,
+        decided: Lineup,
+        tuned: Artifact,
+        static: Artifact,
+        compile_model: Callable[[Lineup], Awaitable[Artifact]],
+        compile_sec: float,
+    ) -> Placement:
+        """Compare, and compile the model of the winners if it is another one.
+
+        Args:
+            decided: the schedules that are fastest alone.
+            tuned: the model with them.
+            static: the model with static schedules.
+            compile_sec: what compiling one more model costs [s].
+
+        Raises:
+            BuildError: a model does not compile.
+            DeviceUnreachable: the device never gives a result.
+        """
+        started = time.monotonic()
+        may_take_sec = _SHARE * (started - self.conditions.started_at)
+        most = int(may_take_sec / compile_sec) - 1  # the last one is that of the winners
+        contests = await asyncio.to_thread(self._contests, decided)
+        if most < 0 or not contests:
+            return Placement(lineup=decided)
+        first = await self._profile([tuned], runs=_FEWEST_RUNS)
+        secs = self._secs(first[0])
+        contests = that_matter(contests, secs)
+        if not contests:
+            return Placement(lineup=decided)
+        chosen = lineups(decided, contests, min(most, MOST_OPTIONS - 1))
+        async with self.turns.building():
+            built = await asyncio.gather(*map(compile_model, chosen))
+        runs = max(_FEWEST_RUNS, min(_MOST_RUNS, round(_ROUND_SEC / max(first[0].median_sec, 1e-6))))
+        lined: list[Lineup] = [decided, {}, *chosen]
+        rounds: list[tuple[Lineup, Mapping[str, float]]] = []
+        for _ in range(_ROUNDS):
+            measured = await self._profile([tuned, static, *built], runs=runs)
+            rounds += [(lineup, self._secs(found)) for lineup, found in zip(lined, measured, strict=True)]
+        placed = tuple(place(contest, rounds) for contest in contests)
+        lineup = {**decided, **{item.contest.workload.shash: item.chosen.trace_json for item in placed}}
+        artifact = None
+        if lineup != dict(decided):
+            async with self.turns.building():
+                artifact = await compile_model(lineup)
+        return Placement(placed=placed, lineup=lineup, artifact=artifact, took_sec=time.monotonic() - started)
+
+    async def keep(self, placement: Placement, *, is_confirmed: bool) -> None:
+        """Note in the library which schedules the model has, for later builds of it.
+
+        Args:
+            is_confirmed: the model of the winners is faster as a whole; else it has what is fastest alone.
+        """
+        records = [self._record(item, is_confirmed=is_confirmed) for item in placement.placed]
+        await asyncio.to_thread(self.library.add_records, [record for record in records if record is not None])
+
+    def _contests(self, decided: Lineup) -> list[Contest]:
+        scope = self.conditions.scope
+        found = []
+        for workload in self.workloads:
+            trace = decided.get(workload.shash, NO_TRACE)
+            if trace == NO_TRACE:
+                continue
+            records = self.library.best(workload.shash, scope, k=MOST_OPTIONS + 1, checked_only=True)
+            static = self.library.records(workload.shash, scope, kinds=[RecordKind.STATIC], with_errors=False, limit=1)
+            known = {record.trace_digest for record in records}
+            more = [record for record in static if record.checked and record.trace_digest not in known]
+            found.append(contest_of(workload, trace, [*records, *more]))
+        return [contest for contest in found if contest is not None]
+
+    async def _profile(self, artifacts: Sequence[Artifact], runs: int) -> list[Measurement]:
+        trials = [
+            Trial(
+                candidate_id=uuid.uuid4().hex,
+                artifact_digest=artifact.digest,
+                args=self.inputs,
+                evaluator=Evaluator(repeat=_FEWEST_RUNS),
+                timeout_sec=_RUN_TIMEOUT_SEC,
+                module_kind=ModuleKind.RELAX_VM,
+                operator_runs=runs,
+            )
+            for artifact in artifacts
+        ]
+        async with self.turns.measuring():
+            return [measurement async for measurement in self.device.measure(artifacts, trials)]
+
+    def _secs(self, measured: Measurement) -> dict[str, float]:
+        return secs_in_place(measured.operators.calls, self.workloads) if measured.operators is not None else {}
+
+    def _record(self, placed: Placed, *, is_confirmed: bool) -> NewRecord | None:
+        option = placed.chosen if is_confirmed else placed.contest.options[0]
+        secs = placed.in_place_secs.get(option.trace_json)
+        if not secs:
+            return None
+        return NewRecord(
+            workload=placed.contest.workload.shash,
+            scope=self.conditions.scope,
+            trace_json=option.trace_json,
+            run_secs=secs,
+            job_name=self.conditions.job_name,
+            device_name=self.device.name,
+            device_fingerprint=self.conditions.device_fingerprint,
+            kind=RecordKind.IN_PLACE,
+            provenance={"compared": [one.trace_digest for one in placed.contest.options]},
+            checked=True,
+        )

@@ -1,0 +1,164 @@
+"""Chooses among the best few schedules of each workload by their times in the model. Pure: times in, schedules out.
+
+Alone, a kernel finds its weights in the caches and its neighbours gone; in the model it does not. So the best few by
+their times alone run once more in their places: each of a few builds of the model holds another schedule of every
+workload that matters, and each workload keeps the one that is fastest there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.domain.measuring import OperatorCall
+from fleet.library import Record, RecordKind
+from fleet.optimizer.profiling.profile import CALL_SEC, SLOWER_IN_PLACE
+from fleet.workloads.workload import Workload
+
+Lineup = Mapping[str, str]
+"""Trace by workload hash, as `fleet.workloads.applying.apply_schedules` takes them."""
+
+MOST_OPTIONS = 3
+"""Schedules of a workload that run in the model, beside the static one."""
+
+_REACH = 1.3
+"""Nothing that is slower alone than the best by this factor is tried."""
+
+_LEAST_SHARE = 0.01
+"""Of the operators' time: a workload below it is not worth a choice."""
+
+_CLEARLY = 0.98
+"""Another schedule than the fastest alone is taken only if it needs at most this share of its time in the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One schedule of a workload that was checked."""
+
+    trace_json: str
+    trace_digest: str
+    alone_sec: float
+    """Its time alone, with warm caches [s]."""
+
+    is_static: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A workload with its schedules; the first is the one that the model has without a contest."""
+
+    workload: Workload
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A workload whose schedules ran in their place in the model."""
+
+    contest: Contest
+    in_place_secs: Mapping[str, tuple[float, ...]]
+    """Mean time of its calls in one run [s], once per round, by trace; of those that ran."""
+
+    chosen: Option
+
+    def median_sec(self, option: Option) -> float:
+        """Return the time of a schedule in place [s]; infinite if it did not run there."""
+        return statistics.median(self.in_place_secs.get(option.trace_json, (math.inf,)))
+
+    @property
+    def is_slower_in_place(self) -> bool:
+        """Whether even the chosen schedule takes clearly longer in the model than alone."""
+        alone_sec = self.chosen.alone_sec
+        return math.inf > self.median_sec(self.chosen) > max(SLOWER_IN_PLACE * alone_sec, alone_sec + CALL_SEC)
+
+
+def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> Contest | None:
+    """Return the contest of a workload; None if the decided schedule has no record or nothing to compete with.
+
+    Args:
+        decided: the trace that the model has without a contest.
+        records: checked candidates, the fastest alone first.
+    """
+    first = next((record for record in records if record.trace_json == decided), None)
+    if first is None:
+        return None
+    reach_sec = _REACH * min(record.median_sec for record in records)
+    others = [record for record in records if record is not first]
+    close = [record for record in others if record.median_sec <= reach_sec and record.kind is not RecordKind.STATIC]
+    static = [record for record in others if record.kind is RecordKind.STATIC]
+    chosen = [first, *close[: MOST_OPTIONS - 1], *static[:1]]
+    return Contest(workload=workload, options=tuple(map(_option, chosen))) if len(chosen) > 1 else None
+
+
+def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
+    """Return those whose workloads take part of the model's time worth a choice, the costliest first.
+
+    Args:
+        secs_by_workload: mean time of a call in place [s].
+    """
+    found = list(contests)
+    total_sec = sum(secs_by_workload.values())
+    costs = {
+        contest.workload.shash: contest.workload.weight * secs_by_workload.get(contest.workload.shash, 0.0)
+        for contest in found
+    }
+    matter = [contest for contest in found if costs[contest.workload.shash] >= _LEAST_SHARE * total_sec > 0]
+    return sorted(matter, key=lambda contest: (-costs[contest.workload.shash], contest.workload.name))
+
+
+def lineups(decided: Lineup, contests: Sequence[Contest], most: int) -> list[Lineup]:
+    """Return the builds that are needed beside the decided one and the static one, at most so many.
+
+    The k-th holds each workload's k-th schedule, where it has one.
+    """
+    rivals = [
+        (contest.workload.shash, [option for option in contest.options[1:] if not option.is_static])
+        for contest in contests
+    ]
+    needed = max((len(options) for _, options in rivals), default=0)
+    return [
+        {**decided, **{shash: options[k].trace_json for shash, options in rivals if k < len(options)}}
+        for k in range(min(needed, most))
+    ]
+
+
+def secs_in_place(calls: Iterable[OperatorCall], workloads: Iterable[Workload]) -> dict[str, float]:
+    """Return the mean time of each workload's calls [s] by its hash, of the shortest runs: disturbed least."""
+    shash_by_function = {workload.name: workload.shash for workload in workloads}
+    secs: dict[str, list[float]] = {}
+    for call in calls:
+        if call.function in shash_by_function:
+            secs.setdefault(shash_by_function[call.function], []).append(call.min_sec)
+    return {shash: statistics.fmean(own) for shash, own in secs.items()}
+
+
+def place(contest: Contest, rounds: Sequence[tuple[Lineup, Mapping[str, float]]]) -> Placed:
+    """Choose the schedule of a workload that is fastest in place.
+
+    Args:
+        rounds: which schedules a build had, and what `secs_in_place` found in it, once per build and round.
+    """
+    shash = contest.workload.shash
+    static = next((option.trace_json for option in contest.options if option.is_static), "")
+    in_place: dict[str, tuple[float, ...]] = {}
+    for lineup, secs in rounds:
+        trace = lineup.get(shash, static)
+        if shash in secs and trace in {option.trace_json for option in contest.options}:
+            in_place[trace] = (*in_place.get(trace, ()), secs[shash])
+    first = contest.options[0]
+    placed = Placed(contest=contest, in_place_secs=in_place, chosen=first)
+    fastest = min(contest.options, key=placed.median_sec)
+    is_clear = placed.median_sec(fastest) <= _CLEARLY * placed.median_sec(first)
+    is_known = first.trace_json in in_place
+    return Placed(contest=contest, in_place_secs=in_place, chosen=fastest if is_clear and is_known else first)
+
+
+def _option(record: Record) -> Option:
+    return Option(
+        trace_json=record.trace_json,
+        trace_digest=record.trace_digest,
+        alone_sec=record.median_sec,
+        is_static=record.kind is RecordKind.STATIC,
+    )

@@ -1,0 +1,108 @@
+"""Schedules that look good alone and are not in the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tvm.s_tir import Schedule
+
+from fleet import aio
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import Evaluator
+from fleet.domain.scope import RecordScope
+from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
+from fleet.local.fleet import LocalFleet
+from fleet.models.model import load_model
+from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.history import schedules
+from fleet.optimizer.in_place import Placing
+from fleet.optimizer.profiling.contest import Lineup
+from fleet.optimizer.turns import Turns
+from fleet.spaces.choose import static_schedule
+from fleet.workloads.extract import compile_model, extract
+from fleet.workloads.traces import trace_json
+from fleet.workloads.workload import Workload, module_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+def serial(workload: Workload) -> Schedule:
+    """A schedule that does nothing useful: one loop split, the sum innermost as it was written."""
+    schedule = Schedule(module_of(workload.mod_json))
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    schedule.split(schedule.get_loops(block)[0], [None, 2])
+    return schedule
+
+
+async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path: Path) -> None:
+    """The record that claims the best time alone loses to the static schedule in place, there and in later builds."""
+    model = load_model(two_products)
+    async with (
+        LocalFleet() as local,
+        aio.connect(local.address) as client,
+        SteadyDevice(client, make_wish("cpu", purpose="test")) as steady,
+    ):
+        inventory = (await steady.device()).inventory
+        scope = RecordScope(
+            target_json=inventory.target_json,
+            device_model=inventory.device_model,
+            tvm_version=inventory.tvm_version,
+        )
+        workloads = extract(model, scope.target_json)
+        first = workloads[0]
+        static = static_schedule(module_of(first.mod_json), scope.target_json)
+        assert static is not None
+        claims = {trace_json(serial(first)): RecordKind.CANDIDATE, trace_json(static): RecordKind.STATIC}
+
+        async def compiled(lineup: Lineup) -> Artifact:
+            return compile_model(model, scope.target_json, lineup, tmp_path)
+
+        with Library.open(tmp_path / "library.sqlite") as library:
+            library.add_workload(StoredWorkload(shash=first.shash, name=first.name, mod_json=first.mod_json))
+            library.add_records(
+                NewRecord(
+                    workload=first.shash,
+                    scope=scope,
+                    trace_json=trace,
+                    run_secs=(1e-9 if kind is RecordKind.CANDIDATE else 1.0,),
+                    kind=kind,
+                    checked=True,
+                )
+                for trace, kind in claims.items()
+            )
+            decided = schedules(library, workloads, (), scope)
+            placing = Placing(
+                inputs=model.inputs,
+                workloads=workloads,
+                device=steady,
+                library=library,
+                conditions=Conditions(
+                    job_name=library.start_job(title="test").name,
+                    scope=scope,
+                    device_fingerprint="",
+                    seed=0,
+                    batch_size=1,
+                    search_threads=1,
+                    enough=1,
+                    evaluator=Evaluator(),
+                    trial_timeout_sec=1.0,
+                    artifact_dir=tmp_path,
+                    started_at=-1e9,
+                ),
+                turns=Turns(shares_cores=False),
+            )
+            found = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
+            await placing.keep(found, is_confirmed=True)
+            later = schedules(library, workloads, (), scope)
+            hasty = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1e12)
+
+    wrong, right = claims
+    assert decided == {first.shash: wrong}
+    assert found.lineup == later == {first.shash: right}
+    assert found.artifact is not None
+    (placed,) = found.placed
+    assert placed.median_sec(placed.contest.options[0]) > placed.median_sec(placed.chosen) > 0
+    assert (hasty.lineup, hasty.artifact, hasty.placed) == (decided, None, ())

@@ -1,0 +1,134 @@
+"""Which schedule of a workload is chosen when the best few ran in the model."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from fleet.domain.measuring import OperatorCall
+from fleet.domain.scope import RecordScope
+from fleet.library import Record, RecordKind
+from fleet.optimizer.job import report_placed
+from fleet.optimizer.profiling.contest import Contest, contest_of, lineups, place, secs_in_place, that_matter
+from fleet.workloads.workload import Workload
+
+
+def workload(name: str = "conv", weight: int = 1) -> Workload:
+    return Workload(name=name, weight=weight, mod_json="", shash=f"hash of {name}", flop=1.0, args=())
+
+
+def record(trace: str, sec: float, kind: RecordKind = RecordKind.CANDIDATE) -> Record:
+    return Record(
+        id=1,
+        uid=trace,
+        workload="hash of conv",
+        scope=RecordScope(target_json="{}", device_model="", tvm_version=""),
+        trace_json=trace,
+        trace_digest=f"digest of {trace}",
+        run_secs=(sec,),
+        error=None,
+        error_message="",
+        job_name="",
+        device_name="",
+        device_fingerprint="",
+        artifact_digest="",
+        kind=kind,
+        provenance={},
+        checked=True,
+        created_at=datetime.now(UTC),
+    )
+
+
+STATIC = record("static", 2.0, RecordKind.STATIC)
+CLOSE = [record("a", 1.0), record("b", 1.1), record("c", 1.2), record("d", 1.25)]
+
+
+def contest(name: str = "conv", weight: int = 1) -> Contest:
+    found = contest_of(workload(name, weight), "a", [*CLOSE, STATIC])
+    assert found is not None
+    return found
+
+
+def test_the_best_few_and_the_static_schedule_take_part() -> None:
+    """The decided one first, then the fastest; the static one however slow it is alone, others if they are close."""
+    far = record("far", 1.4)
+
+    assert ["a", "b", "c", "static"] == [option.trace_json for option in contest().options]
+    assert ["b", "a"] == [o.trace_json for o in contest_of(workload(), "b", [CLOSE[0], CLOSE[1], far]).options]  # type: ignore[union-attr]
+
+
+def test_without_a_rival_there_is_no_contest() -> None:
+    """Nor for a schedule that has no record to compare by."""
+    assert contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)]) is None
+    assert contest_of(workload(), "gone", CLOSE) is None
+
+
+def test_a_workload_that_takes_no_time_is_not_worth_a_choice() -> None:
+    """The costliest first, by all their calls together."""
+    secs = {"hash of conv": 10e-3, "hash of many": 3e-3, "hash of tiny": 0.1e-3}
+
+    found = that_matter([contest("tiny"), contest(), contest("many", weight=9)], secs)
+
+    assert ["many", "conv"] == [item.workload.name for item in found]
+    assert [] == that_matter([contest()], {})
+
+
+def test_each_build_holds_another_schedule_of_every_workload() -> None:
+    """As many builds as the workload with most rivals needs; the static build is there anyway."""
+    one_rival = contest_of(workload("pool"), "a", CLOSE[:2])
+    assert one_rival is not None
+    decided = {"hash of conv": "a", "hash of pool": "a", "hash of other": "x"}
+
+    found = lineups(decided, [contest(), one_rival], most=5)
+
+    assert [{**decided, "hash of conv": "b", "hash of pool": "b"}, {**decided, "hash of conv": "c"}] == found
+    assert found[:1] == lineups(decided, [contest(), one_rival], most=1)
+
+
+def test_calls_of_one_workload_are_averaged_and_the_machines_own_left_out() -> None:
+    """Cold and warm calls of one kernel in one model; by the shortest runs."""
+    calls = [
+        OperatorCall(function=name, min_sec=sec, median_sec=9.0)
+        for name, sec in (("conv", 1.0), ("vm.builtin.alloc_tensor", 5.0), ("conv", 3.0))
+    ]
+
+    assert {"hash of conv": 2.0} == secs_in_place(calls, [workload()])
+
+
+def rounds(**secs: float) -> list[tuple[dict[str, str], dict[str, float]]]:
+    """Return rounds in which schedules took so long; "static" is the build without records."""
+    return [
+        ({} if trace == "static" else {"hash of conv": trace}, {"hash of conv": sec})
+        for trace, sec in secs.items()
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("secs", "chosen", "is_slower"),
+    [
+        ({"a": 1.5, "static": 2.1, "b": 1.2}, "b", False),
+        ({"a": 1.5, "static": 1.1, "b": 1.2}, "static", False),
+        ({"a": 1.50, "static": 1.49, "b": 1.6}, "a", True),
+        ({"b": 0.5}, "a", False),
+        ({}, "a", False),
+    ],
+)
+def test_the_fastest_in_place_is_chosen_if_it_is_clearly_faster(
+    secs: dict[str, float], chosen: str, is_slower: bool
+) -> None:
+    """Two timings of one kernel differ by a percent; what did not run decides nothing."""
+    placed = place(contest(), rounds(**secs))
+
+    assert chosen == placed.chosen.trace_json
+    assert is_slower is placed.is_slower_in_place
+    report = report_placed(placed, is_confirmed=False)
+    assert [True, False, False, False] == [option.is_chosen for option in report.options]
+
+
+def test_one_disturbed_round_does_not_decide() -> None:
+    """The median of the rounds counts."""
+    disturbed = [({"hash of conv": "a"}, {"hash of conv": 9.0}), *rounds(a=1.0, b=1.3)]
+
+    assert "a" == place(contest(), disturbed).chosen.trace_json
