@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.abc import SourceLoader
 from pathlib import Path
 
+from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import family
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
@@ -46,6 +47,10 @@ def load_intrinsics(target_json: str) -> None:
         if name and name not in sys.modules:
             with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
                 shallow.submit(_run_module, name).result()
+        unit = integer_unit(target_json) if target_json else None
+        if unit is not None:
+            with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
+                shallow.submit(_register, unit).result()
 
 
 def intrinsics_module(target_json: str) -> str:
@@ -61,6 +66,12 @@ def target_hint(device_kind: str | None) -> str:
     waiting, and not once per worker.
     """
     return json.dumps({"kind": device_kind}) if device_kind in _SLOW_KINDS else ""
+
+
+def _register(unit: IntegerUnit) -> None:
+    from cross.targets.dot_products import register
+
+    register(unit)
 
 
 def _run_module(name: str) -> None:

@@ -28,6 +28,9 @@ _X86_LEVELS = {
 }
 """What Linux calls the features of each level; the last one that a machine has is its own, as an agent says it, too."""
 
+_X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": ("avx_vnni", "+avxvnni")}
+"""Instructions for 8-bit integers that no level has, by level: Linux's name and LLVM's; an agent says them, too."""
+
 
 def parse_target(target_json: str) -> dict[str, object]:
     """Read a target description and refuse what cannot work.
@@ -96,6 +99,9 @@ def host_target_json() -> str:
     levels = [level for level, needed in _X86_LEVELS.items() if _cpu_flags() >= needed]
     if platform.machine() == "x86_64" and levels:
         target["mcpu"] = levels[-1]
+        feature, attribute = _X86_DOT_PRODUCTS[levels[-1]]
+        if feature in _cpu_flags():
+            target["mattr"] = [attribute]
     return json.dumps(target)
 
 

@@ -41,6 +41,9 @@ _X86_LEVELS = (
     ("x86-64-v3", "avx2 bmi1 bmi2 f16c fma movbe abm"),
     ("x86-64-v2", "cx16 popcnt sse4_1 sse4_2 ssse3"),
 )
+_X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": ("avx_vnni", "+avxvnni")}
+"""What sums products of 8-bit integers, by level: Linux's name of the feature and LLVM's. No level has it."""
+
 _LABELLED = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile"),
     *("neon", "asimd", "asimddp", "asimdhp", "sve", "sve2", "i8mm"),
@@ -93,6 +96,9 @@ class Host:
             target["mtriple"] = _TRIPLES[self.arch]
             if self.arch == "aarch64":
                 target["mattr"] = ["+neon"]
+        feature, attribute = _X86_DOT_PRODUCTS.get(self.mcpu, ("", ""))
+        if feature in self.features:
+            target["mattr"] = [attribute]
         return json.dumps(target)
 
     def labels(self, host_name: str, core_count: int) -> dict[str, str]:

@@ -12,12 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import make_target, parse_target
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
 from fleet.graph.groups import GROUPS
+from fleet.graph.integer_products import integer_product_rules
 from fleet.graph.marking import mark_constants
+from fleet.graph.quantized import in_integers
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
 from fleet.graph.shuffles import SHUFFLES
@@ -49,8 +52,21 @@ def lower(mod: IRModule, target_json: str) -> IRModule:
 def steps(target_json: str) -> list[Step]:
     """Return the passes for a target, in their order. They need the target as the current one."""
     is_processor = parse_target(target_json)["kind"] == "llvm"
-    by_layout = [_CHANNELS_LAST, _FINISH, _GROUP] if is_processor else [_FINISH]
-    return [_CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
+    unit = integer_unit(target_json)
+    quantized = [] if unit is None else [_compute_in_integers(unit)]
+    padded = [] if unit is None else [_pad_integers(unit)]
+    by_layout = [_CHANNELS_LAST, _FINISH, *padded, _GROUP] if is_processor else [_FINISH]
+    return [*quantized, _CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
+
+
+def _compute_in_integers(unit: IntegerUnit) -> Step:
+    reason = "in integers a vector holds up to four times as many numbers, and a quantized model's need no more memory"
+    return Step(name="integers", reason=reason, run=lambda mod: in_integers(mod, unit))
+
+
+def _pad_integers(unit: IntegerUnit) -> Step:
+    reason = "an integer convolution pads its data as it reads it, in the type that the processor multiplies"
+    return Step(name="pad integers", reason=reason, run=lambda mod: rewrite(mod, integer_product_rules(unit)))
 
 
 def _clean(mod: IRModule) -> IRModule:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tvm.ir import Expr
+    from tvm.ir import Expr, TensorLoad
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import SBlockRV
     from tvm.tirx import Buffer, Var
@@ -57,6 +57,13 @@ class Product:
     """Of the result."""
 
     operand_dtype: str
+    """Of the weights."""
+
+    data_dtype: str
+    inner_sum: tuple[int, int] | None
+    """The sum that the data has innermost, stride 1: which of the axes, and which dimension of the weights it runs
+    along; None: no such."""
+
     data_bytes: int
     weights_bytes: int
     """Sizes of the two operands' buffers."""
@@ -144,9 +151,23 @@ def find_product(block: SBlock) -> Product | None:
         column_axis=next((i for i, index in enumerate(right.indices) if _is_variable(index, last)), None),
         dtype=str(store.buffer.dtype),
         operand_dtype=str(right.source.dtype),
+        data_dtype=str(left.source.dtype),
+        inner_sum=_inner_sum(block, left, right),
         data_bytes=_size_bytes(left.source),
         weights_bytes=_size_bytes(right.source),
     )
+
+
+def _inner_sum(block: SBlock, data: TensorLoad, weights: TensorLoad) -> tuple[int, int] | None:
+    from tvm.tirx import IterVar
+
+    for position, iterator in enumerate(block.iter_vars):
+        name = iterator.var.name
+        along = [dim for dim, index in enumerate(weights.indices) if _is_variable(index, name)]
+        used = [dim for dim, index in enumerate(data.indices) if name in names_in(index)]
+        if iterator.iter_type == IterVar.CommReduce and along and used == [len(data.indices) - 1]:
+            return (position, along[0]) if stride_of(data.indices[-1], iterator.var) == 1 else None
+    return None
 
 
 def _role(name: str, is_sum: bool, in_data: set[str], in_weights: set[str]) -> Role:

@@ -6,14 +6,17 @@ A function has at most one product that counts; its tile is the choice. Everythi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cross.targets.integer_units import IntegerUnit, integer_unit
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
+from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import schedule_product
 from fleet.spaces.simple import schedule_rest
 from fleet.spaces.tiles import Tile, tiles
@@ -39,9 +42,10 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
     facts = processor_facts(target_json)
     if facts is None or not _is_plain(mod):
         return
-    choices: list[Tile | None] = [*_choices(mod, facts)]
+    unit = integer_unit(target_json)
+    choices: list[Tile | None] = [*_choices(mod, facts, unit)]
     for tile in choices or [None]:
-        yield _apply(mod, facts, tile)
+        yield _apply(mod, facts, unit, tile)
 
 
 def finished(scheduled: IRModule, target_json: str) -> IRModule:
@@ -55,38 +59,71 @@ def finished(scheduled: IRModule, target_json: str) -> IRModule:
     return with_narrow_indices(with_arithmetic_functions(scheduled))
 
 
-def _choices(mod: IRModule, facts: ProcessorFacts) -> list[Tile]:
+def _choices(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None) -> list[Tile]:
+    tiled = _tiled_products(mod, facts, unit)
+    return max((product.tiles for product in tiled.values()), key=len, default=[])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tiled:
+    """A product of a function, and what it can be cut into."""
+
+    product: Product
+    tiles: list[Tile]
+    unit: IntegerUnit | None
+    """The instruction that computes it, where that is one of 8-bit integers."""
+
+
+def _tiled_products(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None) -> dict[str, _Tiled]:
+    """Return the products of a function that have tiles, by the name of their block."""
+    from tvm.s_tir import Schedule
+
+    schedule, constants = Schedule(mod), _constants(mod)
+    found = {}
+    for block in child_blocks(schedule):
+        product = find_product(schedule.get(block))
+        if product is None or not _is_tiled(product):
+            continue
+        if unit is not None and _weights_parameter(schedule, block, product, mod) in constants:
+            dots = dot_tiles(product, facts, unit)
+        else:
+            dots = []
+        choices = dots or tiles(product, facts)
+        if choices:
+            name = schedule.get(block).name_hint
+            found[name] = _Tiled(product=product, tiles=choices, unit=unit if dots else None)
+    return found
+
+
+def _is_tiled(product: Product) -> bool:
+    last = [axis.role for axis in product.axes if axis.role is not Role.SUM][-1:]
+    return last == [Role.COLUMN] and product.extent(Role.SUM) > 1
+
+
+def _apply(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None, tile: Tile | None) -> Schedule:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    products = [find_product(schedule.get(block)) for block in child_blocks(schedule)]
-    return max((_tiles(product, facts) for product in products if product is not None), key=len, default=[])
-
-
-def _tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
-    has_columns = bool(product.axes) and any(axis.role is Role.COLUMN for axis in product.axes)
-    is_last = [axis.role for axis in product.axes if axis.role is not Role.SUM][-1:] == [Role.COLUMN]
-    return tiles(product, facts) if has_columns and is_last and product.extent(Role.SUM) > 1 else []
-
-
-def _apply(mod: IRModule, facts: ProcessorFacts, tile: Tile | None) -> Schedule:
-    from tvm.s_tir import Schedule
-
-    schedule = Schedule(mod)
-    blocks = [schedule.get(block) for block in child_blocks(schedule)]
-    products = {block.name_hint: find_product(block) for block in blocks}
-    tiled = {name: _tiles(product, facts) for name, product in products.items() if product is not None}
-    main = max(tiled, key=lambda name: len(tiled[name]), default="")
-    inline_all(schedule, frozenset(name for name, choices in tiled.items() if choices))
+    tiled = _tiled_products(mod, facts, unit)
+    main = max(tiled, key=lambda name: len(tiled[name].tiles), default="")
+    inline_all(schedule, frozenset(tiled))
     constants = _constants(mod)
+    chosen = {name: found.tiles[0] for name, found in tiled.items()} | ({main: tile} if tile is not None else {})
     for block in child_blocks(schedule):
         name = schedule.get(block).name_hint
-        product = products.get(name)
-        if product is not None and tiled.get(name):
-            choice = tile if name == main and tile is not None else tiled[name][0]
-            packs = _weights_parameter(schedule, block, product, mod) in constants
-            schedule_product(schedule, block, product, choice, packs=packs)
-    return schedule_rest(schedule, facts)
+        if name not in tiled:
+            continue
+        found, choice = tiled[name], chosen[name]
+        if found.unit is not None:
+            schedule_dot_product(schedule, block, found.product, choice, found.unit)
+        else:
+            packs = _weights_parameter(schedule, block, found.product, mod) in constants
+            schedule_product(schedule, block, found.product, choice, packs=packs)
+    schedule = schedule_rest(schedule, facts)
+    for name, found in tiled.items():
+        if found.unit is not None:
+            use_instruction(schedule, name, chosen[name], found.unit)
+    return schedule
 
 
 def _is_plain(mod: IRModule) -> bool:

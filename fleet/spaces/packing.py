@@ -17,7 +17,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from tvm.ir import IRModule
+    from tvm.ir import Expr, IRModule
     from tvm.s_tir import Schedule
     from tvm.tirx import IndexMap
 
@@ -27,22 +27,37 @@ Argument = NDArray[np.generic] | TensorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """One packed argument. An axis of n * size elements is split; n becomes the first axis, `size` the last."""
+    """One packed argument. An axis of n * size elements is split; n becomes the first axis, `size` the last.
+
+    Another axis may be split, too: into groups, which become the very last axis.
+    """
 
     argument: int
     axis: int
     size: int
+    group_axis: int | None = None
+    group: int = 1
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the packed shape."""
-        others = shape[: self.axis] + shape[self.axis + 1 :]
-        return (shape[self.axis] // self.size, *others, self.size)
+        counts = [n // self.group if axis == self.group_axis else n for axis, n in enumerate(shape)]
+        others = counts[: self.axis] + counts[self.axis + 1 :]
+        groups = () if self.group_axis is None else (self.group,)
+        return (shape[self.axis] // self.size, *others, self.size, *groups)
 
     def pack(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """Return a packed copy."""
-        shape = array.shape
-        split = array.reshape(*shape[: self.axis], shape[self.axis] // self.size, self.size, *shape[self.axis + 1 :])
-        return np.ascontiguousarray(np.moveaxis(split, (self.axis, self.axis + 1), (0, -1)))
+        axis = self.axis
+        if self.group_axis is not None:
+            array = np.moveaxis(_split(array, self.group_axis, self.group), self.group_axis + 1, -1)
+        packed = np.moveaxis(_split(array, axis, self.size), (axis, axis + 1), (0, -1))
+        return np.ascontiguousarray(packed if self.group_axis is None else np.swapaxes(packed, -1, -2))
+
+
+def _split(array: NDArray[np.generic], axis: int, size: int) -> NDArray[np.generic]:
+    """Return the array with an axis split in two, the second of `size` elements."""
+    shape = array.shape
+    return array.reshape(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
 
 
 def pack_all(arguments: Sequence[Argument], packings: Sequence[Packing]) -> list[Argument]:
@@ -88,10 +103,30 @@ def _parameter_shapes(mod: IRModule) -> list[tuple[int, ...]]:
 
 
 def _packing(argument: int, index_map: IndexMap) -> Packing | None:
+    outer, *_, last = index_map.final_indices
+    if (axis := _divided(index_map, outer)) is None:
+        return None
+    if _remainder(index_map, last) == axis:
+        return Packing(argument=argument, axis=axis, size=int(outer.b))
+    group_axis = _remainder(index_map, last)
+    if group_axis is None or _remainder(index_map, index_map.final_indices[-2]) != axis:
+        return None
+    return Packing(argument=argument, axis=axis, size=int(outer.b), group_axis=group_axis, group=int(last.b))
+
+
+def _divided(index_map: IndexMap, index: Expr) -> int | None:
+    """Return which axis an index is a quotient of."""
     from tvm.ir.prim import expr as prim
 
-    outer, inner = index_map.final_indices[0], index_map.final_indices[-1]
-    if not isinstance(outer, prim.FloorDiv) or not isinstance(inner, prim.FloorMod):
-        return None
-    axis = next((i for i, index in enumerate(index_map.initial_indices) if index.same_as(outer.a)), None)
-    return None if axis is None else Packing(argument=argument, axis=axis, size=int(outer.b))
+    return _axis_of(index_map, index.a) if isinstance(index, prim.FloorDiv) else None
+
+
+def _remainder(index_map: IndexMap, index: Expr) -> int | None:
+    """Return which axis an index is a remainder of."""
+    from tvm.ir.prim import expr as prim
+
+    return _axis_of(index_map, index.a) if isinstance(index, prim.FloorMod) else None
+
+
+def _axis_of(index_map: IndexMap, variable: Expr) -> int | None:
+    return next((i for i, index in enumerate(index_map.initial_indices) if index.same_as(variable)), None)
