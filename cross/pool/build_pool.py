@@ -15,10 +15,10 @@ import logging
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from cross.pool import worker
+from cross.pool.task_queue import TaskQueue
 from cross.targets.intrinsics import intrinsics_module
 from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ErrorKind
@@ -71,7 +72,7 @@ class BuildPool(Executor):
         """
         self._timeout_sec = timeout_sec
         self._target_json = target_json
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: TaskQueue[_Task] = TaskQueue()
         self._slots = [_Slot(index, target_json) for index in range(workers or os.cpu_count() or 1)]
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -103,6 +104,13 @@ class BuildPool(Executor):
         """Run `fn` in a worker within a time limit of its own."""
         return self._put(timeout_sec, partial(fn, *args, **kwargs))
 
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Run `fn` as `submit_within` does, where tasks of this key ran before unless that worker is busy."""
+        home = zlib.crc32(key.encode()) % len(self._slots)
+        return self._put(timeout_sec, partial(fn, *args, **kwargs), home)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks and end the workers when the accepted ones are done.
 
@@ -114,31 +122,28 @@ class BuildPool(Executor):
         if cancel_futures or not wait:
             self._cancel_waiting()
         if first:
-            for _ in self._slots:
-                self._tasks.put(None)
+            self._tasks.close()
         if not wait:
             for slot in self._slots:
                 slot.kill()
         for thread in self._threads:
             thread.join()
 
-    def _put(self, timeout_sec: float, call: partial[T]) -> Future[T]:
+    def _put(self, timeout_sec: float, call: partial[T], home: int | None = None) -> Future[T]:
         future: Future[T] = Future()
         payload = pickle.dumps(call)
         self.start()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the build pool is shut down")
-            self._tasks.put(_Task(future, payload, timeout_sec, getattr(call.func, "__qualname__", str(call.func))))
+            task = _Task(future, payload, timeout_sec, getattr(call.func, "__qualname__", str(call.func)))
+            self._tasks.put(task, home)
         return future
 
     def _cancel_waiting(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                task = self._tasks.get_nowait()
-                if task is not None:
-                    task.future.cancel()
-                    task.future.set_running_or_notify_cancel()
+        for task in self._tasks.clear():
+            task.future.cancel()
+            task.future.set_running_or_notify_cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +243,13 @@ class _Slot:
         self._worker: _Worker | None = None
         self._is_killed = False
 
-    def run(self, tasks: queue.SimpleQueue[_Task | None]) -> None:
-        """Serve tasks until None comes."""
+    def run(self, tasks: TaskQueue[_Task]) -> None:
+        """Serve tasks until the queue is closed and empty."""
         with scratch_dir("build") as scratch:
             log_path = scratch / "worker.log"
             with contextlib.suppress(BuildError):  # reported again, and to someone, with the first task
                 self._warm_worker(log_path)
-            while (task := tasks.get()) is not None:
+            while (task := tasks.get(self.index)) is not None:
                 if task.future.set_running_or_notify_cancel():
                     self._serve(task, log_path)
             if self._worker is not None:

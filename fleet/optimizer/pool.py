@@ -20,6 +20,12 @@ class Pool(Protocol):
         self, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]: ...
 
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Rather run in the worker that had tasks of this key before."""
+        ...
+
 
 async def run_within(pool: Pool, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a task and wait for it.

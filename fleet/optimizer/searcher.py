@@ -58,7 +58,8 @@ class Searcher:
             is_static=effect.is_static,
         )
         try:
-            proposals = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, propose, task)
+            near = self._pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, propose, task)
+            proposals = await asyncio.wrap_future(near)
         except BuildError as error:
             yield SearchFailed(effect.workload, str(error))
         else:

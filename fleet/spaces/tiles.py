@@ -7,6 +7,7 @@ vector per column vector, and does `y * x * vectors` multiply-adds.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from dataclasses import dataclass
 
@@ -55,6 +56,11 @@ class Tile:
 
 def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
     """Return all sensible tiles, the most promising first, by `cycles_per_product`."""
+    return [*_sorted_tiles(product, facts)]
+
+
+@functools.lru_cache(maxsize=64)
+def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
     rows = [axis.extent for axis in product.axes if axis.role is Role.ROW]
     height, width = ([1, 1, *rows])[-2:]
     found = [
@@ -67,7 +73,7 @@ def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
         for unroll in (1, 4)
         if _fits(Tile(y, x, vectors, lanes, order), facts) and _last_sum(product) % unroll == 0
     ]
-    return sorted(found, key=lambda tile: cycles_per_product(tile, product, facts))
+    return tuple(sorted(found, key=lambda tile: cycles_per_product(tile, product, facts)))
 
 
 def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> float:

@@ -44,6 +44,11 @@ class BuiltAlready:
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self.submit(fn, *args, **kwargs)
 
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        return self.submit(fn, *args, **kwargs)
+
 
 @dataclass
 class Bench:

@@ -62,6 +62,11 @@ class SabotagedPool:
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._pool.submit_within(timeout_sec, fn, *args, **kwargs)
 
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        return self._pool.submit_near(key, timeout_sec, fn, *args, **kwargs)
+
 
 async def test_the_fastest_candidate_is_wrong_and_is_not_used(tmp_path: Path) -> None:
     """Its numbers give it away: it is recorded as WRONG_OUTPUT, and the best is a right one although it is slower."""

@@ -80,6 +80,16 @@ def test_hang_ends_at_its_limit(pool: BuildPool) -> None:
     assert pool.submit(tasks.add, 1, 2).result() == 3
 
 
+def test_tasks_of_one_key_run_where_they_ran_before(pool: BuildPool) -> None:
+    """So that a worker can keep what costs much to make; other keys have other homes."""
+    homes = {
+        key: {pool.submit_near(key, 5.0, tasks.process_id).result() for _ in range(5)} for key in ("a", "b", "c", "d")
+    }
+
+    assert {len(workers) for workers in homes.values()} == {1}
+    assert len(set.union(*homes.values())) > 1
+
+
 def test_waiting_does_not_count_as_running() -> None:
     """A task that waited longer than its limit still gets all of it."""
     with BuildPool(1) as pool:

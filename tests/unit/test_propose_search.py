@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
@@ -17,9 +18,11 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
-from fleet.workloads.traces import replay
+from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import Workload, module_of, workload_of
 
 TARGET = host_target_json()
@@ -66,17 +69,61 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
     """The text of a trace carries all of a schedule, post-processing included: its replay is the same program."""
     import tvm
 
-    from fleet.optimizer.tasks.propose import search
-    from fleet.workloads.traces import trace_json
+    evolution = Evolution(
+        mod_json=workload.mod_json,
+        target_json=TARGET,
+        times=(),
+        model=None,
+        population=16,
+        generations=1,
+        most=COUNT,
+        seed=5,
+    )
+    found = evolution.run()
 
-    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, seed=5)
-    schedules = search(task)
-
-    assert len(schedules) >= COUNT
-    for schedule in schedules:
+    assert len(found) >= COUNT
+    for schedule, _ in found:
         replayed = replay(module_of(workload.mod_json), trace_json(schedule))
         tvm.ir.assert_structural_equal(schedule.mod, replayed.mod)
         assert "EnterPostproc" in trace_json(schedule)
+        assert has_decisions(trace_json(schedule))
+
+
+@pytest.mark.slow
+def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
+    """From the own space and from MetaSchedule's rules: a worker that begins anew proposes the same."""
+    kept = SearchState(workload.mod_json, TARGET)
+    own = list(itertools.islice(kept.own_space(), 24))
+    rows = kept.features_of(own, threads=1)
+    records = [SearchRecord(trace_json=each.trace_json, run_sec=1e-3 + 1e-5 * n) for n, each in enumerate(own)]
+    lessons = [LearnRecord(workload="w", run_sec=r.run_sec, features=f) for r, f in zip(records, rows, strict=True)]
+    task = ProposeTask(
+        mod_json=workload.mod_json,
+        target_json=TARGET,
+        records=tuple(records),
+        model=learn(lessons),
+        count=8,
+        population=24,
+    )
+
+    anew, again = propose(task, SearchState(workload.mod_json, TARGET)), propose(task, kept)
+
+    assert anew == again
+    assert next(kept.own_space()) is own[0]
+    assert 4 == sum(has_decisions(each.trace_json) for each in again)
+    assert 8 == len({each.digest for each in again} - {each.digest for each in own})
+
+
+def test_schedules_check_their_arguments_again_after_the_own_space_was_made(workload: Workload) -> None:
+    """TVM's checks are off only while our own code schedules."""
+    from tvm.s_tir import Schedule
+
+    before = Schedule.split
+    next(SearchState(workload.mod_json, TARGET).own_space())
+
+    assert Schedule.split is before
+    with pytest.raises(TypeError, match="split"):
+        Schedule(module_of(workload.mod_json)).split("i", [1])
 
 
 @pytest.mark.slow

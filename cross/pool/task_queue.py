@@ -1,0 +1,61 @@
+"""A queue for several takers, in which an item may have a home: the taker that does it fastest."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class TaskQueue(Generic[T]):
+    """Items in order. One whose home is idle waits for it; while its home is busy, anyone takes it."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[T, int | None]] = deque()
+        self._changed = threading.Condition()
+        self._idle: set[int] = set()
+        self._is_closed = False
+
+    def put(self, item: T, home: int | None = None) -> None:
+        """Append an item."""
+        with self._changed:
+            self._items.append((item, home))
+            self._changed.notify_all()
+
+    def get(self, taker: int) -> T | None:
+        """Wait for the first item that the taker may have, and take it; None if no more come.
+
+        A taker is idle while it waits here.
+        """
+        with self._changed:
+            self._idle.add(taker)
+            try:
+                while (index := self._first_for(taker)) is None and not self._is_closed:
+                    self._changed.wait()
+            finally:
+                self._idle.remove(taker)
+                self._changed.notify_all()  # what waited for this taker is anyone's now
+            if index is None:
+                return None
+            item, _ = self._items[index]
+            del self._items[index]
+            return item
+
+    def clear(self) -> list[T]:
+        """Take all items."""
+        with self._changed:
+            items = [item for item, _ in self._items]
+            self._items.clear()
+            return items
+
+    def close(self) -> None:
+        """Let takers leave once the items are gone."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _first_for(self, taker: int) -> int | None:
+        homes = enumerate(home for _, home in self._items)
+        return next((index for index, home in homes if home == taker or home not in self._idle), None)

@@ -1,0 +1,151 @@
+"""MetaSchedule's design space (post-order-apply) and its evolutionary search, guided by our cost model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cross.targets.target import make_target
+from fleet.cost_model.boosting import Trees
+from fleet.cost_model.learn import extract_features
+from fleet.optimizer.tasks.search_state import Features, program_hash
+from fleet.workloads.traces import tuning_record
+from fleet.workloads.workload import module_of
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule import TuneContext
+    from tvm.s_tir.meta_schedule.cost_model import CostModel
+    from tvm.s_tir.meta_schedule.database import Database
+    from tvm.s_tir.meta_schedule.runner import RunnerResult
+    from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
+
+_MIN_UNMEASURED = 50
+"""Fresh samples in each round's first population: TVM's own figure."""
+
+_PARENTS = 0.2
+"""Share of the first population that comes from records: TVM's own figure."""
+
+EXPLORED = 0.05
+"""Share of what is returned that is picked at random: TVM's own figure. It comes last."""
+
+_MAX_SEED = 2**31 - 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """One run of the search."""
+
+    mod_json: str
+    target_json: str
+    times: Sequence[tuple[str, float]]
+    """Traces that may be parents, with their times [s]; infinite for failures."""
+
+    model: bytes | None
+    """Snapshot that scores; None scores at random."""
+
+    population: int
+    generations: int
+    most: int
+    """Schedules wanted; some may be of records."""
+
+    seed: int
+    threads: int = 1
+    """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
+
+    def run(self) -> list[tuple[Schedule, Features | None]]:
+        """Return schedules, the best predicted first, random ones last; with their features, if these were needed."""
+        from tvm.s_tir import meta_schedule as ms
+
+        known: dict[int, Features] = {}
+        strategy = ms.search_strategy.EvolutionarySearch(
+            population_size=self.population,
+            init_measured_ratio=_PARENTS,
+            init_min_unmeasured=min(_MIN_UNMEASURED, self.population // 2),
+            genetic_num_iters=self.generations,
+            eps_greedy=EXPLORED,
+        )
+        context = ms.TuneContext(
+            module_of(self.mod_json),
+            target=make_target(self.target_json),
+            space_generator="post-order-apply",
+            search_strategy=strategy,
+            rand_state=1 + self.seed % _MAX_SEED,
+            num_threads=1,
+        )
+        context.pre_tuning(
+            max_trials=self.most,
+            num_trials_per_iter=self.most,
+            design_spaces=context.generate_design_space(),
+            database=self._database(),
+            cost_model=self._cost_model(known),
+        )
+        candidates = context.generate_measure_candidates() or []
+        context.post_tuning()
+        return [(candidate.sch, known.get(program_hash(candidate.sch))) for candidate in candidates]
+
+    def _database(self) -> Database:
+        """Return a database with the best few records that this search can change: it replays all that it gets."""
+        from tvm.s_tir import meta_schedule as ms
+
+        database = ms.database.MemoryDatabase()
+        workload = database.commit_workload(module_of(self.mod_json))
+        target = json.loads(str(make_target(self.target_json)))
+        able = [(sec, trace) for trace, sec in self.times if math.isfinite(sec) and has_decisions(trace)]
+        for sec, trace in sorted(able)[: max(1, math.ceil(_PARENTS * self.population))]:
+            database.commit_tuning_record(tuning_record(trace, [sec], target, workload))
+        return database
+
+    def _cost_model(self, known: dict[int, Features]) -> CostModel:
+        """Return a model that scores with the snapshot, and keeps the features that it needs in `known`."""
+        from tvm.ir.utils import derived_object
+        from tvm.s_tir import meta_schedule as ms
+
+        trees = Trees(self.model) if self.model is not None else None
+        random = np.random.default_rng(self.seed)
+        features_of = self._features_of
+
+        @derived_object
+        class SnapshotModel(ms.cost_model.PyCostModel):  # type: ignore[misc]
+            """Scores with the snapshot; it does not learn."""
+
+            def load(self, path: str) -> None:
+                """Do nothing: there is no file."""
+
+            def save(self, path: str) -> None:
+                """Do nothing: there is no file."""
+
+            def update(
+                self, context: TuneContext, candidates: Sequence[MeasureCandidate], results: Sequence[RunnerResult]
+            ) -> None:
+                """Do nothing: `learn` does the learning."""
+
+            def predict(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> NDArray[np.float64]:
+                if trees is None:
+                    return random.random(len(candidates))
+                return trees.score(features_of([candidate.sch for candidate in candidates], known))
+
+        return SnapshotModel()
+
+    def _features_of(self, schedules: Sequence[Schedule], known: dict[int, Features]) -> list[Features]:
+        """Return features, and keep them by program: survivors are scored again in every generation."""
+        programs = [program_hash(schedule) for schedule in schedules]
+        new = {program: sch for program, sch in zip(programs, schedules, strict=True) if program not in known}
+        if new:
+            found = extract_features(self.mod_json, self.target_json, list(new.values()), threads=self.threads)
+            known.update(zip(new, found, strict=True))
+        return [known[program] for program in programs]
+
+
+def has_decisions(trace: str) -> bool:
+    """Tell whether a trace samples anything, so that there is something to mutate. Malformed ones do not."""
+    try:
+        return bool(json.loads(trace)[1])
+    except (ValueError, LookupError, TypeError):
+        return False

@@ -1,0 +1,115 @@
+"""What a process knows of one workload's candidates: its own space as far as it was made, programs, features.
+
+All of it follows from the workload and the target alone, and is kept for the next round because it is costly: applying
+a schedule takes 10 ms, its features 7 ms (a 3x3 convolution). A process that has kept nothing makes it anew, and
+proposes the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.learn import extract_features
+from fleet.domain.keys import trace_digest
+from fleet.errors import InvalidRequest
+from fleet.optimizer.tasks.unchecked import unchecked_arguments
+from fleet.spaces.choose import schedules
+from fleet.workloads.traces import replay, trace_json
+from fleet.workloads.workload import module_of
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+
+Features = NDArray[np.float32]
+"""float32, shape [n_stores, n_features]."""
+
+_MOST_STATES = 64
+"""Workloads that a process keeps; the state of one with a hundred candidates takes 1 MB."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """A candidate whose schedule was applied."""
+
+    trace_json: str
+    digest: str
+    """Digest of the trace."""
+
+    program: int
+    """Hash of the scheduled program: two traces can make one program."""
+
+    schedule: Schedule | None
+    """None once it has features, which is all that it was kept for."""
+
+    features: Features | None = None
+
+
+class SearchState:
+    """One workload on one target."""
+
+    def __init__(self, mod_json: str, target_json: str) -> None:
+        self._mod_json = mod_json
+        self._target_json = target_json
+        self._own: list[Made] = []
+        self._programs: dict[bytes, int | None] = {}
+        self._rest = schedules(module_of(mod_json), target_json)
+
+    def own_space(self) -> Iterator[Made]:
+        """Yield the workload's own space in its order. What nobody has asked for is not made."""
+        yield from self._own
+        while True:
+            with unchecked_arguments():
+                schedule = next(self._rest, None)
+            if schedule is None:
+                return
+            self._own.append(self.make(schedule))
+            yield self._own[-1]
+
+    def make(self, schedule: Schedule, features: Features | None = None) -> Made:
+        """Describe an applied schedule."""
+        trace, program = trace_json(schedule), program_hash(schedule)
+        self._programs[_key(trace)] = program
+        kept = schedule if features is None else None
+        return Made(trace_json=trace, digest=trace_digest(trace), program=program, schedule=kept, features=features)
+
+    def program_of(self, trace: str) -> int | None:
+        """Return the hash of a record's program; None if the trace does not fit the workload."""
+        key = _key(trace)
+        if key not in self._programs:
+            with contextlib.suppress(InvalidRequest):
+                self._programs[key] = program_hash(replay(module_of(self._mod_json), trace))
+        return self._programs.setdefault(key, None)
+
+    def features_of(self, candidates: Sequence[Made], *, threads: int) -> list[Features]:
+        """Return the features of candidates, each computed once."""
+        new = [candidate for candidate in candidates if candidate.schedule is not None]
+        applied = [candidate.schedule for candidate in new if candidate.schedule is not None]
+        found = extract_features(self._mod_json, self._target_json, applied, threads=threads) if applied else []
+        for candidate, features in zip(new, found, strict=True):
+            candidate.features, candidate.schedule = features, None
+        return [candidate.features for candidate in candidates if candidate.features is not None]
+
+
+@functools.lru_cache(maxsize=_MOST_STATES)
+def state_of(mod_json: str, target_json: str) -> SearchState:
+    """Return what this process knows of a workload."""
+    return SearchState(mod_json, target_json)
+
+
+def program_hash(schedule: Schedule) -> int:
+    """Return a hash of the scheduled program."""
+    import tvm_ffi
+
+    return int(tvm_ffi.structural_hash(schedule.mod))
+
+
+def _key(trace: str) -> bytes:
+    return hashlib.sha256(trace.encode()).digest()
