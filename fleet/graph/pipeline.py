@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import make_target, parse_target
+from fleet.graph.attention import ATTENTION
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.folding import FOLDING
@@ -55,7 +56,7 @@ def steps(target_json: str) -> list[Step]:
     unit = integer_unit(target_json)
     quantized = [] if unit is None else [_compute_in_integers(unit)]
     padded = [] if unit is None else [_pad_integers(unit)]
-    by_layout = [_CHANNELS_LAST, _FINISH, *padded, _GROUP] if is_processor else [_FINISH]
+    by_layout = [_CHANNELS_LAST, _ATTENTION, _FINISH, *padded, _GROUP] if is_processor else [_FINISH]
     return [*quantized, _CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
 
 
@@ -75,6 +76,10 @@ def _clean(mod: IRModule) -> IRModule:
 
 def _channels_last(mod: IRModule) -> IRModule:
     return rewrite(mod, FOLDING, CLEANING, UPSAMPLING, CHANNELS_LAST)
+
+
+def _attention(mod: IRModule) -> IRModule:
+    return rewrite(mod, FOLDING, ATTENTION, CLEANING)
 
 
 def _finish(mod: IRModule) -> IRModule:
@@ -117,6 +122,11 @@ _CHANNELS_LAST = Step(
     name="channels last",
     reason="with the channels innermost a convolution reads and writes whole vectors",
     run=_channels_last,
+)
+_ATTENTION = Step(
+    name="attention",
+    reason="scores that are used up where they are made take no way through memory, and heads need no transposes",
+    run=_attention,
 )
 _FINISH = Step(
     name="finish",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+from fleet.spaces.attention import attention_schedules, is_attention
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
@@ -41,6 +42,9 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
     """Return all schedules of a function's space, the most promising first. The first is the static one."""
     facts = processor_facts(target_json)
     if facts is None or not _is_plain(mod):
+        return
+    if is_attention(mod):
+        yield from attention_schedules(mod, facts)
         return
     unit = integer_unit(target_json)
     choices: list[Tile | None] = [*_choices(mod, facts, unit)]

@@ -1,0 +1,269 @@
+"""The design space of attention: its two products and the softmax between them, a few rows of queries at a time.
+
+The scores of these rows stay in the nearest cache. Both products have tiles as in `fleet.spaces.product`: of the
+scores, `rows` times some vectors along the keys; of the result, `rows` times some vectors along a head.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet.graph.attention_program import (
+    ATTRIBUTE,
+    INVERSE,
+    KEYS,
+    LARGEST,
+    MASKED,
+    MIXED,
+    POWERS,
+    RESULT,
+    SCORES,
+    TOTAL,
+)
+from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, steps, vector_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+_MOST_ROWS = 16
+_MOST_CHOICES = 16
+_MOST_UNROLLED = 16
+_REGISTERS_FOR_SUMS = 0.75
+"""Tiles that take more make LLVM spill here, where more than the product is in the loop's surroundings."""
+
+_PRODUCT_LOOPS = 5
+"""Batch, head, row, column and sum."""
+
+_TAIL = 1.2
+"""What the rest of the rows costs more than a block as small: its code is another, and cold."""
+
+_BEGIN_CYCLES = 200
+"""Of a block of rows: memory for its scores, and the ends of its loops."""
+
+_BLOCK = 16
+"""Side of the squares in which keys are turned."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """One choice of all knobs."""
+
+    rows: int
+    """Queries whose scores are computed together."""
+
+    score_vectors: int
+    value_vectors: int
+    """Vectors that a tile of either product has in a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    heads: int
+    """Of all batches."""
+
+    tokens: int
+    width: int
+    seen: int
+    padded: int
+    value_width: int
+    score_lanes: int
+    value_lanes: int
+
+
+def is_attention(mod: IRModule) -> bool:
+    """Tell whether a function was made by `fleet.graph.attention_program`."""
+    attributes = mod["main"].attrs
+    return bool(attributes and ATTRIBUTE in attributes)
+
+
+def attention_schedules(mod: IRModule, facts: ProcessorFacts) -> Iterator[Schedule]:
+    """Return the schedules of an attention, the most promising first."""
+    from tvm.s_tir import Schedule
+
+    sizes = _sizes(Schedule(mod), facts)
+    for tile in attention_tiles(sizes, facts)[:_MOST_CHOICES]:
+        schedule = Schedule(mod)
+        _apply(schedule, sizes, tile)
+        yield schedule
+
+
+def attention_tiles(sizes: _Sizes, facts: ProcessorFacts) -> list[AttentionTile]:
+    """Return all sensible tiles, the most promising first."""
+    score_vectors = _divisors(sizes.padded // sizes.score_lanes, facts.registers)
+    value_vectors = _divisors(sizes.value_width // sizes.value_lanes, facts.registers)
+    found = [
+        AttentionTile(rows, of_scores, of_values)
+        for rows in range(1, min(sizes.tokens, _MOST_ROWS) + 1)
+        for of_scores in score_vectors
+        for of_values in value_vectors
+        if _fits(rows, of_scores, facts) and _fits(rows, of_values, facts)
+    ]
+    return sorted(found, key=lambda tile: _cycles(tile, sizes, facts))
+
+
+def _fits(rows: int, vectors: int, facts: ProcessorFacts) -> bool:
+    sums = rows * vectors
+    scalars = 0 if facts.has_scalar_operands and vectors == 1 else 1
+    return sums + vectors + scalars <= facts.registers and sums <= _REGISTERS_FOR_SUMS * facts.registers
+
+
+def _cycles(tile: AttentionTile, sizes: _Sizes, facts: ProcessorFacts) -> float:
+    """Estimate the cycles that both products take for all queries of a head."""
+    full, left = divmod(sizes.tokens, tile.rows)
+    scores, values = sizes.padded // sizes.score_lanes, sizes.value_width // sizes.value_lanes
+
+    def block(rows: int) -> float:
+        if not rows:
+            return 0.0
+        of_scores = _step(rows, tile.score_vectors, facts) * sizes.width + 2 * rows * tile.score_vectors
+        of_values = _step(rows, tile.value_vectors, facts) * sizes.seen + 2 * rows * tile.value_vectors
+        return of_scores * scores / tile.score_vectors + of_values * values / tile.value_vectors + _BEGIN_CYCLES
+
+    tasks = sizes.heads * (full if left == 0 else 1)
+    rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
+    return rounds * (full * block(tile.rows) + _TAIL * block(left))
+
+
+def _step(rows: int, vectors: int, facts: ProcessorFacts) -> float:
+    loads = rows + 2 * vectors  # keys and values come from the second cache, a row's number from the first
+    return max(rows * vectors / facts.fmas_per_cycle, loads / facts.loads_per_cycle, facts.latency) + 0.1 * loads
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [size for size in range(1, min(number, most) + 1) if number % size == 0]
+
+
+def _sizes(schedule: Schedule, facts: ProcessorFacts) -> _Sizes:
+    scores = [int(it.dom.extent) for it in schedule.get(schedule.get_sblock(SCORES)).iter_vars]
+    mixed = [int(it.dom.extent) for it in schedule.get(schedule.get_sblock(MIXED)).iter_vars]
+    return _Sizes(
+        heads=scores[0] * scores[1],
+        tokens=scores[2],
+        width=scores[4],
+        seen=mixed[4],
+        padded=scores[3],
+        value_width=mixed[3],
+        score_lanes=vector_width(scores[3], facts.lanes),
+        value_lanes=vector_width(mixed[3], facts.lanes),
+    )
+
+
+def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> None:
+    _turn_keys(schedule, sizes)
+    largest, total = (_partial_results(schedule, name, sizes.score_lanes) for name in (LARGEST, TOTAL))
+    rows, columns = _tile_result(schedule, sizes, tile)
+    schedule.compute_at(schedule.get_sblock(MIXED), columns, preserve_unit_loops=True)
+    stages = [schedule.get_sblock(name) for name in (MASKED, LARGEST, POWERS, TOTAL, INVERSE)]
+    in_order = [stages[0], *largest, stages[1], stages[2], *total, stages[3], stages[4]]
+    for block in reversed(in_order):
+        schedule.compute_at(block, rows, preserve_unit_loops=True)
+    depth = len(schedule.get_loops(stages[0])) - 4
+    around = _tile_scores(schedule, stages[0], sizes, tile, depth)
+    schedule.compute_at(schedule.get_sblock(SCORES), around, preserve_unit_loops=True)
+    _vectorize(schedule, schedule.get_loops(stages[2])[-1], sizes.score_lanes)
+    begins = [
+        _tile_product(schedule, schedule.get_sblock(name), lanes)
+        for name, lanes in ((SCORES, sizes.score_lanes), (MIXED, sizes.value_lanes))
+    ]
+    sums = [(block, _vectorize_partial(schedule, block, depth)) for block in (*largest, *total)]
+    sums += [(block, _finish_partial(schedule, block, depth)) for block in (stages[1], stages[3])]
+    # The last step: TVM vectorizes no loop around a reduction that has been taken apart.
+    for block, first, count in begins:
+        begin = schedule.decompose_reduction(block, first)
+        for loop in schedule.get_loops(begin)[-count:-1]:
+            schedule.unroll(loop)
+    for block, first in sums:
+        schedule.decompose_reduction(block, first)
+        if extent(schedule, first) <= _MOST_UNROLLED:
+            schedule.unroll(first)
+
+
+def _turn_keys(schedule: Schedule, sizes: _Sizes) -> None:
+    """Turn the keys in squares of a few vectors; the last square of a padded sequence has conditions of its own."""
+    batch, head, width, seen = schedule.get_loops(schedule.get_sblock(KEYS))
+    work = steps(schedule, [batch, head, width, seen])
+    outer, inner = schedule.split(width, [None, vector_width(sizes.width, _BLOCK)])
+    squares, lanes = schedule.split(seen, [None, sizes.score_lanes])
+    schedule.reorder(batch, head, outer, squares, inner, lanes)
+    schedule.vectorize(lanes)
+    if sizes.padded > sizes.seen:
+        split_at_borders(schedule, squares)
+    share(schedule, [batch, head, outer], work)
+
+
+def _partial_results(schedule: Schedule, name: str, lanes: int) -> list[SBlockRV]:
+    """Split a reduction along the keys into one per lane and the joining of lanes."""
+    block = schedule.get_sblock(name)
+    loop = schedule.get_loops(block)[-1]
+    if extent(schedule, loop) == lanes:
+        return []
+    _, lane = schedule.split(loop, [None, lanes])
+    return [schedule.rfactor(lane, 0)]
+
+
+def _tile_result(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> tuple[LoopRV, LoopRV]:
+    """Split the result into tiles; return the loop over blocks of rows and the one over tiles within."""
+    batch, tokens, features = schedule.get_loops(schedule.get_sblock(RESULT))
+    heads, width = schedule.split(features, [None, sizes.value_width])
+    blocks, rows = schedule.split(tokens, [None, tile.rows])
+    columns, vectors, lanes = schedule.split(width, [None, tile.value_vectors, sizes.value_lanes])
+    schedule.reorder(batch, heads, blocks, columns, rows, vectors, lanes)
+    schedule.vectorize(lanes)
+    schedule.unroll(vectors)
+    schedule.unroll(rows)
+    if sizes.tokens % tile.rows:
+        split_at_borders(schedule, blocks)
+        schedule.parallel(schedule.fuse(batch, heads))
+        return blocks, columns
+    fused = schedule.fuse(batch, heads, blocks)
+    schedule.parallel(fused)
+    return fused, columns
+
+
+def _tile_scores(schedule: Schedule, block: SBlockRV, sizes: _Sizes, tile: AttentionTile, depth: int) -> LoopRV:
+    """Split the scores of a block of rows into tiles; return the loop over these."""
+    *_, rows, keys = schedule.get_loops(block)[depth:]
+    tiles, vectors, lanes = schedule.split(keys, [None, tile.score_vectors, sizes.score_lanes])
+    schedule.reorder(tiles, rows, vectors, lanes)
+    schedule.vectorize(lanes)
+    schedule.unroll(vectors)
+    schedule.unroll(rows)
+    return tiles
+
+
+def _tile_product(schedule: Schedule, block: SBlockRV, lanes: int) -> tuple[SBlockRV, LoopRV, int]:
+    """Put the sum outside of the tile; return the block, the sum's loop, and the number of loops of the tile."""
+    spatial, (terms,) = split_by_kind(schedule, block, len(schedule.get_loops(block)) - _PRODUCT_LOOPS)
+    vectors, lane = schedule.split(spatial[-1], [None, lanes])
+    schedule.reorder(terms, *spatial[:-1], vectors, lane)
+    schedule.vectorize(lane)
+    for loop in (*spatial[:-1], vectors):
+        schedule.unroll(loop)
+    return block, terms, len(spatial) + 1
+
+
+def _vectorize_partial(schedule: Schedule, block: SBlockRV, depth: int) -> LoopRV:
+    """Reduce each row by lanes; return the loop over vectors."""
+    (lanes, *rows), (vectors,) = split_by_kind(schedule, block, depth)
+    schedule.reorder(*rows, vectors, lanes)
+    schedule.vectorize(lanes)
+    return vectors
+
+
+def _finish_partial(schedule: Schedule, block: SBlockRV, depth: int) -> LoopRV:
+    """Join the lanes of each row; return the loop over them."""
+    rows, (lanes,) = split_by_kind(schedule, block, depth)
+    schedule.reorder(*rows, lanes)
+    return lanes
+
+
+def _vectorize(schedule: Schedule, loop: LoopRV, lanes: int) -> None:
+    _, lane = schedule.split(loop, [None, lanes])
+    schedule.vectorize(lane)
