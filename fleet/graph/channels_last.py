@@ -31,6 +31,9 @@ def convolve(rebuild: Rebuild, call: Call) -> Expr | None:
     from tvm import relax
 
     layout, kernel_layout = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
+    if (layout, kernel_layout) == ("NHWC", "HWOI"):  # what TVM's TFLite frontend gives depthwise convolutions
+        kernel = transposed_to(rebuild, call.args[1], kernel_layout, "HWIO")
+        return with_attrs(call, [call.args[0], kernel], {"kernel_layout": "HWIO"})
     if layout not in _CHANNELS_LAST or str(call.attrs.out_layout) != layout:
         return None
     to_layout, to_kernel = _CHANNELS_LAST[layout]

@@ -211,3 +211,21 @@ def test_a_transposed_convolution_is_a_convolution_by_phases(
 
     assert not operators(found)["nn.conv2d_transpose"]
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_depthwise_kernel_of_tflite_gets_the_layout_of_all_others() -> None:
+    """HWOI lies in memory as HWIO does; design spaces know one of them."""
+
+    def body(x: Expr, _: Emit) -> Expr:
+        from tvm import relax
+
+        weights = relax.const(random_array(3, 3, 6, 1))
+        return relax.op.nn.conv2d(x, weights, padding=1, groups=6, data_layout="NHWC", kernel_layout="HWOI")
+
+    mod, x = function_of([(1, 5, 4, 6)], body), random_array(1, 5, 4, 6)
+
+    found = channels_last(mod)
+
+    call = found["main"].body.blocks[0].bindings[0].value
+    assert (str(call.attrs.kernel_layout), [int(size) for size in call.args[1].ty.shape]) == ("HWIO", [3, 3, 1, 6])
+    np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
