@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import shutil
 import tempfile
@@ -130,6 +131,8 @@ def run_build(order: BuildOrder) -> BuiltArtifact:
     folder = order.output.absolute().parent
     if not folder.is_dir():
         raise ConfigError(f"{order.output}: there is no folder {folder}; make it, or name another with -o")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"cannot write {order.output}: {folder} is read-only, or not yours")
     check_tools(order.target_json)
     find_linker(order.target_json, order.linker)
     with tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder) as scratch:

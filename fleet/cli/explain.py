@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _COPIED_BYTES = 64 * 1024**2
 _COPIES = 5
+_MOST = 1e9
+"""Of GFLOP/s and GB/s: more than any machine does, and finite, as JSON wants it."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -39,11 +41,15 @@ def explain(
     ] = "host",
     peak_gflops: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="GFLOP/S", help="Peak of float32 arithmetic. Default: from the target."),
+        typer.Option(
+            min=0.001, max=_MOST, metavar="GFLOP/S", help="Peak of float32 arithmetic. Default: from the target."
+        ),
     ] = None,
     bandwidth_gbs: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="GB/S", help="Bandwidth of the memory. Default: measured here, else assumed."),
+        typer.Option(
+            min=0.001, max=_MOST, metavar="GB/S", help="Bandwidth of the memory. Default: measured here, else assumed."
+        ),
     ] = None,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,

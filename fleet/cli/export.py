@@ -38,7 +38,7 @@ def export(
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that it runs on. Default: the target's cores.")
+        int | None, typer.Option(min=1, max=4096, help="Threads that it runs on. Default: the target's cores.")
     ] = None,
     affinity: Annotated[
         Affinity,

@@ -12,6 +12,7 @@ from fleet.cli.profile_view import render_profile
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune import parse_one_shape
 from fleet.export.targets import target_of
+from fleet.models.model import check_exists
 from fleet.optimizer.profiling.profile import ModelProfile
 from fleet.optimizer.profiling.run import ProfileOptions, profile_model
 
@@ -62,6 +63,7 @@ def profile(
 
     Example: fleet profile model.onnx --on name=pi4-03
     """
+    check_exists(model)
     wanted = ProfileOptions(
         model=model,
         library=library,

@@ -15,6 +15,7 @@ from fleet.domain.measuring import Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServeReport
 from fleet.export.serving import serve_check as run_check
+from fleet.runtime.package import open_package, read_manifest
 
 
 def serve_check(
@@ -37,6 +38,7 @@ def serve_check(
 
     Example: fleet serve-check model.fleet --on name=pi4-03
     """
+    read_manifest(open_package(model))
     holding = stepping.leased_device(
         on,
         tracker=options.tracker_address(ctx, tracker),

@@ -144,8 +144,11 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
 def _check(options: ExportOptions) -> None:
     check_versions()
     check_exists(options.model)
-    if not options.output.resolve().parent.is_dir():
-        raise ConfigError(f"{options.output}: there is no folder {options.output.resolve().parent}; make it first")
+    folder = options.output.resolve().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{options.output}: there is no folder {folder}; make it first")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"cannot write {options.output}: {folder} is read-only, or not yours")
     if parse_target(options.target_json)["kind"] != "llvm":
         raise InvalidRequest(
             f"exported models run on processors, not on {parse_target(options.target_json)['kind']}; for a GPU, "

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _TAIL_LINES = 8
+_LOG_BYTES = 16 * 1024
+"""What a process that does not start writes to its log, at most."""
+
 _STOP_TIMEOUT_SEC = 5.0
 _FIRST_PAUSE_SEC = 0.5
 _LONGEST_PAUSE_SEC = 15.0
@@ -138,6 +142,9 @@ class Child:
             lines = []
         if lines and lines[-1].startswith("error: "):  # its message to people; the rest is its log
             lines = lines[-1:]
+        folder = self.spec.log_path.parent
+        if not lines and folder.exists() and shutil.disk_usage(folder).free < _LOG_BYTES:
+            return f"; {folder} has no room left, not even for its log"
         return "".join(f"\n  {self.spec.name}: {line}" for line in lines)
 
 

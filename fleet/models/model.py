@@ -76,7 +76,7 @@ def check_exists(source: Path) -> None:
     if not is_model(source):
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
     if not is_of_transformers(source) and not source.is_file():
-        raise ImportFailed(f"there is no model file {source}")
+        raise ImportFailed(f"{source} is a folder" if source.is_dir() else f"there is no model file {source}")
 
 
 def load_model(

@@ -161,7 +161,8 @@ def write_archive(path: Path, manifest: Manifest, files: Mapping[str, Path | byt
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only place there is none, and looking for it is an error
+            partial.unlink()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -6,6 +6,7 @@ length of the attention mask, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -20,6 +21,10 @@ OpenShape: TypeAlias = "tuple[Dim, ...] | None"
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 """Shape by input name, of some or all inputs."""
+
+
+_MOST_ELEMENTS = 2**31 - 1
+"""Of a tensor: programs count in 32 bits."""
 
 
 def close_shapes(
@@ -53,7 +58,17 @@ def close_shapes(
     closed = {name: _closed(shape, sizes, batch_size) for name, shape in inputs.items()}
     closed.update(shapes)
     _check_all_closed(inputs, closed)
+    _check_sizes(closed)
     return {name: tuple(int(dim) for dim in shape) for name, shape in closed.items() if shape is not None}
+
+
+def _check_sizes(closed: Mapping[str, OpenShape]) -> None:
+    for name, shape in closed.items():
+        count = math.prod(int(dim) for dim in shape or ())
+        if count > _MOST_ELEMENTS:
+            raise InvalidRequest(
+                f"input {name!r} would have {count:,} elements; programs index at most {_MOST_ELEMENTS:,}"
+            )
 
 
 def _is_open(dim: Dim) -> bool:

@@ -1,0 +1,96 @@
+"""The commands that take a model, given files and places that cannot work: one line, before anything is started."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet.cli.main import app
+from fleet.errors import FleetError
+from fleet.local.children import Child, ChildSpec
+
+
+def refused(*words: str) -> str:
+    """Run a command that must be refused, and return what it says."""
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code in (1, 2), done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.output
+
+
+@contextmanager
+def mounted(place: Path, options: str) -> Iterator[Path]:
+    """Mount a small file system of its own."""
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=False).returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A place where even root cannot write."""
+    with mounted(tmp_path / "read-only", "ro") as place:
+        yield place
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A place with room for a name, and nothing more."""
+    with mounted(tmp_path / "full", "size=4k") as place:
+        yield place
+
+
+@pytest.mark.parametrize("command", ["build", "explain", "export", "profile", "tune"])
+def test_a_model_that_is_none(command: str, tmp_path: Path) -> None:
+    """A missing file and a folder are told apart; no tracker and no agent is started for either."""
+    (tmp_path / "a.onnx").mkdir()
+
+    assert "missing.onnx" in refused(command, str(tmp_path / "missing.onnx"))
+    said = refused(command, str(tmp_path / "a.onnx"))
+    assert "a.onnx is a folder" in said or "a.onnx: Is a directory" in said
+    assert "starting" not in said
+
+
+@pytest.mark.parametrize("command", ["build", "explain"])
+def test_a_model_that_is_cut_short(command: str, two_products: Path, tmp_path: Path) -> None:
+    """What the parser says, in one line."""
+    (tmp_path / "cut.onnx").write_bytes(two_products.read_bytes()[:-9])
+
+    assert "cut.onnx is no ONNX model" in refused(command, str(tmp_path / "cut.onnx"))
+
+
+def test_an_exported_model_that_is_none(tmp_path: Path) -> None:
+    """Found before a device is leased for it."""
+    (tmp_path / "cut.fleet").write_bytes(b"PK\x03\x04")
+
+    assert "No such file" in refused("serve-check", str(tmp_path / "missing.fleet"))
+    assert "lacks manifest.json" in refused("serve-check", str(tmp_path))
+    found = refused("serve-check", str(tmp_path / "cut.fleet"))
+    assert "no exported model, or cut short" in found
+    assert "starting" not in found
+
+
+@pytest.mark.parametrize("command", ["build", "export"])
+def test_a_place_where_nothing_can_be_written(command: str, two_products: Path, read_only: Path) -> None:
+    """Said before the model is compiled for it, not after."""
+    said = refused(command, str(two_products), "-o", str(read_only / "it"))
+
+    assert f"cannot write {read_only / 'it'}: {read_only} is read-only, or not yours" in " ".join(said.split())
+
+
+async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
+    """With nothing in its log, that the disk is full is all there is to say."""
+    spec = ChildSpec(name="tracker", command=("false",), ready=re.compile("never"), log_path=full / "log")
+
+    with pytest.raises(FleetError, match="full has no room left"):
+        await Child(spec).start()
