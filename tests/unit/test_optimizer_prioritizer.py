@@ -48,6 +48,18 @@ def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
     assert 0 == GradientPrioritizer().choose([standing(9.0, 8.0), standing(0.05)])
 
 
+def test_a_costly_workload_does_not_take_what_others_could_use() -> None:
+    """Of two that never fall, one nine times as costly gets about three times the batches."""
+    histories, counts = [[9.0, 9.0], [1.0, 1.0]], [0, 0]
+    for _ in range(40):
+        chosen = GradientPrioritizer().choose([standing(*history) for history in histories])
+        assert chosen is not None
+        counts[chosen] += 1
+        histories[chosen].append(histories[chosen][-1])
+
+    assert 2 < counts[0] / counts[1] < 4
+
+
 def test_dear_device_time_counts() -> None:
     """Of two equal gains, the one that takes less device time is taken."""
     assert 1 == GradientPrioritizer().choose([standing(1.0, device_sec=4.0), standing(1.0, device_sec=1.0)])
