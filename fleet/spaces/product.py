@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import Product, Role, result_of
 from fleet.spaces.loops import split_at_borders
-from fleet.spaces.tiles import Order, Tile, width_of
+from fleet.spaces.tiles import Order, Tile, rows_of_panel, width_of
 
 if TYPE_CHECKING:
     from tvm.ir import PrimExpr
@@ -28,6 +28,9 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
     """
     if packs:
         pack(schedule, block, product, tile)
+    if tile.depth:
+        _schedule_panels(schedule, block, product, tile)
+        return
     result = result_of(schedule, block)
     outer, inner = tile_result(schedule, result, product, tile)
     # The tile stays in scope "global": a "local" buffer in a parallel loop comes from the heap, by two calls a tile.
@@ -110,3 +113,53 @@ def clear_before(schedule: Schedule, block: SBlockRV, sums: LoopRV, depth: int) 
     begin = schedule.decompose_reduction(block, sums)
     for loop in schedule.get_loops(begin)[depth:-1]:
         schedule.unroll(loop)
+
+
+def _schedule_panels(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile) -> None:
+    """Let all rows pass a part of the weights that the cache holds, before the next part: sums wait in memory."""
+    result = result_of(schedule, block)
+    loops = schedule.get_loops(result)
+    roles = [axis.role for axis in product.axes if axis.role is not Role.SUM]
+    batches, rows, columns = (
+        [loop for loop, role in zip(loops, roles, strict=True) if role is wanted]
+        for wanted in (Role.BATCH, Role.ROW, Role.COLUMN)
+    )
+    blocks, vectors, lanes = schedule.split(columns[-1], [None, tile.vectors, tile.lanes])
+    group, within = schedule.split(rows[-2:][0], [None, rows_of_panel(tile, product)])
+    outer = [*batches, *columns[:-1], blocks, *rows[:-2], group]
+    schedule.reorder(*outer, within, *rows[-2:][1:], vectors, lanes)
+    schedule.compute_at(block, group, preserve_unit_loops=True)
+    schedule.vectorize(lanes)
+    schedule.unroll(vectors)
+    sums, depth = _tile_panel(schedule, block, product, tile, len(outer))
+    schedule.parallel(schedule.fuse(*outer))
+    begin = schedule.decompose_reduction(block, sums)
+    for loop in schedule.get_loops(begin)[-depth:-1]:
+        schedule.unroll(loop)
+
+
+def _tile_panel(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, outside: int) -> tuple[LoopRV, int]:
+    """Cut the panel below `outside` loops into tiles; return its outermost sum and how many loops a tile has."""
+    loops = schedule.get_loops(block)[outside:]
+    sums = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is Role.SUM]
+    spatial = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is not Role.SUM]
+    rows = [loop for loop, axis in zip(loops, product.axes, strict=True) if axis.role is Role.ROW][-2:]
+    others = [loop for loop in spatial[:-1] if loop not in rows]
+    vectors, lanes = schedule.split(spatial[-1], [tile.vectors, tile.lanes])
+    around, inner = [], []
+    for loop, size in zip(rows, (tile.y, tile.x)[-len(rows) :], strict=True):
+        outside_loop, inside_loop = schedule.split(loop, [None, size])
+        around.append(outside_loop)
+        inner.append(inside_loop)
+    part, steps = schedule.split(sums[-1], [None, tile.depth])
+    outer_sums, inner_sums = [*sums[:-1], part], [steps]
+    if tile.unroll > 1:
+        inner_sums = list(schedule.split(steps, [None, tile.unroll]))
+        schedule.unroll(inner_sums[-1])
+    schedule.reorder(*others, *outer_sums, *around, *inner_sums, *inner, vectors, lanes)
+    schedule.vectorize(lanes)
+    for loop in (*inner, vectors):
+        schedule.unroll(loop)
+    if width_of(product) % tile.x:
+        split_at_borders(schedule, around[-1])
+    return outer_sums[0], len(inner) + 2

@@ -18,11 +18,24 @@ _MOST_ROWS = 28
 """Rows of a tile: more would only lengthen the code."""
 
 
+_MOST_VECTORS = 12
+
 _SPARE_REGISTERS = 3
 """LLVM spills when accumulators take more: a tile of 14 rows in 16 registers was 2 to 3 times slower than one of 13."""
 
 _SHARED_CACHE_BYTES = 2 * 1024**2
 """What a layer can expect to find again in the last cache, which it shares with the rest of its model and others."""
+
+
+_PANEL_BYTES = 64 * 1024
+"""Sums of a panel that wait in memory: a part of the second cache."""
+
+_DEPTHS = (512, 256, 128)
+_LINE_BYTES = 64
+
+_SETS_BYTES, _WAYS = 4096, 6
+"""Lines that are a multiple of the first apart share one place in the first cache, which holds 8 lines or more: data
+and weights."""
 
 
 class Order(enum.Enum):
@@ -49,6 +62,10 @@ class Tile:
     unroll: int = 1
     """Steps of the innermost reduction that are written out."""
 
+    depth: int = 0
+    """Steps of the innermost reduction after which the next rows pass, so that the weights of these steps stay in the
+    cache while the sums wait in memory; 0: a tile is finished before the next begins."""
+
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
@@ -61,17 +78,18 @@ def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
 
 @functools.lru_cache(maxsize=64)
 def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
-    rows = [axis.extent for axis in product.axes if axis.role is Role.ROW]
-    height, width = ([1, 1, *rows])[-2:]
+    height, width = ([1, 1, *_rows(product)])[-2:]
     found = [
-        Tile(y, x, vectors, lanes, order, unroll)
+        Tile(y, x, vectors, lanes, order, unroll, depth)
         for lanes in _lanes(_columns(product), facts)
-        for vectors in _divisors(_columns(product) // lanes, 8)
+        for vectors in _divisors(_columns(product) // lanes, _MOST_VECTORS)
         for x in range(1, min(width, _MOST_ROWS) + 1)
         for y in _divisors(height, 7)
+        if _fits(Tile(y, x, vectors, lanes, Order.ROWS), facts)
         for order in Order
         for unroll in (1, 4)
-        if _fits(Tile(y, x, vectors, lanes, order), facts) and _last_sum(product) % unroll == 0
+        for depth in (0, *_depths(Tile(y, x, vectors, lanes, order, unroll), product, facts))
+        if _last_sum(product) % unroll == 0
     ]
     return tuple(sorted(found, key=lambda tile: cycles_per_product(tile, product, facts)))
 
@@ -79,25 +97,93 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
 def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
     """Estimate the cycles per multiply-add of one number, on one core, and what the cores wait for each other.
 
-    The figures were fitted to convolutions on Zen 3; only the order that they make matters.
+    The figures were fitted to convolutions on Zen 3 and Zen 5; only the order that they make matters.
     """
     sums = tile.y * tile.x * tile.vectors
+    summed = product.extent(Role.SUM)
     step = step_cycles(tile, width_of(product), facts)
-    summed, rows = product.extent(Role.SUM), product.extent(Role.ROW)
     # Each tile begins and ends: accumulators are cleared and stored, the loop is entered.
     begin = (2 * sums + 8) / summed
-    if tile.order is Order.ROWS:  # all weights stream by, in long runs that the processor foresees
-        again = tile.vectors * _cycles_per_vector(product.weights_bytes, facts)
-    else:  # the tile's data comes again for each tile of columns
-        panel_bytes = product.weights_bytes * tile.columns / product.extent(Role.COLUMN)
-        data_bytes = min(4, product.data_bytes / (rows * summed)) * tile.y * tile.x
-        again = data_bytes / (16 if product.data_bytes <= facts.l2_bytes // 2 else 10)
-        again += 0.0 if panel_bytes <= facts.l1_bytes // 2 else 0.05 * tile.vectors
-        again += 0.5 * sums / summed  # results are written in short pieces
+    if tile.depth:  # sums are fetched and stored for each part of the weights, and a branch is foreseen wrongly
+        begin += (1.5 * sums + 25) / tile.depth
+    step += begin + _weights_cycles(tile, product, facts) + _conflict_cycles(tile, product)
+    if tile.order is Order.COLUMNS:
+        step += _data_cycles(tile, product, facts)
+    step = max(step, _writing_cycles(tile, product, facts) / summed)
     tasks = _tasks(tile, product)
     rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
     small = 0.02 * (tile.unroll > 1) + 0.01 * (tile.y > 1)
-    return rounds * (step + begin + again) * (1 + small) / (sums * tile.lanes)
+    return rounds * step * (1 + small) / (sums * tile.lanes)
+
+
+def _weights_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
+    """Estimate the cycles that a step waits for its weights."""
+    stream = _cycles_per_vector(product.weights_bytes, facts)
+    if tile.order is Order.ROWS:  # all weights stream by, in long runs that the processor foresees
+        return tile.vectors * stream
+    kept_bytes = product.weights_bytes * tile.columns / product.extent(Role.COLUMN)
+    passes = math.ceil(product.extent(Role.ROW) / (tile.y * tile.x))
+    if tile.depth:
+        kept_bytes *= tile.depth / product.extent(Role.SUM)
+        passes = min(passes, math.ceil(rows_of_panel(tile, product) * _row_size(product) / (tile.y * tile.x)))
+    if kept_bytes > facts.l2_bytes // 2:
+        return tile.vectors * stream
+    kept = 0.0 if kept_bytes <= facts.l1_bytes // 2 else 0.05
+    return tile.vectors * (kept + stream / passes)
+
+
+def _data_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
+    """Estimate the cycles that a step waits for its data, which come again for each tile of columns."""
+    summed = product.extent(Role.SUM)
+    data_bytes = min(4, product.data_bytes / (product.extent(Role.ROW) * summed)) * tile.y * tile.x
+    cycles = data_bytes / (16 if product.data_bytes <= facts.l2_bytes // 2 else 10)
+    return cycles + 0.5 * tile.y * tile.x * tile.vectors / summed  # results are written in short pieces
+
+
+def _conflict_cycles(tile: Tile, product: Product) -> float:
+    """Estimate the cycles that a step waits because its rows are 4 KiB apart or so: few places of a cache take them."""
+    stride_bytes = 4 * _last_sum(product)
+    places = _SETS_BYTES // math.gcd(_SETS_BYTES, stride_bytes)
+    return 0.25 * max(0.0, tile.y * tile.x / places - _WAYS)
+
+
+def _writing_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
+    """Estimate the cycles that writing a tile takes beside the computation, where the cache does not take it all."""
+    columns = product.extent(Role.COLUMN)
+    if 4 * product.extent(Role.BATCH) * product.extent(Role.ROW) * columns <= facts.l2_bytes:
+        return 0.0
+    lines = tile.y * tile.x * tile.columns * 4 / _LINE_BYTES
+    is_one_run = tile.columns == columns and (tile.y == 1 or tile.x == width_of(product))
+    return lines * (12 if is_one_run else 25)
+
+
+def rows_of_panel(tile: Tile, product: Product) -> int:
+    """Return how far along the last row axis but one, or a single one, the sums of a panel go."""
+    height = product.extent(Role.ROW) // _outer_rows(product) // _row_size(product)
+    most = max(1, _PANEL_BYTES // (4 * _row_size(product) * tile.columns))
+    return max(size for size in range(1, min(height, most) + 1) if height % size == 0)
+
+
+def _row_size(product: Product) -> int:
+    """Return how many rows one step of that axis has."""
+    return width_of(product) if len(_rows(product)) > 1 else 1
+
+
+def _outer_rows(product: Product) -> int:
+    return math.prod(_rows(product)[:-2])
+
+
+def _depths(tile: Tile, product: Product, facts: ProcessorFacts) -> list[int]:
+    """Return the depths worth a thought: for weights that no cache keeps anyway, and more than one tile of rows."""
+    last, panel = _last_sum(product), rows_of_panel(tile, product)
+    if tile.order is not Order.COLUMNS or tile.unroll > 1 or product.weights_bytes <= facts.l2_bytes // 2:
+        return []
+    height, width = (panel, width_of(product)) if len(_rows(product)) > 1 else (1, panel)
+    if height % tile.y or (len(_rows(product)) == 1 and width % tile.x and width < width_of(product)):
+        return []
+    if height * width <= tile.y * tile.x:
+        return []
+    return [depth for depth in _DEPTHS if last % depth == 0 and depth < product.extent(Role.SUM)]
 
 
 def step_cycles(tile: Tile, width: int, facts: ProcessorFacts) -> float:
@@ -116,14 +202,18 @@ def _cycles_of_rows(tile: Tile, x: int, facts: ProcessorFacts) -> float:
 
 def width_of(product: Product) -> int:
     """Return the extent of the innermost row axis."""
-    return ([1, *(axis.extent for axis in product.axes if axis.role is Role.ROW)])[-1]
+    return [1, *_rows(product)][-1]
+
+
+def _rows(product: Product) -> list[int]:
+    return [axis.extent for axis in product.axes if axis.role is Role.ROW]
 
 
 def _cycles_per_vector(size_bytes: int, facts: ProcessorFacts) -> float:
     """Estimate what a vector costs that is read in a long run, again and again, from where `size_bytes` fit."""
     if size_bytes <= facts.l2_bytes // 2:
         return 0.05
-    return 0.1 if size_bytes <= _SHARED_CACHE_BYTES else 1.0
+    return 0.1 if size_bytes <= _SHARED_CACHE_BYTES else 1.2
 
 
 def _columns(product: Product) -> int:
@@ -138,6 +228,8 @@ def _tasks(tile: Tile, product: Product) -> int:
     width = width_of(product)
     across = 1 if width % tile.x else width // tile.x
     rows = product.extent(Role.ROW) // width // tile.y * across
+    if tile.depth:
+        rows = max(1, product.extent(Role.ROW) // (rows_of_panel(tile, product) * _row_size(product)))
     return product.extent(Role.BATCH) * rows * (product.extent(Role.COLUMN) // tile.columns)
 
 

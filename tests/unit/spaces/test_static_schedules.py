@@ -11,9 +11,12 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+from fleet.spaces.blocks import child_blocks, find_product
 from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.facts import processor_facts
 from fleet.spaces.packing import Packing, pack_all, packings_of
+from fleet.spaces.product import schedule_product
+from fleet.spaces.tiles import Order, Tile
 from fleet.workloads.traces import replay, trace_json
 
 pytest.importorskip("tvm")
@@ -131,6 +134,31 @@ def test_a_space_holds_other_tiles_and_packings() -> None:
 
     assert len({int(tvm_ffi.structural_hash(schedule.mod)) for schedule in found}) == 8
     assert len({packings_of(schedule, mod) for schedule in found}) > 1
+
+
+@pytest.mark.parametrize(
+    ("case", "tile"),
+    [
+        ("conv 3x3", Tile(y=2, x=3, vectors=2, lanes=8, order=Order.COLUMNS, depth=16)),
+        ("matrix product", Tile(y=1, x=5, vectors=1, lanes=8, order=Order.COLUMNS, depth=16)),
+    ],
+)
+def test_all_rows_may_pass_a_part_of_the_weights(case: str, tile: Tile) -> None:
+    """The sums wait in memory, also where the last tile of a row is smaller."""
+    from tvm import s_tir
+
+    shapes, compute, constants = CASES[case]
+    mod = function_of(shapes, compute, constants)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal([int(n) for n in param.shape]).astype("float32") for param in mod["main"].params]
+    schedule = s_tir.Schedule(mod)
+    products = {block: find_product(schedule.get(block)) for block in child_blocks(schedule)}
+    [(block, product)] = [(block, product) for block, product in products.items() if product is not None]
+
+    schedule_product(schedule, block, product, tile, packs=True)
+
+    packed = pack_all(arrays, packings_of(schedule, mod))
+    np.testing.assert_allclose(run(schedule.mod, packed), run(mod, arrays), rtol=1e-4, atol=1e-4)
 
 
 def softmax(data: Any) -> Any:
