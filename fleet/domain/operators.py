@@ -7,6 +7,7 @@ library stores, so old records have one too, and needs no TVM. It is for people:
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -32,7 +33,7 @@ _OTHER = (
     r"|scatter_(?:elements|nd)|sigmoid|silu|sin|slice|softplus|split|square|squeeze|stack|strided_slice|subtract|take"
     r"|tanh|tile|topk|transpose|tri[lu]|where"
 )
-_WORD = re.compile(rf"({_CONVOLUTION}|{_PRODUCT}|{_ANCHOR}|{_OTHER})\d*(?:[_-]|$)(?:\d+$)?")
+_WORD = re.compile(rf"(?:tir_)?({_CONVOLUTION}|{_PRODUCT}|{_ANCHOR}|{_OTHER})\d*(?:[_-]|$)(?:\d+$)?")
 _BLOCK = re.compile(rf"(?:^|_)({_CONVOLUTION}|{_PRODUCT}|softmax)(?:_|$)", re.IGNORECASE)
 
 
@@ -115,11 +116,15 @@ def _block_names(mod_json: str) -> Iterator[str]:
 
 
 def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:
-    """Read kernel, stride, groups and channels off the shapes, in the first layout that fits them."""
-    arrays = [shape for shape in shapes if len(shape) == len(output)]
-    if len(arrays) < 2 or len(output) < 3:
-        return None
-    data, weight = arrays[:2]
+    """Read kernel, stride, groups and channels off the shapes: the first two that fit each other in some layout."""
+    arrays = [shape for shape in shapes if len(shape) == len(output) > 2 and math.prod(shape) > 1]
+    pairs = itertools.combinations(arrays, 2)  # a residual may come first
+    return next(filter(None, (_convolution_of(operator, data, weight, output) for data, weight in pairs)), None)
+
+
+def _convolution_of(
+    operator: str, data: tuple[int, ...], weight: tuple[int, ...], output: tuple[int, ...]
+) -> str | None:
     # A transposed convolution is a convolution from its output to its input, with the same weights.
     given, made = (output, data) if operator.endswith("_transpose") else (data, output)
     for layout in _layouts(len(output)):

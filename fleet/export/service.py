@@ -212,7 +212,7 @@ def _variant(model: Model, answers: Answers, folder: str) -> tuple[Variant, dict
         check=Check(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            tolerances=tuple(tolerance_of(array.dtype.name) for array in answers.outputs),
+            tolerances=tuple(tolerance_of(array.dtype.name, roundings=model.roundings) for array in answers.outputs),
             reference=answers.reference,
             seed=answers.seed,
             weakness=answers.weakness.text if answers.weakness else "",

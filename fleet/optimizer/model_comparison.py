@@ -147,7 +147,7 @@ class ModelComparison:
         reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
         reference_ms = _ms(reference_sec) if self.is_local else None
         by = runs[0].expected.by
-        mismatches = [compare(run.outputs, run.expected.outputs) for run in runs]
+        mismatches = [compare(run.outputs, run.expected.outputs, roundings=self.model.roundings) for run in runs]
         mismatch = next(filter(None, mismatches), None)
         return ModelReport(
             untuned_ms=_ms(secs[UNTUNED]),

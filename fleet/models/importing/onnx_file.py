@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
+from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat, digest_of
 from fleet.models.onnx_rewrites.prepare import prepared
@@ -53,6 +54,7 @@ def _model(title: str, proto: onnx.ModelProto, specs: tuple[TensorSpec, ...]) ->
         inputs=specs,
         output_names=tuple(value.name for value in proto.graph.output),
         content=content,
+        roundings=count_roundings(proto.graph),
     )
 
 

@@ -38,6 +38,9 @@ class Model:
     content: bytes
     """The serialised model in its format, shapes and weights as used."""
 
+    roundings: int = 0
+    """How often a number is rounded to 8-bit codes on its way to an output, at most; 0: the model is not quantized."""
+
     others: tuple[Model, ...] = ()
     """The same model for other shapes of its inputs, each without others of its own."""
 
