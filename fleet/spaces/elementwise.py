@@ -13,6 +13,7 @@ from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, steps, vector_width
 
 if TYPE_CHECKING:
+    from tvm.ir import Expr
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
@@ -30,6 +31,10 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     work = steps(schedule, loops)
     deciding, turned = _deciding_axes(own), _turned_axis(own)
     most = lanes_of(own, facts)
+    period = _deciding_period(own)
+    if period and extent(schedule, loops[-1]) % period == 0:
+        loops[-1:] = schedule.split(loops[-1], [None, period])
+        deciding = [*(axis for axis in deciding if axis < len(own.iter_vars) - 1), len(own.iter_vars)]
     if deciding:
         outer = loops[:-1]
     elif turned is not None:
@@ -51,17 +56,40 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
 
 def _deciding_axes(block: SBlock) -> list[int]:
     """Return the axes whose position decides what is computed."""
+    names = {name for condition in _conditions(block) for name in names_in(condition)}
+    return [axis for axis, iterator in enumerate(block.iter_vars) if iterator.var.name in names]
+
+
+def _deciding_period(block: SBlock) -> int | None:
+    """Return after how many steps of the last axis decisions repeat, as in each head of a rotary embedding."""
+    import tvm_ffi
+    from tvm.ir.prim import expr as prim
+    from tvm.tirx import IntImm
+
+    *_, last = [iterator.var for iterator in block.iter_vars]
+    periods: set[int] = set()
+
+    def visit(remainder: prim.FloorMod) -> None:
+        if remainder.a.same_as(last) and isinstance(remainder.b, IntImm):
+            periods.add(int(remainder.b))
+
+    for condition in _conditions(block):
+        tvm_ffi.structural_walk(condition, [(prim.FloorMod, visit)])
+    return periods.pop() if len(periods) == 1 else None
+
+
+def _conditions(block: SBlock) -> list[Expr]:
     import tvm_ffi
     from tvm.ir import Call, Op
 
-    names: set[str] = set()
+    found: list[Expr] = []
 
     def visit(call: Call) -> None:
         if isinstance(call.op, Op) and call.op.name == "prim.if_then_else":
-            names.update(names_in(call.args[0]))
+            found.append(call.args[0])
 
     tvm_ffi.structural_walk(block.body, [(Call, visit)])
-    return [axis for axis, iterator in enumerate(block.iter_vars) if iterator.var.name in names]
+    return found
 
 
 def _turned_axis(block: SBlock) -> int | None:

@@ -93,6 +93,17 @@ def concat(*channels: int) -> Make:
     return make
 
 
+def rotary() -> list[Any]:
+    """As Llama's: the halves of each of two heads are swapped, one of them negated."""
+    from tvm import te, topi
+
+    [data] = tensors((1, 9, 2 * 16))
+    heads = topi.reshape(data, (1, 9, 2, 16))
+    low, high = (topi.strided_slice(heads, [start], [start + 8], [1], axes=[3]) for start in (0, 8))
+    turned = topi.add(heads, topi.concatenate([topi.negative(high), low], 3))
+    return [data, te.compute(data.shape, lambda b, t, f: turned[b, t, f // 16, f % 16])]
+
+
 def group_norm() -> list[Any]:
     from tvm import topi
 
@@ -132,6 +143,7 @@ CASES: dict[str, Make] = {
     "transpose back": unary("transpose", (1, 56, 7, 64), axes=[0, 3, 1, 2]),
     "transpose int8": unary("transpose", (48, 80), "int8", axes=[1, 0]),
     "concat": concat(64, 24, 3),
+    "rotary embedding": rotary,
     "pad": unary("pad", (1, 9, 9, 20), pad_before=[0, 1, 2, 0], pad_after=[0, 2, 1, 0]),
     "reshape": unary("reshape", (6, 35), newshape=(5, 42)),
     "sigmoid": unary("sigmoid", (7, 13)),
