@@ -23,7 +23,7 @@ from fleet.graph.attention_program import (
     TOTAL,
 )
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, steps, vector_width
+from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, vector_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,8 @@ _TAIL = 1.2
 _BEGIN_CYCLES = 200
 """Of a block of rows: memory for its scores, and the ends of its loops."""
 
+_FEW_ROUNDS = 1.15
+
 _BLOCK = 16
 """Side of the squares in which keys are turned."""
 
@@ -65,8 +67,9 @@ class AttentionTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
+    batches: int
     heads: int
-    """Of all batches."""
+    shared_heads: int
 
     tokens: int
     width: int
@@ -90,7 +93,7 @@ def attention_schedules(mod: IRModule, facts: ProcessorFacts) -> Iterator[Schedu
     sizes = _sizes(Schedule(mod), facts)
     for tile in attention_tiles(sizes, facts)[:_MOST_CHOICES]:
         schedule = Schedule(mod)
-        _apply(schedule, sizes, tile)
+        _apply(schedule, sizes, tile, facts)
         yield schedule
 
 
@@ -126,9 +129,20 @@ def _cycles(tile: AttentionTile, sizes: _Sizes, facts: ProcessorFacts) -> float:
         of_values = _step(rows, tile.value_vectors, facts) * sizes.seen + 2 * rows * tile.value_vectors
         return of_scores * scores / tile.score_vectors + of_values * values / tile.value_vectors + _BEGIN_CYCLES
 
-    tasks = sizes.heads * (full if left == 0 else 1)
-    rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
-    return rounds * (full * block(tile.rows) + _TAIL * block(left))
+    per_head = full * block(tile.rows) + _TAIL * block(left)
+    if _shares_heads(sizes, facts.cores):
+        return per_head
+    return per_head * _rounds(sizes.batches * sizes.heads * (full if left == 0 else 1), facts.cores)
+
+
+def _shares_heads(sizes: _Sizes, cores: int) -> bool:
+    """Tell whether there are enough heads of keys for all cores: then no core waits for another's keys."""
+    return _rounds(sizes.batches * sizes.shared_heads, cores) < _FEW_ROUNDS
+
+
+def _rounds(tasks: int, cores: int) -> float:
+    """Return how much longer so many tasks take than if they could be divided."""
+    return math.ceil(tasks / cores) * cores / tasks
 
 
 def _step(rows: int, vectors: int, facts: ProcessorFacts) -> float:
@@ -143,8 +157,11 @@ def _divisors(number: int, most: int) -> list[int]:
 def _sizes(schedule: Schedule, facts: ProcessorFacts) -> _Sizes:
     scores = [int(it.dom.extent) for it in schedule.get(schedule.get_sblock(SCORES)).iter_vars]
     mixed = [int(it.dom.extent) for it in schedule.get(schedule.get_sblock(MIXED)).iter_vars]
+    keys = [int(it.dom.extent) for it in schedule.get(schedule.get_sblock(KEYS)).iter_vars]
     return _Sizes(
-        heads=scores[0] * scores[1],
+        batches=scores[0],
+        heads=scores[1],
+        shared_heads=keys[1],
         tokens=scores[2],
         width=scores[4],
         seen=mixed[4],
@@ -155,10 +172,9 @@ def _sizes(schedule: Schedule, facts: ProcessorFacts) -> _Sizes:
     )
 
 
-def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> None:
-    _turn_keys(schedule, sizes)
+def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile, facts: ProcessorFacts) -> None:
     largest, total = (_partial_results(schedule, name, sizes.score_lanes) for name in (LARGEST, TOTAL))
-    rows, columns = _tile_result(schedule, sizes, tile)
+    head, rows, columns = _tile_result(schedule, sizes, tile, facts)
     schedule.compute_at(schedule.get_sblock(MIXED), columns, preserve_unit_loops=True)
     stages = [schedule.get_sblock(name) for name in (MASKED, LARGEST, POWERS, TOTAL, INVERSE)]
     in_order = [stages[0], *largest, stages[1], stages[2], *total, stages[3], stages[4]]
@@ -167,6 +183,7 @@ def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> None:
     depth = len(schedule.get_loops(stages[0])) - 4
     around = _tile_scores(schedule, stages[0], sizes, tile, depth)
     schedule.compute_at(schedule.get_sblock(SCORES), around, preserve_unit_loops=True)
+    _turn_keys(schedule, sizes, head)
     _vectorize(schedule, schedule.get_loops(stages[2])[-1], sizes.score_lanes)
     begins = [
         _tile_product(schedule, schedule.get_sblock(name), lanes)
@@ -185,17 +202,25 @@ def _apply(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> None:
             schedule.unroll(first)
 
 
-def _turn_keys(schedule: Schedule, sizes: _Sizes) -> None:
-    """Turn the keys in squares of a few vectors; the last square of a padded sequence has conditions of its own."""
-    batch, head, width, seen = schedule.get_loops(schedule.get_sblock(KEYS))
-    work = steps(schedule, [batch, head, width, seen])
+def _turn_keys(schedule: Schedule, sizes: _Sizes, head: LoopRV | None) -> None:
+    """Turn the keys in squares of a few vectors; the last square of a padded sequence has conditions of its own.
+
+    Args:
+        head: the loop over heads of keys that turns its own; None: all are turned before.
+    """
+    block = schedule.get_sblock(KEYS)
+    if head is not None:
+        schedule.compute_at(block, head, preserve_unit_loops=True)
+    *around, width, seen = schedule.get_loops(block)
+    work = sizes.batches * sizes.shared_heads * sizes.width * sizes.padded
     outer, inner = schedule.split(width, [None, vector_width(sizes.width, _BLOCK)])
     squares, lanes = schedule.split(seen, [None, sizes.score_lanes])
-    schedule.reorder(batch, head, outer, squares, inner, lanes)
+    schedule.reorder(outer, squares, inner, lanes)
     schedule.vectorize(lanes)
     if sizes.padded > sizes.seen:
         split_at_borders(schedule, squares)
-    share(schedule, [batch, head, outer], work)
+    if head is None:
+        share(schedule, [*around, outer], work)
 
 
 def _partial_results(schedule: Schedule, name: str, lanes: int) -> list[SBlockRV]:
@@ -208,23 +233,32 @@ def _partial_results(schedule: Schedule, name: str, lanes: int) -> list[SBlockRV
     return [schedule.rfactor(lane, 0)]
 
 
-def _tile_result(schedule: Schedule, sizes: _Sizes, tile: AttentionTile) -> tuple[LoopRV, LoopRV]:
-    """Split the result into tiles; return the loop over blocks of rows and the one over tiles within."""
+def _tile_result(
+    schedule: Schedule, sizes: _Sizes, tile: AttentionTile, facts: ProcessorFacts
+) -> tuple[LoopRV | None, LoopRV, LoopRV]:
+    """Split the result into tiles; return the loops over heads of keys, blocks of rows, and tiles within these.
+
+    The first is None where cores share more than heads.
+    """
     batch, tokens, features = schedule.get_loops(schedule.get_sblock(RESULT))
-    heads, width = schedule.split(features, [None, sizes.value_width])
+    shared, each, width = schedule.split(features, [sizes.shared_heads, None, sizes.value_width])
     blocks, rows = schedule.split(tokens, [None, tile.rows])
     columns, vectors, lanes = schedule.split(width, [None, tile.value_vectors, sizes.value_lanes])
-    schedule.reorder(batch, heads, blocks, columns, rows, vectors, lanes)
+    schedule.reorder(batch, shared, each, blocks, columns, rows, vectors, lanes)
     schedule.vectorize(lanes)
     schedule.unroll(vectors)
     schedule.unroll(rows)
-    if sizes.tokens % tile.rows:
+    is_even = sizes.tokens % tile.rows == 0
+    if not is_even:
         split_at_borders(schedule, blocks)
-        schedule.parallel(schedule.fuse(batch, heads))
-        return blocks, columns
-    fused = schedule.fuse(batch, heads, blocks)
-    schedule.parallel(fused)
-    return fused, columns
+    work = sizes.batches * sizes.heads * sizes.tokens * sizes.padded
+    if _shares_heads(sizes, facts.cores):
+        head = share(schedule, [batch, shared], work)
+        return head, blocks, columns
+    if not is_even:
+        share(schedule, [batch, shared, each], work)
+        return None, blocks, columns
+    return None, share(schedule, [batch, shared, each, blocks], work), columns
 
 
 def _tile_scores(schedule: Schedule, block: SBlockRV, sizes: _Sizes, tile: AttentionTile, depth: int) -> LoopRV:

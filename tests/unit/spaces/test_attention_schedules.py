@@ -32,6 +32,7 @@ class Case:
     value_width: int = 16
     bias: tuple[int, ...] = ()
     diagonal: int | None = None
+    cores: int = 2
     hidden: bool = False
     """The first batch sees nothing: its bias is the lowest number everywhere."""
 
@@ -50,6 +51,8 @@ CASES = {
     "whole blocks of rows": Case(tokens=24, seen=32),
     "a row and a key too many": Case(tokens=25, seen=33),
     "one query": Case(tokens=1, seen=40),
+    "more cores than heads": Case(tokens=24, seen=33, cores=16),
+    "more cores than heads, a row too many": Case(tokens=25, seen=20, cores=16),
     "shared keys, narrow values": Case(tokens=9, seen=16, heads=6, shared=3, width=7, value_width=12),
     "bias and causal": Case(tokens=17, seen=17, bias=(1, 2, 17, padded_to_vectors(17)), diagonal=0),
     "mask of keys": Case(tokens=8, seen=20, bias=(2, 1, 1, padded_to_vectors(20))),
@@ -103,7 +106,7 @@ def test_attention_is_right(name: str) -> None:
     arrays = [draw.standard_normal(shape).astype("float32") for shape in case.shapes]
     if case.hidden:
         arrays[3][0] = LOWEST
-    schedule = static_schedule(module_of(case), HOST)
+    schedule = static_schedule(module_of(case), json.dumps({**json.loads(HOST), "num-cores": case.cores}))
 
     assert schedule is not None
     assert () == unscheduled(schedule)
