@@ -21,6 +21,7 @@ from fleet.graph.folding import FOLDING
 from fleet.graph.groups import GROUPS
 from fleet.graph.integer_products import integer_product_rules
 from fleet.graph.marking import mark_constants
+from fleet.graph.norms import NORMS
 from fleet.graph.quantized import in_integers
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
@@ -56,7 +57,7 @@ def steps(target_json: str) -> list[Step]:
     unit = integer_unit(target_json)
     quantized = [] if unit is None else [_compute_in_integers(unit)]
     padded = [] if unit is None else [_pad_integers(unit)]
-    by_layout = [_CHANNELS_LAST, _ATTENTION, _FINISH, *padded, _GROUP] if is_processor else [_FINISH]
+    by_layout = [_CHANNELS_LAST, _LAYERS, _FINISH, *padded, _GROUP] if is_processor else [_FINISH]
     return [*quantized, _CLEAN, *by_layout, _LEGALIZE, _FUSE, _MARK]
 
 
@@ -78,8 +79,8 @@ def _channels_last(mod: IRModule) -> IRModule:
     return rewrite(mod, FOLDING, CLEANING, UPSAMPLING, CHANNELS_LAST)
 
 
-def _attention(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, ATTENTION, CLEANING)
+def _layers(mod: IRModule) -> IRModule:
+    return rewrite(mod, FOLDING, ATTENTION, NORMS, CLEANING)
 
 
 def _finish(mod: IRModule) -> IRModule:
@@ -123,10 +124,10 @@ _CHANNELS_LAST = Step(
     reason="with the channels innermost a convolution reads and writes whole vectors",
     run=_channels_last,
 )
-_ATTENTION = Step(
-    name="attention",
-    reason="scores that are used up where they are made take no way through memory, and heads need no transposes",
-    run=_attention,
+_LAYERS = Step(
+    name="layers",
+    reason="what attention and norms compute in between needs no way through memory, and heads need no transposes",
+    run=_layers,
 )
 _FINISH = Step(
     name="finish",
