@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cross.targets.intrinsics import keep_package_light
-from cross.targets.target import host_target_json, make_target
 from fleet.graph.rebuilding import op_name
+from tests.unit.quick_compile import compile_quickly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tvm.relax import Expr
 
     Emit = Callable[[Expr], Expr]
-
-TARGET = host_target_json()
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -55,5 +53,5 @@ def run(mod: IRModule, *inputs: np.ndarray) -> np.ndarray:
     import tvm
     from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.compile(mod, target=make_target(TARGET)), tvm.cpu())
+    machine = relax.VirtualMachine(compile_quickly(mod), tvm.cpu())
     return np.asarray(machine["main"](*map(tvm.runtime.tensor, inputs)).numpy())

@@ -12,6 +12,7 @@ import pytest
 from cross.targets.target import host_target_json
 from fleet.spaces.choose import static_schedule
 from fleet.spaces.simple import unscheduled
+from tests.unit.quick_compile import compile_quickly
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
@@ -167,11 +168,11 @@ def arrays_for(mod: Any) -> list[np.ndarray[Any, Any]]:
     ]
 
 
-def run(mod: Any, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def run(mod: Any, arrays: list[np.ndarray[Any, Any]], *, optimized: bool = False) -> np.ndarray[Any, Any]:
     import tvm
 
     buffers = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(mod, target=tvm.target.Target(json.loads(HOST)))["main"](*buffers)
+    compile_quickly(mod, optimized=optimized)["main"](*buffers)
     result: np.ndarray[Any, Any] = buffers[-1].numpy()
     return result
 
@@ -186,7 +187,8 @@ def test_a_schedule_computes_the_same(case: str) -> None:
 
     assert schedule is not None
     tolerance = 1e-2 if "float16" in case else 1e-5
-    np.testing.assert_allclose(run(schedule.mod, arrays), run(mod, arrays), rtol=tolerance, atol=tolerance)
+    computed = run(schedule.mod, arrays, optimized=True)
+    np.testing.assert_allclose(computed, run(mod, arrays), rtol=tolerance, atol=tolerance)
 
 
 def test_a_scan_has_no_schedule() -> None:

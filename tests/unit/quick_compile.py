@@ -1,0 +1,29 @@
+"""Compiling for tests that ask what a program computes, not how fast.
+
+Half of the time that TVM takes for a small program goes into checks of its arguments, which become code of their own;
+LLVM's optimizations are most of the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cross.targets.intrinsics import keep_package_light
+from cross.targets.target import host_target_json, make_target
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
+
+def compile_quickly(mod: IRModule, *, optimized: bool = False) -> Any:
+    """Compile a module for this machine, its arguments unchecked.
+
+    With `optimized`, LLVM does all that it does for users: for programs whose vectors and loops are what is tested.
+    """
+    keep_package_light()
+    import tvm
+
+    target = json.loads(host_target_json()) | ({} if optimized else {"opt-level": 0})
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        return tvm.compile(mod, target=make_target(json.dumps(target)))
