@@ -10,6 +10,7 @@ import sys
 import types
 
 from cross.targets.intrinsics import keep_package_light, load_intrinsics
+from fleet.base.imports import no_collection
 
 _MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 _MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
@@ -31,10 +32,11 @@ def _claim_main() -> None:
 _claim_main()
 keep_package_light()
 
-import numpy  # noqa: E402, F401
-import tvm  # noqa: E402
-import tvm.relax  # noqa: E402
-import tvm.s_tir.meta_schedule  # noqa: E402, F401
+with no_collection():
+    import numpy  # noqa: F401
+    import tvm
+    import tvm.relax
+    import tvm.s_tir.meta_schedule  # noqa: F401
 
-if target := os.environ.pop(_TARGET_VARIABLE, ""):
-    load_intrinsics(target)
+    if target := os.environ.pop(_TARGET_VARIABLE, ""):
+        load_intrinsics(target)

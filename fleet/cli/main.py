@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.base import logs
+from fleet.base.imports import no_collection
 from fleet.base.version import package_version
 from fleet.cli.options import Settings
 from fleet.errors import FleetError
@@ -116,7 +117,8 @@ def root(
 def load_command(name: str) -> Any:
     """Import a command's module and return what runs it: its `app`, or the function of its name."""
     word = name.replace("-", "_")
-    module = importlib.import_module(f"fleet.cli.{word}")
+    with no_collection():
+        module = importlib.import_module(f"fleet.cli.{word}")
     found = getattr(module, "app", None)
     if found is None:
         found = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
