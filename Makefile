@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # What measures time runs alone; the rest shares the machine, each file in one process. Files are begun in the order of
-# their folders: the long ones of tests/system are not left for the end, where nothing runs beside them.
-JOBS ?= $(shell nproc)
+# their folders: the long ones of tests/system are not left for the end, where nothing runs beside them. One process more
+# than there are processors: where a test waits for a process, a link or a limit, another one works.
+JOBS ?= $(shell expr $$(nproc) + 1)
 # Images with Python in them often forbid bytecode files: each of the hundreds of processes would compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
