@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cross.targets.intrinsics import keep_package_light
+from cross.targets.target import host_target_json
 from fleet.graph.rebuilding import op_name
 from tests.unit.quick_compile import compile_quickly
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tvm.relax import Expr
 
     Emit = Callable[[Expr], Expr]
+
+TARGET = host_target_json()
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray:
