@@ -15,7 +15,7 @@ from fleet.cli.tune import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
-from fleet.runtime.manifest import Affinity
+from fleet.runtime.manifest import Affinity, Manifest
 
 
 def export(
@@ -101,6 +101,7 @@ def table(exported: Exported) -> Table:
     found = f"{len(manifest.records)} of {exported.workloads} operators"
     rows = [
         ("size", f"{exported.size_bytes / 1e6:.1f} MB"),
+        ("device", _gpu(manifest)),
         ("runs on", " ".join([manifest.machine, *manifest.cpu_features])),
         ("with", f"TVM {manifest.tvm_version}, {manifest.threads} threads"),
         ("inputs", ", ".join(f"{spec.name}: {spec}" for spec in manifest.inputs)),
@@ -113,3 +114,9 @@ def table(exported: Exported) -> Table:
         if text:
             shown.add_row(name, text)
     return shown
+
+
+def _gpu(manifest: Manifest) -> str:
+    if manifest.device_type == "cpu":
+        return ""
+    return f"{manifest.device_type} {manifest.target.get('arch') or manifest.target.get('mcpu') or ''}".strip()

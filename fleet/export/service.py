@@ -44,6 +44,8 @@ _WORKERS = 2
 """Compiling and computing reference outputs run side by side."""
 
 _LIBRARY = "library.so"
+_DEVICE_TYPES = {"llvm": "cpu", "cuda": "cuda", "rocm": "rocm", "opencl": "opencl"}
+"""What TVM's runtime calls the devices of a kind of target; for others there is no runtime, or no way to build here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +151,9 @@ def _check(options: ExportOptions) -> None:
         raise ConfigError(f"{options.output}: there is no folder {folder}; make it first")
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"cannot write {options.output}: {folder} is read-only, or not yours")
-    if parse_target(options.target_json)["kind"] != "llvm":
-        raise InvalidRequest(
-            f"exported models run on processors, not on {parse_target(options.target_json)['kind']}; for a GPU, "
-            "'fleet build model.onnx' makes a library for TVM's own Relax VM"
-        )
+    kind = str(parse_target(options.target_json)["kind"])
+    if kind not in _DEVICE_TYPES:
+        raise InvalidRequest(f"exported models run on {', '.join(_DEVICE_TYPES.values())}; {kind} is none of them")
     check_tools(options.target_json)
     find_linker(options.target_json)
 
@@ -179,15 +179,16 @@ def _write(
         files |= arrays
     target = parse_target(options.target_json)
     machine = architecture(options.target_json)
+    host = _host(target)
     manifest = Manifest(
         title=model.title,
         model_digest=model.digest,
         target=target,
-        device_type="cpu",
+        device_type=_DEVICE_TYPES[str(target["kind"])],
         machine=machine,
-        cpu_features=tuple(sorted(needed_features(target, machine))),
+        cpu_features=tuple(sorted(needed_features(host, machine))),
         tvm_version=artifact.tvm_version,
-        threads=options.threads or _cores(target),
+        threads=options.threads or _cores(host),
         affinity=options.affinity,
         device_model=choice.device_model,
         inputs=variants[0].inputs,
@@ -219,6 +220,14 @@ def _variant(model: Model, answers: Answers, folder: str) -> tuple[Variant, dict
         ),
     )
     return variant, inputs | outputs
+
+
+def _host(target: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the target of the code that runs on the processor."""
+    host = target.get("host")
+    if target["kind"] == "llvm":
+        return target
+    return host if isinstance(host, dict) else {"kind": "llvm"}
 
 
 def _cores(target: Mapping[str, object]) -> int:

@@ -6,32 +6,28 @@ Calls of one model wait for each other, for its VM runs one at a time; load it t
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.runtime.fit import check_here
-from fleet.runtime.manifest import Affinity, Manifest, TensorType
+from fleet.runtime.manifest import Affinity, Manifest
+from fleet.runtime.memory import Array, arrays_of, staged
 from fleet.runtime.package import Package, open_package, read_file, read_manifest, verify
 from fleet.runtime.tvm_library import load_runtime, runtime_version, use_threads
 
 if TYPE_CHECKING:
     import tvm_ffi
 
-Array: TypeAlias = NDArray[Any]
-
-_ALIGNMENT_BYTES = 64
-"""Compiled code loads whole vectors from its arguments: it expects what TVM's own allocator gives."""
-
-_LARGE_BYTES = 64 * 1024
-"""From here on, looking whether an array need not be copied is worth its 10 us."""
+_EXISTS = 0
+"""Number of kExist in TVM's DeviceAttrKind."""
 
 _POOLED_ALLOCATOR = 2
 """The one that relax.VirtualMachine uses by default."""
@@ -42,18 +38,22 @@ def load(
     *,
     threads: int | None = None,
     affinity: Affinity | str | None = None,
+    device_index: int = 0,
     verify_hashes: bool = False,
 ) -> LoadedModel:
     """Load a model that `fleet export` made: an archive `model.fleet`, or the folder that it was unpacked to.
 
+    It runs on the kind of device that it was exported for: this processor, or a GPU.
+
     Args:
         threads: how many threads it runs on; None: as many as it was tuned with.
         affinity: where they run; None: as it was tuned.
+        device_index: which GPU, of those that its driver shows.
         verify_hashes: read all files and compare their hashes first; a zip's own checksums are compared anyway.
 
     Raises:
         ConfigError: there is no such file, or TVM's runtime is not installed here.
-        ArtifactRefused: it is no exported model, is damaged, or is for another machine, CPU or version of TVM.
+        ArtifactRefused: it is no exported model, is damaged, or is for another machine, CPU, GPU or version of TVM.
     """
     package = open_package(path)
     manifest = read_manifest(package)
@@ -66,6 +66,7 @@ def load(
         manifest,
         threads=manifest.threads if threads is None else threads,
         affinity=manifest.affinity if affinity is None else Affinity(affinity),
+        device_index=device_index,
     )
 
 
@@ -74,7 +75,9 @@ class LoadedModel:
 
     manifest: Manifest
 
-    def __init__(self, package: Package, manifest: Manifest, *, threads: int, affinity: Affinity) -> None:
+    def __init__(
+        self, package: Package, manifest: Manifest, *, threads: int, affinity: Affinity, device_index: int = 0
+    ) -> None:
         """Use `load`."""
         if threads < 1:
             raise InvalidRequest(f"a model runs on at least one thread, not {threads}")
@@ -82,9 +85,10 @@ class LoadedModel:
         self._package = package
         self._threads, self._affinity = threads, affinity
         self._lock = threading.Lock()
-        self._main = _load_main(package, manifest)
+        device = _device(manifest, device_index)
+        self._main = _load_main(package, manifest, device)
         self._staged = {
-            tuple(wanted.shape for wanted in variant.inputs): [_Staged(wanted) for wanted in variant.inputs]
+            tuple(wanted.shape for wanted in variant.inputs): [staged(wanted, device) for wanted in variant.inputs]
             for variant in manifest.variants
         }
 
@@ -116,8 +120,8 @@ class LoadedModel:
             self._check_dtype(array, index, staging[index].dtype)
         with self._lock:
             use_threads(self._threads, self._affinity)
-            tensors = [staged.tensor_of(array) for array, staged in zip(given, staging, strict=True)]
-            return tuple(_flat(self._main(*tensors)))
+            tensors = [place.tensor_of(array) for array, place in zip(given, staging, strict=True)]
+            return tuple(arrays_of(self._main(*tensors)))
 
     def check(self) -> Agreement:
         """Run all inputs that were stored with the model, and compare with the outputs stored with them."""
@@ -185,49 +189,32 @@ def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:
     return [np.load(io.BytesIO(read_file(package, name)), allow_pickle=False) for name in names]
 
 
-def _load_main(package: Package, manifest: Manifest) -> tvm_ffi.Function:
+def _device(manifest: Manifest, index: int) -> tvm_ffi.Device:
     import tvm_ffi
 
-    device = tvm_ffi.device(manifest.device_type, 0)
+    device = tvm_ffi.device(manifest.device_type, index)
+    if manifest.device_type == "cpu":
+        return device
+    attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
+    if not attribute(device.dlpack_device_type(), device.index, _EXISTS):
+        raise ArtifactRefused(
+            f"{manifest.title} is exported for {manifest.device_type}, and there is no device {device}"
+        )
+    return device
+
+
+def _load_main(package: Package, manifest: Manifest, device: tvm_ffi.Device) -> tvm_ffi.Function:
+    import tvm_ffi
+
+    host = tvm_ffi.device("cpu", 0)  # shapes are computed there; it comes last
+    devices = [device, host] if device.type != "cpu" else [device]
     file: AbstractContextManager[Path] = package.library_file(manifest.library)
     try:
         with file as path:
             library = tvm_ffi.load_module(path, keep_module_alive=False)
         machine = library.get_function("vm_load_executable")()
-        machine.get_function("vm_initialization")(device.dlpack_device_type(), device.index, _POOLED_ALLOCATOR)
+        settings = [(one.dlpack_device_type(), one.index, _POOLED_ALLOCATOR) for one in devices]
+        machine.get_function("vm_initialization")(*itertools.chain.from_iterable(settings))
         return machine.get_function("main")
     except (OSError, RuntimeError, AttributeError) as error:
         raise ArtifactRefused(f"the library of {package.path} does not load: {error}") from error
-
-
-class _Staged:
-    """Where an input lies when the model reads it."""
-
-    def __init__(self, wanted: TensorType) -> None:
-        import tvm_ffi
-
-        self.dtype = np.dtype(wanted.dtype)
-        size_bytes = int(np.prod(wanted.shape, dtype=np.int64)) * self.dtype.itemsize
-        memory = np.empty(size_bytes + _ALIGNMENT_BYTES, np.uint8)
-        start = -memory.ctypes.data % _ALIGNMENT_BYTES
-        self._array: Array = memory[start : start + size_bytes].view(self.dtype).reshape(wanted.shape)
-        self._tensor = tvm_ffi.from_dlpack(self._array)
-
-    def tensor_of(self, array: Array) -> tvm_ffi.Tensor:
-        """Return an array as the model takes it: where it lies if it is large and that will do, else copied."""
-        import tvm_ffi
-
-        is_dense = array.nbytes >= _LARGE_BYTES and array.flags.c_contiguous and array.flags.writeable
-        if is_dense and array.ctypes.data % _ALIGNMENT_BYTES == 0:
-            return tvm_ffi.from_dlpack(array)
-        np.copyto(self._array, array)
-        return self._tensor
-
-
-def _flat(returned: object) -> list[Array]:
-    """Return what the VM returned, a tensor or nested tuples of them, as arrays in order."""
-    if hasattr(returned, "__dlpack__"):
-        return [np.from_dlpack(returned)]
-    if isinstance(returned, Sequence):
-        return [array for item in returned for array in _flat(item)]
-    raise ArtifactRefused(f"the model returned a {type(returned).__name__}, not a tensor; export it again")

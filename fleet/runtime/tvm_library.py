@@ -64,12 +64,31 @@ def load_runtime(device_type: str = "cpu") -> None:
     except ImportError as error:
         raise ConfigError(f"tvm_ffi is not installed here ({error}); {_INSTALL}") from error
     folder = library_folder()
-    names = ["libtvm_runtime.so", *([] if device_type == "cpu" else [f"libtvm_runtime_{device_type}.so"])]
-    for name in names:
-        try:
-            ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise ConfigError(f"TVM's {name} does not load: {error}") from error
+    _load(folder / "libtvm_runtime.so")
+    own = folder / f"libtvm_runtime_{device_type}.so"
+    if own.exists():
+        _load(own)
+    elif device_type != "cpu":
+        _load_backends(device_type)
+
+
+def _load(path: Path) -> None:
+    try:
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ConfigError(f"TVM's {path.name} does not load: {error}") from error
+
+
+def _load_backends(device_type: str) -> None:
+    """Call what other packages offer to TVM, as importing it does; one of them has to bring the device's runtime."""
+    import tvm_ffi
+
+    for offer in importlib.metadata.entry_points(group="tvm.backends"):
+        offer.load()()
+    if tvm_ffi.get_global_func(f"device_api.{device_type}", allow_missing=True) is None:
+        raise ConfigError(
+            f"there is no libtvm_runtime_{device_type}.so here, nor a package that brings one, or no driver for it"
+        )
 
 
 def use_threads(threads: int, affinity: Affinity) -> None:

@@ -68,7 +68,7 @@ def test_a_program_in_c_computes_what_python_does(app: Path, unpacked: Path) -> 
 
 
 def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpacked: Path, tmp_path: Path) -> None:
-    """A folder that is none, a model for another machine or CPU, a newer format, a library that is missing."""
+    """A folder that is none, a model for another machine, GPU or CPU, a newer format, a library that is missing."""
 
     def said(**changes: object) -> str:
         (unpacked / "manifest.json").write_text(format_manifest(replace(exported.manifest, **changes)))  # type: ignore[arg-type]
@@ -78,6 +78,7 @@ def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpack
 
     assert "cannot read" in run(app, tmp_path / "none").stderr
     assert "exported for riscv64, this machine is" in said(machine="riscv64")
+    assert "exported for cuda; this loader runs those for processors" in said(device_type="cuda")
     assert "the CPU feature telepathy, which this machine lacks" in said(cpu_features=("telepathy",))
     assert "nothing.so" in said(library="nothing.so")
     (unpacked / "manifest.json").write_text(format_manifest(exported.manifest).replace('"format": 1', '"format": 99'))

@@ -211,8 +211,17 @@ static int check_here(TVMFFIAny manifest) {
   int64_t format;
   if (number_field(manifest, "format", &format) != 0) return -1;
   if (format > FORMAT) return fail("the model has format %lld, this reads %d; update fleet_runtime.c", (long long)format, FORMAT);
-  char *machine = text_field(manifest, "machine");
-  if (machine == NULL) return -1;
+  char *device = text_field(manifest, "device_type"), *machine = text_field(manifest, "machine");
+  int is_here = device != NULL && machine != NULL;
+  if (is_here && strcmp(device, "cpu") != 0) {
+    fail("the model is exported for %s; this loader runs those for processors, Python's runs it", device);
+    is_here = 0;
+  }
+  free(device);
+  if (!is_here) {
+    free(machine);
+    return -1;
+  }
   struct utsname here;
   uname(&here);
   const char *own = strcmp(here.machine, "armv8l") == 0 || (sizeof(void *) == 4 && strcmp(here.machine, "aarch64") == 0)
