@@ -45,6 +45,35 @@ def test_the_public_names_are_these() -> None:
     assert not hasattr(fleet, "nonsense")
 
 
+_INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from fleet.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_is_quiet() -> None:
+    """As at any other moment: exit code 130, and no traceback of an import."""
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED, "targets"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_package_is_the_command() -> None:
+    """`python -m fleet`, where its script is not on the path."""
+    done = subprocess.run([sys.executable, "-m", "fleet", "--version"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -1,0 +1,21 @@
+"""The command `fleet`, also as `python -m fleet`: light, so that Ctrl-C while the rest is imported is no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_INTERRUPTED_EXIT_CODE = 130
+
+
+def main() -> None:
+    """Import the command line, and run it. Nothing is started yet while it is imported, so leaving is all there is."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_EXIT_CODE))
+    from fleet.cli.main import main as run
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
+
+if __name__ == "__main__":
+    main()
