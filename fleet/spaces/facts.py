@@ -119,7 +119,7 @@ _FAMILIES: dict[str, ProcessorFacts] = {
     ),
     "neon32": ProcessorFacts(
         lanes=4,
-        registers=16,
+        registers=12,  # of 16: LLVM multiplies and adds apart here, so products in flight have registers of their own
         latency=8,
         fmas_per_cycle=1,
         loads_per_cycle=1,

@@ -109,7 +109,8 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     step += begin + _weights_cycles(tile, product, facts) + _conflict_cycles(tile, product)
     if tile.order is Order.COLUMNS:
         step += _data_cycles(tile, product, facts)
-    step = max(step, _writing_cycles(tile, product, facts) / summed)
+    writing = _writing_cycles(tile, product, facts) / summed
+    step = max(step, writing) + 0.1 * min(step, writing)
     tasks = _tasks(tile, product)
     rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
     small = 0.02 * (tile.unroll > 1) + 0.01 * (tile.y > 1)
@@ -197,7 +198,7 @@ def _cycles_of_rows(tile: Tile, x: int, facts: ProcessorFacts) -> float:
     rows = tile.y * x
     fmas, loads = rows * tile.vectors / facts.fmas_per_cycle, (rows + tile.vectors) / facts.loads_per_cycle
     # Loads compete with the rest for the front of the processor, even where its ports have room for them.
-    return max(fmas, loads, facts.latency) + 0.1 * loads
+    return max(fmas, loads, facts.latency) + 0.15 * loads
 
 
 def width_of(product: Product) -> int:
