@@ -2,8 +2,8 @@
 
 The core (`fleet.optimizer.core.state`) decides; the loop performs its effects and feeds back their results. Two tasks
 are joined by a queue of one batch. If the device is on another machine, the next batch is made while the last one is
-measured. If builds and measurements share cores, they take turns anyway, so the next batch waits for the results of
-the last and is the better for it.
+measured. If builds and measurements share cores, they take turns anyway, so the next batches wait for the results of
+the last and are the better for it. A few workloads are searched side by side then: one search keeps one core busy.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
+_MOST_SEARCHES = 4
+"""Workloads searched side by side: the more, the longer until their results decide what is next."""
+
 Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
 
@@ -45,6 +48,7 @@ class TuningLoop:
     def __init__(self, core: JobCore, *, device: SteadyDevice, pool: Pool, library: Library, turns: Turns) -> None:
         self._core = core
         self._turns = turns
+        self._learning = asyncio.Lock()
         self._recorder = Recorder(library, core.conditions)
         self._measurer = Measurer(device)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
@@ -100,10 +104,11 @@ class TuningLoop:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
-        while (made := await self._make_round(ev.RoundWanted())) is not None:
-            if not made[1]:
-                continue
-            await queue.put(made)
+        searches = min(self._core.conditions.search_threads, _MOST_SEARCHES) if self._turns.shares_cores else 1
+        while any(rounds := await asyncio.gather(*(self._make_round(ev.RoundWanted()) for _ in range(searches)))):
+            for made in rounds:
+                if made is not None and made[1]:
+                    await queue.put(made)
             if self._turns.shares_cores:
                 await queue.join()
         await queue.put(None)
@@ -116,11 +121,12 @@ class TuningLoop:
     async def _make_round(self, wanted: ev.RoundWanted | ev.StaticWanted) -> Round | None:
         """Search and build. Return None if the search is over, and no digests if this round found nothing."""
         async with self._turns.building():
-            effects = feed(self._core, wanted)
-            proposing = next((effect for effect in effects if isinstance(effect, ev.Propose)), None)
-            if proposing is None:
-                return None
-            await self._perform([effect for effect in effects if effect is not proposing])
+            async with self._learning:  # all searches use the newest cost model
+                effects = feed(self._core, wanted)
+                proposing = next((effect for effect in effects if isinstance(effect, ev.Propose)), None)
+                if proposing is None:
+                    return None
+                await self._perform([effect for effect in effects if effect is not proposing])
             digests: list[str] = []
             async for proposed in self._searcher.propose(proposing):
                 builds = feed(self._core, proposed)

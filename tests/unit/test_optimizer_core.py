@@ -124,9 +124,23 @@ def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
     assert "has had 100 trials" in job.core.workload("w").closed_because
 
 
+def test_searches_side_by_side_are_of_different_workloads() -> None:
+    """All of them count among the trials that are planned, and none is left when each workload is in a search."""
+    job = Script(known("a"), known("b"), total=6)
+
+    asked = [effect for _ in range(3) for effect in job.feed(ev.RoundWanted()) if isinstance(effect, ev.Propose)]
+    job.run(ev.Proposed("a", {"x": "x"}))
+    job.run(ev.SearchFailed("b", "killed"))
+
+    assert [(propose.workload, propose.count) for propose in asked] == [("a", 4), ("b", 2)]
+    (again,) = job.feed(ev.RoundWanted())
+    assert isinstance(again, ev.Propose)
+    assert (again.workload, again.count) == ("a", 4)
+
+
 def test_the_cost_model_learns_when_there_is_something_new() -> None:
     """It learns once for each batch."""
-    job = Script()
+    job = Script(known(), known("v"))
     job.propose("a", "b")
 
     kinds = [[type(effect) for effect in job.feed(ev.RoundWanted())] for _ in range(2)]

@@ -70,7 +70,10 @@ class LessonsRecalled:
 
 @dataclass(frozen=True, slots=True)
 class RoundWanted:
-    """There is room for another round. Answered by Learn and Propose, or nothing when the search is over."""
+    """There is room for another round. Answered by Learn and Propose, or nothing when there is no workload to search.
+
+    While no search is under way, nothing means that the search is over. A workload is in one search at a time.
+    """
 
     workload: str | None = None
     """None: the one whose next batch is worth most."""

@@ -54,6 +54,9 @@ class WorkloadProgress:
     under_way: set[str] = field(default_factory=set)
     """Digests of the traces that are under way."""
 
+    asked: int = 0
+    """Candidates that a search under way was asked for; 0: none is."""
+
     weakness: Weakness | None = None
     """Why the check of its candidates' numbers says little; None: it says what it should, or nothing was checked."""
 
@@ -81,7 +84,7 @@ class WorkloadProgress:
             best_after_batch=tuple(history),
             batches_spent=(self.trials_before + self.trials) / batch_size,
             batch_device_sec=trial_sec * batch_size,
-            is_open=not self.closed_because,
+            is_open=not self.closed_because and not self.asked,
         )
 
 

@@ -36,7 +36,9 @@ class Searching(Recording):
 
     def _begin_round(self, event: ev.RoundWanted) -> None:
         item = self._next_workload() if event.workload is None else self.workload(event.workload)
-        planned = self.progress.trials_done + sum(len(other.under_way) for other in self.progress.workloads)
+        planned = self.progress.trials_done + sum(
+            len(other.under_way) + other.asked for other in self.progress.workloads
+        )
         count = min(event.count or self.conditions.batch_size, self.progress.trials_total - planned)
         if item is None or count < 1:
             return
@@ -54,6 +56,7 @@ class Searching(Recording):
                 known=frozenset(item.under_way),
             )
         )
+        item.asked = count
         self._rounds += 1
 
     def _begin_static(self, event: ev.StaticWanted) -> None:
@@ -72,6 +75,7 @@ class Searching(Recording):
 
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
+        item.asked = 0 if not event.is_static else item.asked
         if not event.traces_by_digest:
             if not event.is_static:
                 close(item, "nothing new to try")
@@ -88,6 +92,7 @@ class Searching(Recording):
     def _fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or never ended; the others go on."""
         item = self.workload(event.workload)
+        item.asked = 0
         item.closed_because = f"its search failed: {event.message}"
         self._notify(f"{item.workload.operator} gets no more trials: {item.closed_because}")
 
