@@ -19,7 +19,7 @@ from fleet.domain.measuring import TensorSpec
 _VECTOR, _VECTORS = 8, 16
 """Channels are padded to a multiple of the first, by less than the second."""
 
-_CONVOLUTION = r"(?:depthwise_)?conv[123]d(?:_transpose)?"
+_CONVOLUTION = r"(?:depthwise_|winograd_)?conv[123]d(?:_transpose)?"
 _PRODUCT = r"batch_matmul|matmul|dense"
 _ANCHOR = (
     r"(?:adaptive_)?(?:avg|max)_pool[123]d|(?:batch|group|instance|layer|rms)_norm|(?:log_)?softmax"
@@ -134,7 +134,9 @@ def _convolution_of(
             continue
         stride = max(round(one / other) for one, other in zip(given[spatial], made[spatial], strict=True))
         is_depthwise = groups == given[channel] == made[channel] and groups > 1
-        words = [f"dw{operator.removeprefix('depthwise_')}" if is_depthwise else operator, _size(weight[layout.kernel])]
+        plain = operator.removeprefix("depthwise_").removeprefix("winograd_")
+        words = [f"dw{plain}" if is_depthwise else plain]
+        words += ["3x3 winograd"] if operator.startswith("winograd_") else [_size(weight[layout.kernel])]
         words += [f"s{stride}"] if stride > 1 else []
         words += [f"g{groups}"] if groups > 1 and not is_depthwise else []
         channels = str(groups) if is_depthwise else f"{data[channel]}->{output[channel]}"

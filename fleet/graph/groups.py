@@ -29,7 +29,7 @@ _SLIGHT_WASTE = 1.02
 _FEWEST = 16
 """Of several groups: smaller ones waste more than they gain. A single one of any size gains."""
 
-_FUSES_WITH_ELEMENTWISE = 4
+FUSES_WITH_ELEMENTWISE = 4
 """TVM's number for what takes the element-wise operators behind it in (kOutEWiseFusable). It cannot tell by itself."""
 
 
@@ -78,7 +78,7 @@ def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[
         return te.compute((*result.shape[:-1], groups * width), kept, name="unpad")
 
     kernel = call.args[1] if padded is None or weights is None else constant(_pad(weights, groups, padded))
-    known = {} if padded is None else {"op_pattern": _FUSES_WITH_ELEMENTWISE}
+    known = {} if padded is None else {"op_pattern": FUSES_WITH_ELEMENTWISE}
     return rebuild.builder.call_te(convolve, data, kernel, primfunc_name_hint="conv2d", primfunc_attrs=known)
 
 

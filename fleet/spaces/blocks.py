@@ -96,10 +96,13 @@ def is_copy(block: SBlock) -> bool:
 
 def result_of(schedule: Schedule, block: SBlockRV) -> SBlockRV:
     """Return the block that writes a reduction's results: its only user if the loops are the same, or a new copy."""
+    return only_follower(schedule, block) or schedule.cache_write(block, 0, "global")
+
+
+def only_follower(schedule: Schedule, block: SBlockRV) -> SBlockRV | None:
+    """Return the only user of a block's results, if it computes each element from that of the same index."""
     users = list(schedule.get_consumers(block))
-    if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)):
-        return users[0]
-    return schedule.cache_write(block, 0, "global")
+    return users[0] if len(users) == 1 and _follows(schedule.get(users[0]), schedule.get(block)) else None
 
 
 def _follows(user: SBlock, block: SBlock) -> bool:

@@ -1,16 +1,18 @@
 """Chooses schedules for a function: the static one without any trial, and the others in the order worth trying.
 
-A function has at most one product that counts; its tile is the choice. Everything else has one good schedule.
+A function has at most one product that counts; its tile is the choice, with that of the stages around it where it is a
+Winograd convolution's. Everything else has one good schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
+from fleet.graph.winograd import Stage
 from fleet.spaces.attention import attention_schedules, is_attention
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
@@ -21,6 +23,7 @@ from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import schedule_product
 from fleet.spaces.simple import schedule_rest
 from fleet.spaces.tiles import Tile, tiles
+from fleet.spaces.winograd import cuts, schedule_winograd, winograd_stages
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -40,11 +43,17 @@ def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
 
 def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
     """Return all schedules of a function's space, the most promising first. The first is the static one."""
+    from tvm.s_tir import Schedule
+
     facts = processor_facts(target_json)
     if facts is None or not _is_plain(mod):
         return
     if is_attention(mod):
         yield from attention_schedules(mod, facts)
+        return
+    stages = winograd_stages(Schedule(mod))
+    if stages:
+        yield from _winograd_schedules(mod, facts, stages)
         return
     unit = integer_unit(target_json)
     choices: list[Tile | None] = [*_choices(mod, facts, unit)]
@@ -128,6 +137,21 @@ def _apply(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None, tile:
         if found.unit is not None:
             use_instruction(schedule, name, chosen[name], found.unit)
     return schedule
+
+
+def _winograd_schedules(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Stage, str]) -> Iterator[Schedule]:
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod)
+    block = schedule.get_sblock(stages[Stage.PRODUCT])
+    product = find_product(schedule.get(block))
+    if product is None:
+        return
+    packs = _weights_parameter(schedule, block, product, mod) in _constants(mod)
+    for cut in cuts(product, facts):
+        schedule = Schedule(mod)
+        schedule_winograd(schedule, stages, product, cut, facts, packs=packs)
+        yield schedule_rest(schedule, facts)
 
 
 def _is_plain(mod: IRModule) -> bool:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from tvm.tirx import Stmt
 
 
-def inline_all(schedule: Schedule, products: frozenset[str]) -> None:
+def inline_all(schedule: Schedule, products: frozenset[str], *, kept: frozenset[str] = frozenset()) -> None:
     """Inline element-wise blocks into their users, where that does not repeat costly work.
 
     Args:
         products: names of blocks that read each element many times; only copies are inlined into them.
+        kept: names of blocks that are not inlined.
     """
     from tvm.s_tir.schedule import ScheduleError
 
@@ -28,7 +29,9 @@ def inline_all(schedule: Schedule, products: frozenset[str]) -> None:
         users = list(schedule.get_consumers(block))
         names = {schedule.get(user).name_hint for user in users}
         is_work = not is_copy(schedule.get(block))
-        if is_reduction(schedule.get(block)) or not users or (is_work and products & names):
+        if schedule.get(block).name_hint in kept or is_reduction(schedule.get(block)):
+            continue
+        if not users or (is_work and products & names):
             continue
         if is_work and _repeats_costly_work(schedule, block, users):
             continue

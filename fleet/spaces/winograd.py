@@ -1,0 +1,239 @@
+"""Schedules of Winograd convolutions (`fleet.graph.winograd`): all stages of a few tiles while they are in the cache.
+
+Either a core takes a block of the result's tiles through all stages (Order.ROWS), or all data is transformed first and
+a core takes some columns of the weights through the rest (Order.COLUMNS): for layers of few pixels, whose weights are
+read once and fill the caches. The product within is tiled as any other (`fleet.spaces.product`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fleet.graph.winograd import ATTRIBUTE, Stage
+from fleet.spaces.blocks import Product, child_blocks, only_follower
+from fleet.spaces.facts import ProcessorFacts
+from fleet.spaces.inlining import inline_all
+from fleet.spaces.loops import split_at_borders
+from fleet.spaces.product import clear_before, pack, tile_product
+from fleet.spaces.tiles import Order, Tile, step_cycles, tiles
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+_NEAR, _FAR = 90, 32
+"""Bytes that a cycle brings from a core's own second cache, and from farther away, beside its arithmetic."""
+
+_SCATTERED = 8
+"""The same from farther away, of short pieces that the processor does not foresee."""
+
+_SET, _LINE = 256, 16
+"""float32 numbers."""
+
+_SHARE_OF_CACHE = 0.75
+"""Of a core's own cache that a block's tiles may fill, before and after the product; weights need the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One choice of all knobs."""
+
+    tile: Tile
+    """Of the product. Its rows are the convolution's tiles."""
+
+    rows: int
+    columns: int
+    """Tiles of a block in both directions."""
+
+
+def winograd_stages(schedule: Schedule) -> dict[Stage, str]:
+    """Return the names of the blocks of a Winograd convolution; nothing if there is none, or a stage is missing."""
+    found: dict[Stage, str] = {}
+    for block in map(schedule.get, child_blocks(schedule)):
+        if ATTRIBUTE in block.annotations:
+            found[Stage(str(block.annotations[ATTRIBUTE]))] = str(block.name_hint)
+    return found if len(found) == len(Stage) else {}
+
+
+def cuts(product: Product, facts: ProcessorFacts) -> list[Cut]:
+    """Return all sensible cuts, the most promising first."""
+    *_, rows, columns = (axis.extent for axis in product.axes[:-2])
+    found = [
+        Cut(tile, *block)
+        for tile in tiles(product, facts)
+        if not tile.depth  # a block is a part of the rows already
+        for block in (_blocks(product, tile, facts) if tile.order is Order.ROWS else [(rows, columns)])
+    ]
+    return sorted(found, key=lambda cut: _cycles(cut, product, facts))
+
+
+def schedule_winograd(
+    schedule: Schedule, names: Mapping[Stage, str], product: Product, cut: Cut, facts: ProcessorFacts, *, packs: bool
+) -> None:
+    """Apply a cut to a convolution and to what is computed from its results.
+
+    Args:
+        names: of its blocks, by stage.
+        product: the stage of products.
+        packs: reorder the weights, which must be constant, for the tile.
+    """
+    inline_all(schedule, frozenset(), kept=frozenset(names.values()))
+    columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in Stage)
+    if packs:
+        pack(schedule, block, product, cut.tile)
+    result = _joined(schedule, result)
+    outputs = int(schedule.get(parts).iter_vars[2].dom.extent)
+    around, vectors = _cut_result(schedule, result, cut, outputs, facts)
+    _transform_back(schedule, parts, vectors)
+    sums, depth = _multiply(schedule, block, product, cut, around)
+    _transform(schedule, data, columns, facts, around if cut.tile.order is Order.ROWS else None)
+    schedule.parallel(around)
+    clear_before(schedule, block, sums, depth)
+
+
+def _blocks(product: Product, tile: Tile, facts: ProcessorFacts) -> list[tuple[int, int]]:
+    """Return sizes of blocks, in tiles, that the tile of the product divides and that fit the cache."""
+    size, batch, rows, columns = (product.axes[axis].extent for axis in (0, 2, 3, 4))
+    channels = product.axes[-1].extent + product.axes[-2].extent
+    within = [
+        (row, column)
+        for row in range(tile.y, rows + 1, tile.y)
+        for column in range(min(tile.x, columns), columns + 1)
+        if rows % row == 0 and columns % column == 0 and (batch, row, column) != (1, rows, columns)
+    ]
+    fitting = [
+        block
+        for block in within
+        if size**2 * math.prod(block) * channels * 4 <= _SHARE_OF_CACHE * facts.l2_bytes
+        and batch * (rows // block[0]) * (columns // block[1]) >= facts.cores
+    ]
+    # Wide blocks read long pieces of the data's rows.
+    return sorted(fitting, key=lambda block: (-block[1], -block[0]))[:2] or within[:1]
+
+
+def _cycles(cut: Cut, product: Product, facts: ProcessorFacts) -> float:
+    """Estimate the cycles per multiply-add of a vector. Fitted to Zen 5; only the order counts."""
+    tile, sums = cut.tile, cut.tile.y * cut.tile.x * cut.tile.vectors
+    size, _, batch, rows, columns, filters, channels = (axis.extent for axis in product.axes)
+    vector_bytes = 4 * tile.lanes
+    is_by_rows = tile.order is Order.ROWS
+    together = cut.rows * cut.columns * (1 if is_by_rows else batch)
+    block_bytes = 4 * size**2 * together * (channels + (filters if is_by_rows else tile.columns))
+    kept = min(1.0, facts.l2_bytes / block_bytes)
+    cycles_per_byte = kept / _NEAR + (1 - kept) / _SCATTERED
+    step = step_cycles(tile, cut.columns, facts)
+    begin = (2 * sums * (1 + vector_bytes * cycles_per_byte) + 8) / channels
+    # The block's first tile brings a panel of weights into the first cache, or the second.
+    passes = cut.rows // tile.y * math.ceil(cut.columns / tile.x) * (1 if is_by_rows else batch)
+    again = 0.0 if 4 * channels * tile.columns <= facts.l1_bytes // 2 else (passes - 1) / _NEAR
+    first = 1 / (_NEAR if product.weights_bytes <= facts.l2_bytes // 2 else _FAR)
+    weights = tile.vectors * vector_bytes * (first + again) / passes
+    data = 4 * tile.y * tile.x * cycles_per_byte
+    tasks = batch * (rows // cut.rows) * (columns // cut.columns) if is_by_rows else filters // tile.columns
+    rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
+    narrow = 1 / cut.columns  # neighbouring blocks read, and transform, the same borders
+    return rounds * (step + begin + weights + data) * (1 + 0.02 * (tile.unroll > 1) + narrow) / sums
+
+
+def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
+    """Return the block that writes the results: what is computed from each of them alone, if there is such."""
+    from tvm.s_tir.schedule import ScheduleError
+
+    follower = only_follower(schedule, result)
+    if follower is None:
+        return result
+    try:
+        schedule.compute_inline(result)
+    except ScheduleError:  # it is an output, too
+        return result
+    return follower
+
+
+def _cut_result(schedule: Schedule, result: SBlockRV, cut: Cut, outputs: int, facts: ProcessorFacts) -> LoopRV:
+    """Split the loops of the result, a tile innermost; return the one that cores share."""
+    n, y, x, channels = schedule.get_loops(result)
+    width = int(schedule.get(x).extent)
+    blocks_y, tile_y, i = schedule.split(y, [None, cut.rows, outputs])
+    blocks_x, tile_x, j = schedule.split(x, [None, cut.columns, outputs])
+    if cut.tile.order is Order.ROWS:
+        vectors, lanes = schedule.split(channels, [None, facts.lanes])
+        outer = [n, blocks_y, blocks_x]
+        inner = [tile_y, tile_x, vectors]
+    else:
+        blocks, vectors, lanes = schedule.split(channels, [None, cut.tile.columns // facts.lanes, facts.lanes])
+        outer, inner = [blocks], [n, blocks_y, blocks_x, tile_y, tile_x, vectors]
+    schedule.reorder(*outer, *inner, i, j, lanes)
+    around = schedule.fuse(*outer)
+    if width % outputs:
+        split_at_borders(schedule, tile_x)
+    schedule.vectorize(lanes)
+    for loop in (i, j):
+        schedule.unroll(loop)
+    return around, vectors
+
+
+def _multiply(schedule: Schedule, block: SBlockRV, product: Product, cut: Cut, around: LoopRV) -> tuple[LoopRV, int]:
+    """Multiply a block's tiles with the weights, one position within the tiles after the other.
+
+    Returns:
+        The outermost loop of the sums, and how many loops are around the tile.
+    """
+    tile = cut.tile
+    written = schedule.cache_write(block, 0, "global")
+    schedule.compute_at(written, around, preserve_unit_loops=True)
+    _spread(schedule, written)
+    p, q, n, rows, columns, filters = schedule.get_loops(written)[1:]
+    outer_rows, y = schedule.split(rows, [None, tile.y])
+    outer_columns, x = schedule.split(columns, [None, tile.x])
+    panels, vectors, lanes = schedule.split(filters, [None, tile.vectors, tile.lanes])
+    # A panel of weights stays in the first cache while the block's tiles pass.
+    schedule.reorder(p, q, panels, n, outer_rows, outer_columns, y, x, vectors, lanes)
+    schedule.compute_at(block, outer_columns, preserve_unit_loops=True)
+    schedule.vectorize(lanes)
+    for loop in (y, x, vectors):
+        schedule.unroll(loop)
+    if cut.columns % tile.x:
+        split_at_borders(schedule, outer_columns)
+    depth = len(schedule.get_loops(block)) - len(product.axes)
+    return tile_product(schedule, block, product, tile, depth), depth
+
+
+def _transform_back(schedule: Schedule, parts: SBlockRV, vectors: LoopRV) -> None:
+    """Transform the columns of a tile's products where its rows are."""
+    schedule.compute_at(parts, vectors, preserve_unit_loops=True)
+    n, row, y, q, column, lanes = list(schedule.get_loops(parts))[-6:]
+    schedule.reorder(n, row, column, q, y, lanes)
+    schedule.vectorize(lanes)
+    for loop in (q, y):
+        schedule.unroll(loop)
+
+
+def _spread(schedule: Schedule, block: SBlockRV) -> None:
+    """Keep the positions of a tile out of each other's way: at distances of powers of two they share cache lines."""
+    schedule.storage_align(block, 0, axis=1, factor=_SET, offset=_LINE)
+
+
+def _transform(
+    schedule: Schedule, data: SBlockRV, columns: SBlockRV, facts: ProcessorFacts, around: LoopRV | None
+) -> None:
+    """Transform the data: where its products are, or all of it first, shared among the cores."""
+    if around is not None:
+        schedule.compute_at(data, around, preserve_unit_loops=True)
+    _spread(schedule, data)
+    p, q, n, row, column, channels = list(schedule.get_loops(data))[-6:]
+    vectors, lanes = schedule.split(channels, [None, facts.lanes])
+    schedule.reorder(n, row, column, vectors, p, q, lanes)
+    schedule.vectorize(lanes)
+    for loop in (p, q):
+        schedule.unroll(loop)
+    schedule.compute_at(columns, row, preserve_unit_loops=True)
+    *_, p, x, channels = schedule.get_loops(columns)
+    vectors, lanes = schedule.split(channels, [None, facts.lanes])
+    schedule.reorder(x, vectors, p, lanes)
+    schedule.vectorize(lanes)
+    schedule.unroll(p)
+    if around is None:
+        schedule.parallel(schedule.fuse(n, row))
