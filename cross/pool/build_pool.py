@@ -18,7 +18,6 @@ import pickle
 import signal
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -74,6 +73,7 @@ class BuildPool(Executor):
         self._target_json = target_json
         self._tasks: TaskQueue[_Task] = TaskQueue()
         self._slots = [_Slot(index, target_json) for index in range(workers or os.cpu_count() or 1)]
+        self._homes: dict[str, int] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -108,7 +108,7 @@ class BuildPool(Executor):
         self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
         """Run `fn` as `submit_within` does, where tasks of this key ran before unless that worker is busy."""
-        home = zlib.crc32(key.encode()) % len(self._slots)
+        home = self._homes.setdefault(key, len(self._homes) % len(self._slots))
         return self._put(timeout_sec, partial(fn, *args, **kwargs), home)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

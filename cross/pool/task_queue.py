@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TaskQueue(Generic[T]):
-    """Items in order. One whose home is idle waits for it; while its home is busy, anyone takes it."""
+    """Items in order. One whose home is idle waits for it; while its home is busy, it goes to who has nothing else."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[T, int | None]] = deque()
@@ -57,5 +57,8 @@ class TaskQueue(Generic[T]):
             self._changed.notify_all()
 
     def _first_for(self, taker: int) -> int | None:
-        homes = enumerate(home for _, home in self._items)
-        return next((index for index, home in homes if home == taker or home not in self._idle), None)
+        homes = [home for _, home in self._items]
+        ours = next((index for index, home in enumerate(homes) if home in (None, taker)), None)
+        if ours is not None:
+            return ours
+        return next((index for index, home in enumerate(homes) if home not in self._idle), None)

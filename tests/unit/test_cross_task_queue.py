@@ -39,10 +39,19 @@ def test_an_item_waits_for_its_home_while_that_is_idle() -> None:
 def test_items_without_a_home_come_in_order() -> None:
     """Also before a later one of the taker's own."""
     queue: TaskQueue[str] = TaskQueue()
-    for item, home in (("a", None), ("b", 0), ("c", 1), ("d", None)):
+    for item, home in (("a", None), ("b", 0), ("c", 0), ("d", None)):
         queue.put(item, home)
 
     assert [queue.get(0) for _ in range(4)] == ["a", "b", "c", "d"]
+
+
+def test_nobody_takes_from_a_busy_home_what_is_not_its_own_first() -> None:
+    """With nothing else to do it does."""
+    queue: TaskQueue[str] = TaskQueue()
+    for item, home in (("of 1", 1), ("of 0", 0), ("anyone's", None)):
+        queue.put(item, home)
+
+    assert [queue.get(0) for _ in range(3)] == ["of 0", "anyone's", "of 1"]
 
 
 def test_a_closed_queue_gives_what_it_has_and_then_nothing() -> None:
