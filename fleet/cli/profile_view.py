@@ -15,6 +15,9 @@ from fleet.optimizer.profiling.profile import ModelProfile, ProfiledOperator, by
 _BARS = 16
 """Operators that get a bar; the costliest."""
 
+_MOST_COLUMNS = 120
+"""Of the bars, where a line may be longer."""
+
 _LABEL_COLUMNS = 32
 _TIME_COLUMNS = 10
 _LEAST_SHARE = 0.05
@@ -93,7 +96,7 @@ def _bars(operators: Sequence[ProfiledOperator], width: int) -> RenderableType:
     costliest = sorted(operators, key=lambda item: -item.in_place_sec)[:_BARS]
     longest_sec = max((item.in_place_sec for item in costliest), default=0.0)
     shown = [item for item in costliest if item.in_place_sec > _LEAST_SHARE * longest_sec]
-    columns = max(10, width - _LABEL_COLUMNS - _TIME_COLUMNS - 2)
+    columns = max(10, min(width, _MOST_COLUMNS) - _LABEL_COLUMNS - _TIME_COLUMNS - 2)
     legend = Text.assemble(
         *(("█ ", "green"), "the device's roofline  "),
         *(("▓ ", "cyan"), "beyond it  "),

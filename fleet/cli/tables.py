@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,9 +36,15 @@ class WorkloadRow:
     errors: Mapping[str, int]
 
 
+_PIPED_COLUMNS = 1_000
+"""Wider than any table, where no terminal has a width: what another program reads is not cut."""
+
+
 def make_console(*, is_wide: bool) -> Console:
-    """Return the terminal; for wide tables, one that wraps nothing."""
+    """Return the terminal; for wide tables, one that wraps nothing. Where there is none, $COLUMNS counts, if set."""
     console = Console(highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        return Console(highlight=False, width=_PIPED_COLUMNS)
     return Console(highlight=False, width=max(console.width, WIDE_COLUMNS)) if is_wide else console
 
 

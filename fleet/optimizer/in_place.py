@@ -22,6 +22,7 @@ from fleet.optimizer.profiling.contest import (
     Contest,
     Lineup,
     Placed,
+    affordable,
     contest_of,
     lineups,
     place,
@@ -86,27 +87,26 @@ class Placing:
             decided: the schedules that are fastest alone.
             tuned: the model with them.
             static: the model with static schedules.
-            compile_sec: what compiling one more model costs [s].
+            compile_sec: what compiling one more model beside others costs [s].
 
         Raises:
             BuildError: a model does not compile.
             DeviceUnreachable: the device never gives a result.
         """
         started = time.monotonic()
-        may_take_sec = _SHARE * (started - self.conditions.started_at)
-        most = int(may_take_sec / compile_sec) - 1  # the last one is that of the winners
+        share_sec = _SHARE * (started - self.conditions.started_at)
         contests = await asyncio.to_thread(self._contests, decided)
-        if most < 0 or not contests:
+        if not contests or affordable(share_sec, compile_sec, 0.0) is None:
             return Placement(lineup=decided)
-        first = await self._profile([tuned], runs=_FEWEST_RUNS)
-        secs = self._secs(first[0])
-        contests = that_matter(contests, secs)
-        if not contests:
+        (first,) = await self._profile([tuned], runs=_FEWEST_RUNS)
+        runs = max(_FEWEST_RUNS, min(_MOST_RUNS, round(_ROUND_SEC / max(first.median_sec, 1e-6))))
+        most = affordable(share_sec, compile_sec, _ROUNDS * (runs + _FEWEST_RUNS) * first.median_sec)
+        contests = that_matter(contests, self._secs(first))
+        if not contests or most is None:
             return Placement(lineup=decided)
-        chosen = lineups(decided, contests, min(most, MOST_OPTIONS - 1))
+        chosen = lineups(decided, contests, most)
         async with self.turns.building():
             built = await asyncio.gather(*map(compile_model, chosen))
-        runs = max(_FEWEST_RUNS, min(_MOST_RUNS, round(_ROUND_SEC / max(first[0].median_sec, 1e-6))))
         lined: list[Lineup] = [decided, {}, *chosen]
         rounds: list[tuple[Lineup, Mapping[str, float]]] = []
         for _ in range(_ROUNDS):

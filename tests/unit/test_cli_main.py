@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from io import StringIO
 
 import pytest
 from rich.text import Text
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 import fleet
 from fleet.cli.main import _COMMANDS, app, load_command
+from fleet.cli.tables import line, make_console, make_table
 
 PUBLIC = [
     "Artifact",
@@ -64,6 +67,23 @@ def test_ctrl_c_while_the_command_is_imported_is_quiet() -> None:
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED, "targets"], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program reads whole cells; $COLUMNS says otherwise."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = make_table("why", left=frozenset({"why"}))
+    table.add_row(line("w" * 300))
+    piped, narrow = StringIO(), StringIO()
+
+    with contextlib.redirect_stdout(piped):
+        make_console(is_wide=False).print(table)
+    monkeypatch.setenv("COLUMNS", "40")
+    with contextlib.redirect_stdout(narrow):
+        make_console(is_wide=False).print(table)
+
+    assert "w" * 300 in piped.getvalue()
+    assert max(map(len, narrow.getvalue().splitlines())) <= 40
 
 
 def test_the_package_is_the_command() -> None:

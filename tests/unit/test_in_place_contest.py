@@ -10,7 +10,15 @@ from fleet.domain.measuring import OperatorCall
 from fleet.domain.scope import RecordScope
 from fleet.library import Record, RecordKind
 from fleet.optimizer.job import report_placed
-from fleet.optimizer.profiling.contest import Contest, contest_of, lineups, place, secs_in_place, that_matter
+from fleet.optimizer.profiling.contest import (
+    Contest,
+    affordable,
+    contest_of,
+    lineups,
+    place,
+    secs_in_place,
+    that_matter,
+)
 from fleet.workloads.workload import Workload
 
 
@@ -84,6 +92,12 @@ def test_each_build_holds_another_schedule_of_every_workload() -> None:
 
     assert [{**decided, "hash of conv": "b", "hash of pool": "b"}, {**decided, "hash of conv": "c"}] == found
     assert found[:1] == lineups(decided, [contest(), one_rival], most=1)
+
+
+@pytest.mark.parametrize(("share_sec", "builds"), [(5.9, None), (6.0, 0), (8.9, 0), (9.0, 1), (12.0, 2)])
+def test_builds_are_as_many_as_their_share_pays_for(share_sec: float, builds: int | None) -> None:
+    """The build of the winners, and measuring those that are there, are paid first."""
+    assert builds == affordable(share_sec, compile_sec=2.0, measure_sec=1.0)
 
 
 def test_calls_of_one_workload_are_averaged_and_the_machines_own_left_out() -> None:

@@ -74,6 +74,22 @@ class Placed:
         return math.inf > self.median_sec(self.chosen) > max(SLOWER_IN_PLACE * alone_sec, alone_sec + CALL_SEC)
 
 
+def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int | None:
+    """Return how many builds are worth compiling beside the decided and the static one.
+
+    Args:
+        share_sec: what all of it may take [s].
+        compile_sec: what a build costs that is compiled beside others [s]. That of the winners is compiled alone, and
+            costs about two.
+        measure_sec: what measuring one build takes [s].
+
+    Returns:
+        None: not even the builds that are there can be compared.
+    """
+    left_sec = share_sec - 2 * compile_sec - 2 * measure_sec
+    return int(left_sec / (compile_sec + measure_sec)) if left_sec >= 0 else None
+
+
 def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> Contest | None:
     """Return the contest of a workload; None if the decided schedule has no record or nothing to compete with.
 
