@@ -28,6 +28,7 @@ if not __package__:  # run as a file: python benchmarks/tune_conv2d.py
 from benchmarks import common
 from benchmarks.common import JsonObject
 from benchmarks.processes import Process, ProcessFailed, python
+from fleet.graph.winograd_algorithm import OUTPUTS, TAPS
 
 _TRIALS, _QUICK_TRIALS = 128, 4
 _RUN_TIMEOUT_SEC = 6 * 3600.0
@@ -54,11 +55,12 @@ class Layer:
 
     @property
     def shapes(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Shapes of the input and of the filters, channels first and channels last."""
+        """Shapes of the input and of the filters: channels first, channels last, and by Winograd's algorithm."""
         channels, size, filters, kernel = self.channels, self.size, self.filters, self.kernel
+        sides = [kernel, *(outputs + TAPS - 1 for outputs in OUTPUTS if kernel == TAPS and self.stride == 1)]
         return (
             ((1, channels, size, size), (filters, channels, kernel, kernel)),
-            ((1, size, size, channels), (kernel, kernel, channels, filters)),
+            *(((1, size, size, channels), (side, side, channels, filters)) for side in sides),
         )
 
     @property
