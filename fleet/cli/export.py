@@ -15,7 +15,7 @@ from fleet.cli.tune import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
-from fleet.runtime.manifest import Affinity, Manifest
+from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest
 
 
 def export(
@@ -38,7 +38,7 @@ def export(
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Threads that it runs on. Default: the target's cores.")
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="Threads that it runs on. Default: the target's cores.")
     ] = None,
     affinity: Annotated[
         Affinity,

@@ -113,7 +113,7 @@ def compile(  # noqa: A001 - the name that users look for
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
             input_batch_size=batch_size,
             threads=threads,
-            affinity=Affinity(affinity),
+            affinity=Affinity.of(affinity),
         )
         with ThreadPoolExecutor(1) as executor:
             return CompiledModel(executor.submit(asyncio.run, export(options)).result(), stack)

@@ -34,7 +34,7 @@ from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.numerics import Array, tolerance_of
 from fleet.optimizer.pool import run_within
-from fleet.runtime.manifest import Affinity, Check, FileFacts, Manifest, TensorType, Variant
+from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload
@@ -146,6 +146,8 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
 def _check(options: ExportOptions) -> None:
     check_versions()
     check_exists(options.model)
+    if options.threads is not None and not 1 <= options.threads <= MOST_THREADS:
+        raise InvalidRequest(f"a model runs on 1 to {MOST_THREADS} threads, not {options.threads}")
     folder = options.output.resolve().parent
     if not folder.is_dir():
         raise ConfigError(f"{options.output}: there is no folder {folder}; make it first")

@@ -24,12 +24,14 @@ def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Pat
         example_inputs: for a module, tensors of the shapes that it is wanted for.
 
     Raises:
-        InvalidRequest: a module without example inputs, or inputs for what has shapes of its own.
+        InvalidRequest: no model, a module without example inputs, or inputs for what has shapes of its own.
     """
     if isinstance(model, str | Path) or hasattr(model, "SerializeToString"):
         if example_inputs:
             raise InvalidRequest("example_inputs are for PyTorch modules; this model has its own shapes: give shapes")
         return _of_onnx(model, folder)
+    if not hasattr(model, "forward"):
+        raise InvalidRequest(f"{type(model).__name__} is no model: give a file, an ONNX model or a PyTorch module")
     if not example_inputs:
         raise InvalidRequest("a module is wanted for the shapes of its inputs; give example_inputs")
     import torch

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fleet.errors import ArtifactRefused
+from fleet.errors import ArtifactRefused, InvalidRequest
 
 FORMAT = 1
+
+
+MOST_THREADS = 4096
+"""That a model may ask for: more than any machine has, few enough for TVM to count."""
 
 
 class Affinity(enum.StrEnum):
@@ -24,6 +28,13 @@ class Affinity(enum.StrEnum):
 
     FREE = "free"
     """Wherever the system puts them. For machines that do other things, too."""
+
+    @classmethod
+    def of(cls, name: str) -> Affinity:
+        """Return the one of a name. Raises InvalidRequest."""
+        if name not in set(cls):
+            raise InvalidRequest(f"there is no affinity {name!r}; known: {', '.join(cls)}")
+        return cls(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

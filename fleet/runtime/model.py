@@ -18,7 +18,7 @@ import numpy as np
 from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.runtime.fit import check_here
-from fleet.runtime.manifest import Affinity, Manifest
+from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest
 from fleet.runtime.memory import Array, arrays_of, staged
 from fleet.runtime.package import Package, open_package, read_file, read_manifest, verify
 from fleet.runtime.tvm_library import load_runtime, runtime_version, use_threads
@@ -65,7 +65,7 @@ def load(
         package,
         manifest,
         threads=manifest.threads if threads is None else threads,
-        affinity=manifest.affinity if affinity is None else Affinity(affinity),
+        affinity=manifest.affinity if affinity is None else Affinity.of(affinity),
         device_index=device_index,
     )
 
@@ -79,8 +79,8 @@ class LoadedModel:
         self, package: Package, manifest: Manifest, *, threads: int, affinity: Affinity, device_index: int = 0
     ) -> None:
         """Use `load`."""
-        if threads < 1:
-            raise InvalidRequest(f"a model runs on at least one thread, not {threads}")
+        if not 1 <= threads <= MOST_THREADS:
+            raise InvalidRequest(f"a model runs on 1 to {MOST_THREADS} threads, not {threads}")
         self.manifest = manifest
         self._package = package
         self._threads, self._affinity = threads, affinity

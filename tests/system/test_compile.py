@@ -78,10 +78,16 @@ def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) ->
         fleet.compile("model.onnx", example_inputs=(given,))
 
 
-def test_what_is_no_model_is_said_to_be_none(tmp_path: Path) -> None:
+def test_what_cannot_be_compiled_is_said_to_be_so(two_heads: Path, tmp_path: Path) -> None:
     """Before anything is started."""
     with pytest.raises(ImportFailed, match="there is no model file"):
         fleet.compile(tmp_path / "none.onnx")
+    with pytest.raises(InvalidRequest, match="NoneType is no model"):
+        fleet.compile(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="1 to 4096 threads, not 0"):
+        fleet.compile(two_heads, threads=0)
+    with pytest.raises(InvalidRequest, match="no affinity 'near'; known: cores, free"):
+        fleet.compile(two_heads, affinity="near")
 
 
 def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records: str, tmp_path: Path) -> None:

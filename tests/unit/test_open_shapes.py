@@ -31,6 +31,7 @@ def test_batch_size_closes_first_dimensions_only() -> None:
         ({"ids": (1, 64), "mask": (1, 32)}, None, "'length' would be 64 and, by mask, 32"),
         ({"ids": (1, 64)}, 2, "'batch' would be 1 and, by the batch size, 2"),
         ({"table": (3, 7)}, None, "dimension 0 of input 'table' is 4 in the model, not 3"),
+        ({"ids": (1, 64)}, 0, "at least one element, not 0"),
         ({"idz": (1, 64)}, None, "no input 'idz'; did you mean 'ids'"),
     ],
 )

@@ -49,6 +49,8 @@ def close_shapes(
         _check(name, inputs[name], shape)
         for dim, size in zip(inputs[name] or (), shape, strict=False):
             _note(sizes, dim, size, name)
+    if batch_size is not None and batch_size < 1:
+        raise InvalidRequest(f"a batch has at least one element, not {batch_size}")
     if batch_size is not None:
         firsts = [shape[0] for name, shape in inputs.items() if shape and _is_open(shape[0]) and name not in shapes]
         if not firsts:
