@@ -45,7 +45,12 @@ def padded_width(rebuild: Rebuild, call: Call) -> int | None:
     weights = array_of(rebuild, call.args[1])
     groups = int(call.attrs.groups)
     width = 0 if weights is None else weights.shape[-1] // groups
-    if not width or (groups > 1 and width < _FEWEST) or width % _VECTORS == 0:
+    return whole_vectors(width, groups) if width else None
+
+
+def whole_vectors(width: int, groups: int = 1) -> int | None:
+    """Return how many columns there should be in place of so many, in each group; None if as many."""
+    if (groups > 1 and width < _FEWEST) or width % _VECTORS == 0:
         return None
     wide, narrow = (-(-width // size) * size for size in (_VECTORS, _VECTOR))
     if width == narrow:

@@ -17,6 +17,7 @@ from cross.targets.target import make_target, parse_target
 from fleet.graph.attention import ATTENTION
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
+from fleet.graph.columns import COLUMNS
 from fleet.graph.folding import FOLDING
 from fleet.graph.groups import GROUPS
 from fleet.graph.integer_products import integer_product_rules
@@ -91,7 +92,7 @@ def _finish(mod: IRModule) -> IRModule:
 
 
 def _group(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, SHUFFLES, GROUPS, CLEANING)
+    return rewrite(mod, FOLDING, SHUFFLES, GROUPS, COLUMNS, CLEANING)
 
 
 def _filter(mod: IRModule) -> IRModule:
@@ -141,7 +142,7 @@ _FINISH = Step(
 )
 _GROUP = Step(
     name="group",
-    reason="a shuffle of channels moves a whole tensor, in indices it costs nothing; whole groups need no scalars",
+    reason="a shuffle of channels moves a whole tensor, in indices it costs nothing; whole vectors need no scalars",
     run=_group,
 )
 _FILTER = Step(

@@ -39,7 +39,7 @@ def test_a_network_is_left_with_one_transpose_and_nothing_unfused(name: str) -> 
 
 def test_weights_are_marked() -> None:
     """The second operand of a product with weights may be packed, the input may not."""
-    lowered = lower(function_of([(4, 4)], lambda x, emit: times_weights(x)), TARGET)
+    lowered = lower(function_of([(16, 16)], lambda x, emit: times_weights(x)), TARGET)
 
     assert [[1]] == constants(lowered)
 
@@ -52,7 +52,7 @@ def test_what_is_data_elsewhere_is_not_marked() -> None:
 
         return times_weights(relax.op.matmul(times_weights(x), x))
 
-    lowered = lower(function_of([(4, 4)], body), TARGET)
+    lowered = lower(function_of([(16, 16)], body), TARGET)
 
     assert [[]] == constants(lowered)
 
@@ -61,7 +61,7 @@ def times_weights(x: Expr) -> Expr:
     """A product with random weights."""
     from tvm import relax
 
-    return relax.op.matmul(x, relax.const(random_array(4, 4)))
+    return relax.op.matmul(x, relax.const(random_array(16, 16)))
 
 
 def constants(mod: IRModule) -> list[list[int]]:
