@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 from fleet.client.steady import SteadyDevice
 from fleet.library import Library
@@ -24,6 +25,8 @@ from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
+
+T = TypeVar("T")
 
 _MOST_SEARCHES = 4
 """Workloads searched side by side: the more, the longer until their results decide what is next."""
@@ -93,19 +96,16 @@ class TuningLoop:
         """Spend the trials, then compare the best few of each workload once more."""
         feed(self._core, ev.SearchBegun())
         queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=1)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._produce(queue), name="produce")
-                group.create_task(self._consume(queue), name="consume")
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        await _together({"produce": self._produce(queue), "consume": self._consume(queue)})
         async with self._turns.measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
         searches = min(self._core.conditions.search_threads, _MOST_SEARCHES) if self._turns.shares_cores else 1
-        while any(rounds := await asyncio.gather(*(self._make_round(ev.RoundWanted()) for _ in range(searches)))):
+        while any(
+            rounds := await _together({f"search {n}": self._make_round(ev.RoundWanted()) for n in range(searches)})
+        ):
             for made in rounds:
                 if made is not None and made[1]:
                     await queue.put(made)
@@ -166,3 +166,13 @@ class TuningLoop:
 
     def _workload_of(self, shash: str) -> Workload:
         return self._core.workload(shash).workload
+
+
+async def _together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
+    """Run parts side by side, by the names of their tasks; if one fails, stop the others and raise its error alone."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part, name=name) for name, part in parts.items()]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
