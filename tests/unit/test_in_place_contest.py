@@ -53,22 +53,37 @@ CLOSE = [record("a", 1.0), record("b", 1.1), record("c", 1.2), record("d", 1.25)
 
 
 def contest(name: str = "conv", weight: int = 1) -> Contest:
-    found = contest_of(workload(name, weight), "a", [*CLOSE, STATIC])
+    found = contest_of(workload(name, weight), "a", [*CLOSE[:3], STATIC])
     assert found is not None
     return found
 
 
 def test_the_best_few_and_the_static_schedule_take_part() -> None:
     """The decided one first, then the fastest; the static one however slow it is alone, others if they are close."""
-    far = record("far", 1.4)
+    found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
+    assert found is not None
 
-    assert ["a", "b", "c", "static"] == [option.trace_json for option in contest().options]
-    assert ["b", "a"] == [o.trace_json for o in contest_of(workload(), "b", [CLOSE[0], CLOSE[1], far]).options]  # type: ignore[union-attr]
+    (usual,) = that_matter([found], {found.workload.shash: 1.1})
+
+    assert ["b", "a", "c", "static"] == [option.trace_json for option in usual.options]
+
+
+def test_more_take_part_where_times_alone_say_little() -> None:
+    """What is clearly slower in the model than alone may be the wrong one of many."""
+    found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
+    assert found is not None
+
+    (cold,) = that_matter([found], {found.workload.shash: 1.6})
+
+    assert ["b", "a", "c", "d", "far", "static"] == [option.trace_json for option in cold.options]
 
 
 def test_without_a_rival_there_is_no_contest() -> None:
-    """Nor for a schedule that has no record to compare by."""
-    assert contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)]) is None
+    """Nor for a schedule without a record, nor for one that loses nothing in the model and whose rivals are worse."""
+    assert contest_of(workload(), "a", [CLOSE[0], record("far", 2.1)]) is None
+    alone = contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)])
+    assert alone is not None
+    assert [] == that_matter([alone], {alone.workload.shash: 1.0})
     assert contest_of(workload(), "gone", CLOSE) is None
 
 

@@ -20,10 +20,13 @@ from fleet.workloads.workload import Workload
 Lineup = Mapping[str, str]
 """Trace by workload hash, as `fleet.workloads.applying.apply_schedules` takes them."""
 
-MOST_OPTIONS = 3
-"""Schedules of a workload that run in the model, beside the static one."""
+MOST_OPTIONS = 6
+"""Schedules of a workload that run in the model beside the static one, if it is slower there than alone."""
 
-_REACH = 1.3
+_USUAL_OPTIONS = 3
+"""As many, if it is not."""
+
+_REACH, _USUAL_REACH = 2.0, 1.3
 """Nothing that is slower alone than the best by this factor is tried."""
 
 _LEAST_SHARE = 0.01
@@ -70,8 +73,30 @@ class Placed:
     @property
     def is_slower_in_place(self) -> bool:
         """Whether even the chosen schedule takes clearly longer in the model than alone."""
-        alone_sec = self.chosen.alone_sec
-        return math.inf > self.median_sec(self.chosen) > max(SLOWER_IN_PLACE * alone_sec, alone_sec + CALL_SEC)
+        return math.inf > self.median_sec(self.chosen) and is_slower(self.median_sec(self.chosen), self.chosen)
+
+
+def is_slower(in_place_sec: float, option: Option) -> bool:
+    """Tell whether a schedule takes clearly longer in the model than alone."""
+    return in_place_sec > max(SLOWER_IN_PLACE * option.alone_sec, option.alone_sec + CALL_SEC)
+
+
+def narrowed(contest: Contest, in_place_sec: float) -> Contest:
+    """Return a contest with as many schedules as it is worth.
+
+    Where the first takes clearly longer in the model than alone, its time alone says little about it, nor does that of
+    the others: all of them run. Elsewhere only those do that are as good alone.
+
+    Args:
+        in_place_sec: of the first [s].
+    """
+    if is_slower(in_place_sec, contest.options[0]):
+        return contest
+    reach_sec = _USUAL_REACH * min(option.alone_sec for option in contest.options)
+    others = [option for option in contest.options[1:] if not option.is_static and option.alone_sec <= reach_sec]
+    static = [option for option in contest.options[1:] if option.is_static]
+    kept = (contest.options[0], *others[: _USUAL_OPTIONS - 1], *static)
+    return Contest(workload=contest.workload, options=kept)
 
 
 def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int | None:
@@ -109,12 +134,13 @@ def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> C
 
 
 def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
-    """Return those whose workloads take part of the model's time worth a choice, the costliest first.
+    """Return those whose workloads take part of the model's time worth a choice, narrowed, the costliest first.
 
     Args:
         secs_by_workload: mean time of a call in place [s].
     """
-    found = list(contests)
+    found = [narrowed(one, secs_by_workload.get(one.workload.shash, 0.0)) for one in contests]
+    found = [contest for contest in found if len(contest.options) > 1]
     total_sec = sum(secs_by_workload.values())
     costs = {
         contest.workload.shash: contest.workload.weight * secs_by_workload.get(contest.workload.shash, 0.0)
