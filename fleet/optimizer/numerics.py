@@ -60,6 +60,7 @@ _FEW = 4
 
 _CODES = ("int8", "uint8")
 _INTEGER_BOUND = 8
+_INDEX_BYTES = 4
 Array: TypeAlias = NDArray[Any]
 
 
@@ -98,7 +99,8 @@ def make_inputs(
 ) -> list[Array | TensorSpec]:
     """Return an array for each input, and for each output its spec, which the device allocates.
 
-    Integers lie in [-8, 8], so that sums of products stay within 32 bits; booleans are fair coins.
+    Integers lie in [-8, 8], so that sums of products stay within 32 bits; those of 32 and 64 bits in [0, 8], since
+    most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
     """
     rng = np.random.default_rng(seed)
     return [spec if spec.is_output else _random(rng, spec, style) for spec in args]
@@ -165,7 +167,7 @@ def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle) -> Ar
         if style is InputStyle.POSITIVE:
             return np.asarray(rng.uniform(0.5, 1.5, spec.shape)).astype(dtype)
         return np.asarray(rng.standard_normal(spec.shape) * _SCALES.get(style, 1.0)).astype(dtype)
-    low = 0 if dtype.kind == "u" else -_INTEGER_BOUND
+    low = 0 if dtype.kind == "u" or dtype.itemsize >= _INDEX_BYTES else -_INTEGER_BOUND
     return rng.integers(low, _INTEGER_BOUND + 1, spec.shape).astype(dtype)
 
 

@@ -154,3 +154,13 @@ def test_largest_error_is_taken_over_all_outputs() -> None:
 
     assert max_abs_error([a, a], [a, b]) == 2.5
     assert max_abs_error([], []) == 0.0
+
+
+def test_wide_integers_are_indices() -> None:
+    """Token ids: PyTorch refuses a negative one, and a compiled gather reads what lies before its table."""
+    ids, positions, quantized = map(
+        np.asarray, make_inputs([TensorSpec((64,), dtype) for dtype in ("int64", "int32", "int8")], 0)
+    )
+
+    assert (ids.min(), positions.min()) == (0, 0)
+    assert quantized.min() < 0

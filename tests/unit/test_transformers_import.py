@@ -50,6 +50,15 @@ def test_folder_is_a_model(transformers: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("transformers")
+def test_a_setting_may_be_a_list() -> None:
+    """Commas in brackets are the list's."""
+    sizes = "embedding_size=8,hidden_sizes=[8,16],depths=[1,1],layer_type=basic"
+    model = load_model(f"hf:ResNetConfig:{sizes},image_size=32")
+
+    assert (1, 3, 32, 32) == model.inputs[0].shape
+
+
+@pytest.mark.usefixtures("transformers")
 def test_neither_folder_nor_class_is_refused() -> None:
     """A name of a hub is none of both: nothing is downloaded."""
     with pytest.raises(ImportFailed, match=r"no folder 'google/bert'.*write hf:\./folder or hf:BertConfig"):

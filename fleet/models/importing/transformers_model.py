@@ -8,6 +8,7 @@ Settings follow the class: `hf:BertConfig:num_hidden_layers=2,hidden_size=64`. T
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 PREFIX = "hf:"
 _SEED = 0
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+"""A comma outside of brackets."""
+
 _IMAGE_SIZE = 224
 """Where a configuration names no size, as those of convolution networks."""
 
@@ -83,9 +87,9 @@ def _from_class(source: str) -> PreTrainedModel:
 
 
 def _settings(text: str) -> dict[str, object]:
-    """Read "num_hidden_layers=2,hidden_size=64"; values are JSON, or else words."""
+    """Read "num_hidden_layers=2,depths=[1,1]"; values are JSON, or else words."""
     found: dict[str, object] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, _COMMA.split(text)):
         name, _, value = part.partition("=")
         try:
             found[name] = json.loads(value)

@@ -1,0 +1,34 @@
+"""The table of models in docs/reference/models.md: what `python -m benchmarks.imports` prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.imports import row, surveys
+
+_PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
+_ROW = re.compile(r"^\| (\S+) \| (onnx wheel|generated|transformers|keras) \| (yes|no) \| (.+) \|$", re.MULTILINE)
+
+
+def test_the_page_has_every_model_of_the_survey() -> None:
+    """More than forty, each with its outcome."""
+    listed = [(name, family) for name, family, *_ in _ROW.findall(_PAGE.read_text())]
+
+    assert listed == [(survey.name, survey.family) for survey in surveys()]
+    assert len(listed) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["keyword_spotting", "tabular"])
+def test_a_row_says_what_happens_now(name: str) -> None:
+    """The smallest models, imported, compiled and compared again."""
+    survey = next(found for found in surveys() if found.name == name)
+
+    found = _ROW.fullmatch(row(survey))
+
+    assert found is not None
+    assert found[3] == "yes"
+    assert float(found[4]) < 1e-5
