@@ -72,7 +72,9 @@ def convolve_in_groups(rebuild: Rebuild, call: Call, data: Expr, read: Callable[
     where = [[int(n) for n in values] for values in (attrs.strides, attrs.padding, attrs.dilation)]
 
     def convolve(source: Tensor, kernel: Tensor) -> Tensor:
-        result = topi.nn.conv(read(source), kernel, *where, groups, "NHWC", "HWIO", str(source.dtype))
+        result = topi.nn.conv(
+            read(source), kernel, *where, groups, "NHWC", "HWIO", str(attrs.out_dtype or source.dtype)
+        )
         if padded is None or weights is None:
             return result
         width = weights.shape[-1] // groups

@@ -118,8 +118,8 @@ def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
     main = mod["main"]
     if not _is_plain(main):
         return mod
-    rebuilt, added = _rebuild(main, apply)
-    functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"} | added
+    others = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
+    rebuilt, functions = _rebuild(main, others, apply)
     functions[mod.get_global_var("main")] = rebuilt
     return relax.transform.DeadCodeElimination()(ir.IRModule(functions, attrs=mod.attrs))
 
@@ -152,11 +152,13 @@ def _is_plain(function: Function) -> bool:
     )
 
 
-def _rebuild(function: Function, apply: Rewrite) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
-    """Return the function, and the tensor programs that rules added to its module."""
-    from tvm import relax
+def _rebuild(
+    function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite
+) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
+    """Return the function, and its module's others, to which rules add tensor programs, each by a name of its own."""
+    from tvm import ir, relax
 
-    builder = relax.BlockBuilder()
+    builder = relax.BlockBuilder(ir.IRModule(others))
     rebuild = Rebuild(builder, count_uses(function), apply)
     renamed: dict[Var, Expr] = {}
     attrs = dict(function.attrs or {})

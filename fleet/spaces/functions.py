@@ -67,6 +67,8 @@ def with_arithmetic_functions(mod: IRModule) -> IRModule:
 
     function = mod["main"]
     body = tvm_ffi.structural_map(function.body, [(Call, _rewritten)])
+    if not body.same_as(function.body):
+        body = tvm_ffi.structural_map(body, [(Call, _named_outside)])
     return mod if body.same_as(function.body) else tvm.IRModule({"main": function.with_body(body)}, attrs=mod.attrs)
 
 
@@ -77,6 +79,41 @@ def _rewritten(call: Call) -> Expr:
     if name not in _FUNCTIONS or str(call.ty.dtype) != "float32":
         return call
     return _with_name(call.args[0], _FUNCTIONS[name])
+
+
+def _named_outside(call: Call) -> Expr:
+    """Return a rounding with the names in its argument outside of it: TVM looks at the argument twice for vectors, and
+    refuses a name that it has met. What is computed under a condition stays there.
+    """
+    import tvm_ffi
+    from tvm import tirx
+    from tvm.ir import Call, Op
+    from tvm.tirx import Let
+    from tvm.tirx.analysis import undefined_vars
+
+    if not isinstance(call.op, Op) or call.op.name != "tirx.nearbyint":
+        return call
+    found: list[Let] = []
+    conditions: list[Call] = []
+
+    def visit(inner: Call) -> None:
+        if isinstance(inner.op, Op) and inner.op.name == "prim.if_then_else":
+            conditions.append(inner)
+
+    def unnamed(let: Let) -> Expr:
+        found.append(let)
+        return let.body
+
+    tvm_ffi.structural_walk(call.args[0], [(Call, visit)])
+    if conditions:
+        return call
+    result: Expr = tirx.nearbyint(tvm_ffi.structural_map(call.args[0], [(Let, unnamed)]))
+    left = list(found)
+    while left:  # the last name is one that no other's value needs
+        last = next(one for one in left if not any(one.var in undefined_vars(it.value, []) for it in left))
+        left.remove(last)
+        result = Let(last.var, last.value, result)
+    return result
 
 
 def _with_name(value: Expr, function: Callable[[Expr], Expr]) -> Expr:

@@ -131,13 +131,15 @@ def test_nothing_wider_than_a_byte_goes_through_memory(target_json: str, tmp_pat
 
 
 def test_weights_that_do_not_fit_the_instruction_are_computed_in_float(tmp_path: Path) -> None:
-    """Depthwise convolutions, and columns that fill no vector."""
+    """Depthwise convolutions, and columns that fill no vector; those that fill a narrow one are not."""
     net = Network("uint8")
     image = net.quantized("x", 0.04, 120)
     net.quantized(net.convolution(image, "a", (6, 1, 3, 3), 0.04, group=6), 0.3, 128)
     net.quantized(net.convolution("a_r", "b", (7, 6, 1, 1), 0.3), 0.3, 128)
+    net.quantized(net.convolution("a_r", "c", (4, 6, 3, 3), 0.3, pads=[1] * 4), 0.3, 128)
+    net.quantized(net.convolution("c_r", "d", (4, 4, 1, 1), 0.3), 0.3, 128)
     load_intrinsics(HOST)
-    model = loaded(model_of(net.nodes, {"x": IMAGE}, net.weights, ["b_q", "a_q"]), tmp_path)
+    model = loaded(model_of(net.nodes, {"x": IMAGE}, net.weights, ["b_q", "a_q", "d_q"]), tmp_path)
     expected = theirs(model, [IMAGE])
 
     found = run(lower(import_model(model), HOST), HOST)

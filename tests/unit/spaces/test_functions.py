@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,23 @@ def test_twice_is_as_good_as_once() -> None:
     once = with_arithmetic_functions(tvm.IRModule({"main": te.create_prim_func([data, topi.exp(data)])}))
 
     assert with_arithmetic_functions(once).same_as(once)
+
+
+def test_rounded_functions_are_computed_in_vectors() -> None:
+    """Of two functions, one in the other's argument: TVM refuses names within what it rounds."""
+    import tvm
+    from tvm import te, tirx
+
+    data = te.placeholder((64,), "float32", name="data")
+    rounded = te.compute((64,), lambda i: tirx.nearbyint(tirx.exp(tirx.erf(data[i])) * 9 + tirx.erf(data[i])))
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, rounded])}))
+    [loop] = schedule.get_loops(schedule.get_sblock("compute"))
+    schedule.vectorize(schedule.split(loop, [None, 8])[1])
+    inputs = np.linspace(-3, 3, 64, dtype="float32")
+    result = tvm.runtime.tensor(np.zeros(64, "float32"))
+
+    mod = with_arithmetic_functions(schedule.mod)
+    tvm.compile(mod, target=tvm.target.Target({"kind": "llvm"}))["main"](tvm.runtime.tensor(inputs), result)
+
+    erf = np.vectorize(math.erf)(inputs)
+    np.testing.assert_array_equal(np.rint(np.exp(erf) * 9 + erf).astype("float32"), result.numpy())
