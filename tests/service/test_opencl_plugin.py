@@ -54,6 +54,13 @@ np.testing.assert_allclose(a + b, arrays[2].numpy(), rtol=1e-6)
 print(device.device_name)
 """
 
+_SLOW_COMPILER = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+cat > "$2"
+sleep 1
+echo compiled >> "$2"
+"""
+
 
 @pytest.fixture(autouse=True)
 def packages() -> None:
@@ -96,20 +103,31 @@ def test_stock_tvm_compiles_the_plugin_at_first_use(tmp_path: Path) -> None:
     assert [plugin_path(tmp_path / "opencl")] == list((tmp_path / "opencl").glob("[!.]*"))
 
 
-def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path) -> None:
-    """kill -9 in the middle, while another one waits: that one compiles it, and nothing half stays."""
+def test_a_builder_that_is_killed_leaves_the_work_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 in the middle, while another one waits: that one compiles it, and nothing half stays.
+
+    The compiler is a slow one that writes what it reads: who compiles is what matters here.
+    """
+    folder, tools = tmp_path / "opencl", tmp_path / "bin"
+    tools.mkdir()
+    compiler = tools / "g++"
+    compiler.write_text(_SLOW_COMPILER)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
     code = (
         "import pathlib, sys; from device_agents.runtimes.opencl.build import ensure_plugin; "
         "ensure_plugin(pathlib.Path(sys.argv[1]))"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(folder)]
     with subprocess.Popen(command) as first:
-        eventually_sync(lambda: list(tmp_path.glob(".build-*")) != [])
+        eventually_sync(lambda: list(folder.glob(".build-*/*.so")) != [])
         with subprocess.Popen(command) as second:
             first.kill()
             assert second.wait(timeout=100) == 0
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", plugin_path(tmp_path).name]
+    made = plugin_path(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", made.name]
+    assert made.read_text().endswith("compiled\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted for it")
