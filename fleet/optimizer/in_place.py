@@ -136,11 +136,12 @@ class Placing:
             trace = decided.get(workload.shash, NO_TRACE)
             if trace == NO_TRACE:
                 continue
-            records = self.library.best(workload.shash, scope, k=MOST_OPTIONS + 1, checked_only=True)
-            static = self.library.records(workload.shash, scope, kinds=[RecordKind.STATIC], with_errors=False, limit=1)
+            records = self.library.best(workload.shash, scope, k=MOST_OPTIONS, checked_only=True)
             known = {record.trace_digest for record in records}
-            more = [record for record in static if record.checked and record.trace_digest not in known]
-            found.append(contest_of(workload, trace, [*records, *more]))
+            others = self.library.candidates(workload.shash, scope)  # the decided one may be none of the fastest alone
+            more = [one for one in others if one.kind is RecordKind.STATIC or one.trace_json == trace]
+            records += [one for one in more if one.checked and one.trace_digest not in known]
+            found.append(contest_of(workload, trace, records))
         return [contest for contest in found if contest is not None]
 
     async def _profile(self, artifacts: Sequence[Artifact], runs: int) -> list[Measurement]:
