@@ -16,6 +16,7 @@ import numpy as np
 
 from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, padded_to_vectors
 from fleet.graph.constants import array_of, constant, dtype_of, shape_of
+from fleet.graph.rebuilding import op_name
 
 if TYPE_CHECKING:
     from tvm.relax import Call, Expr
@@ -27,6 +28,9 @@ _OPAQUE = 8
 
 _FEWEST_COLUMNS = 4
 """Numbers of a value's head in a vector: with fewer, the single operators are no slower."""
+
+_LOW = -1e30
+"""Added to a score, it is what is left of it: so low a number may be added instead of chosen."""
 
 _RANK = 4
 """Batch, heads, tokens, width."""
@@ -116,8 +120,7 @@ def _fused(rebuild: Rebuild, tokens: list[Expr], bias: Expr | None, attention: A
 
 def _scores(rebuild: Rebuild, expr: Expr) -> _Scores | None:
     """Return what scores are made of, as far as nobody else reads it."""
-    added = rebuild.call_only_for(expr, "relax.add")
-    for bias, rest in [(None, expr)] if added is None else [added.args[::-1], added.args]:
+    for bias, rest in _with_bias(rebuild, expr):
         scaled = rebuild.call_only_for(rest, "relax.multiply")
         factor = None if scaled is None else array_of(rebuild, scaled.args[1])
         if scaled is not None and (factor is None or factor.size > 1):
@@ -127,6 +130,26 @@ def _scores(rebuild: Rebuild, expr: Expr) -> _Scores | None:
             scale = 1.0 if factor is None else float(factor.reshape(()))
             return _Scores(query=product.args[0], key=product.args[1], scale=scale, bias=bias)
     return None
+
+
+def _with_bias(rebuild: Rebuild, expr: Expr) -> list[tuple[Expr | None, Expr]]:
+    """Return in which ways scores may be a bias and the rest: a sum, or a choice between the rest and a low number."""
+    from tvm import relax
+
+    call = rebuild.call_only_for(expr, "relax.add", "relax.where")
+    if call is None:
+        return [(None, expr)]
+    if op_name(call) == "relax.add":
+        left, right = call.args
+        return [(right, left), (left, right)]
+    seen, scores, low = call.args
+    number = array_of(rebuild, low)
+    if number is None or number.dtype != np.float32 or number.size != 1 or float(number.reshape(())) > _LOW:
+        return []
+    known = array_of(rebuild, seen)
+    if known is None:
+        return [(rebuild.emit(relax.op.where(seen, constant(np.zeros_like(number)), low)), scores)]
+    return [(constant(np.where(known, np.float32(0), number.reshape(()))), scores)]
 
 
 def _are_heads(query: Expr, key: Expr, value: Expr, rank: int) -> bool:

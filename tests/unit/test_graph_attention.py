@@ -15,6 +15,8 @@ from fleet.graph.rebuilding import op_name
 from tests.unit.graph_models import function_of, random_array, run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tvm.ir import IRModule
     from tvm.relax import Expr
 
@@ -49,11 +51,11 @@ def repeated(emit: Emit, heads: Expr, times: int) -> Expr:
     )
 
 
-def attention_on(emit: Emit, query: Expr, key: Expr, value: Expr, mask: Expr | None) -> Expr:
+def attention_on(emit: Emit, query: Expr, key: Expr, value: Expr, masked: Callable[[Expr], Expr] | None) -> Expr:
     from tvm import relax
 
     scores = emit(relax.op.divide(emit(relax.op.matmul(query, key)), relax.const(np.float32(WIDTH**0.5))))
-    scores = scores if mask is None else emit(relax.op.add(scores, mask))
+    scores = scores if masked is None else emit(masked(scores))
     mixed = emit(relax.op.matmul(emit(relax.op.nn.softmax(scores, axis=-1)), value))
     return emit(relax.op.reshape(emit(relax.op.permute_dims(mixed, [0, 2, 1, 3])), [1, -1, HEADS * WIDTH]))
 
@@ -64,11 +66,13 @@ def test_attention_on_heads_is_one_program(mask: tuple[int, ...] | None) -> None
     shapes = [(1, TOKENS, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH)]
 
     def body(q: Expr, k: Expr, v: Expr, *rest: object) -> Expr:
+        from tvm import relax
+
         *masks, emit = rest
         heads = [
             heads_of(emit, x, HEADS, *order) for x, order in ((q, (0, 2, 1, 3)), (k, (0, 2, 3, 1)), (v, (0, 2, 1, 3)))
         ]
-        return attention_on(emit, *heads, masks[0] if masks else None)
+        return attention_on(emit, *heads, (lambda scores: relax.op.add(scores, masks[0])) if masks else None)
 
     mod = function_of([*shapes, *([mask] if mask else [])], body)
 
@@ -76,6 +80,30 @@ def test_attention_on_heads_is_one_program(mask: tuple[int, ...] | None) -> None
 
     assert {"attention"} == set(programs(lowered)) - {"pad", "reshape", "fused_reshape_pad"}
     check_same(mod, lowered, *shapes, *([mask] if mask else []))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_choice_of_what_is_seen_is_a_mask(is_known: bool) -> None:
+    """GPT-2 puts the lowest number in place of a score, where a constant or another input says so."""
+    shapes = [(1, TOKENS, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, SEEN, HEADS * WIDTH), (1, 1, TOKENS, SEEN)]
+
+    def body(q: Expr, k: Expr, v: Expr, limits: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        heads = [
+            heads_of(emit, x, HEADS, *order) for x, order in ((q, (0, 2, 1, 3)), (k, (0, 2, 3, 1)), (v, (0, 2, 1, 3)))
+        ]
+        below = relax.const(np.tri(TOKENS, SEEN, dtype=bool)[None, None])
+        seen = below if is_known else emit(relax.op.greater(limits, relax.const(np.float32(0))))
+        return attention_on(emit, *heads, lambda scores: relax.op.where(seen, scores, relax.const(np.float32(-3.4e38))))
+
+    mod = function_of(shapes, body)
+
+    lowered = lower(mod, TARGET)
+
+    assert 1 == programs(lowered)["attention"]
+    assert not any("softmax" in name for name in programs(lowered))
+    check_same(mod, lowered, *shapes)
 
 
 def test_shared_keys_are_not_copied() -> None:
