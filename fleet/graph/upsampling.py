@@ -16,7 +16,10 @@ from fleet.graph.constants import array_of, constant, shape_of
 from fleet.graph.transposes import transposed, transposed_to
 
 if TYPE_CHECKING:
+    from tvm.ir import PrimExpr
     from tvm.relax import Call, Expr
+    from tvm.te import Tensor
+    from tvm.tirx import Var
 
     from fleet.graph.constants import Array
     from fleet.graph.rebuilding import Rebuild, Rule
@@ -45,14 +48,29 @@ def convolve_phases(rebuild: Rebuild, call: Call) -> Expr | None:
     convolved = rebuild.emit(
         relax.op.nn.conv2d(data, constant(phased), padding=padding, data_layout="NHWC", kernel_layout="HWIO")
     )
-    batch, channels = result[:2]
-    split = rebuild.emit(relax.op.reshape(convolved, (batch, *steps, *strides, channels)))
-    placed = rebuild.emit(relax.op.permute_dims(split, [0, 1, 3, 2, 4, 5]))
-    full = [step * stride for step, stride in zip(steps, strides, strict=True)]
-    joined = rebuild.emit(relax.op.reshape(placed, (batch, *full, channels)))
-    if begin != [0, 0] or end != full:
-        joined = rebuild.emit(relax.op.strided_slice(joined, [1, 2], begin, end))
-    return transposed(joined, [0, 3, 1, 2])
+    placed = _placed(rebuild, convolved, (result[0], *result[2:], result[1]), strides, begin)
+    return transposed(placed, [0, 3, 1, 2])
+
+
+def _placed(rebuild: Rebuild, phases: Expr, shape: tuple[int, ...], strides: list[int], begin: list[int]) -> Expr:
+    """Return phases, which are blocks of channels, as the pixels that they are, channels last.
+
+    One program, whose channels run on in memory: what two reshapes and a transpose say in indices that no compiler
+    makes vectors of once they are shifted by a concatenation.
+    """
+    from tvm import te
+
+    height, width = strides
+    channels = shape[-1]
+
+    def place(source: Tensor) -> Tensor:
+        def read(n: Var, y: Var, x: Var, c: Var) -> PrimExpr:
+            y, x = y + begin[0], x + begin[1]
+            return source[n, y // height, x // width, (y % height * width + x % width) * channels + c]
+
+        return te.compute(shape, read, name="depth_to_space")
+
+    return rebuild.bind(rebuild.builder.call_te(place, phases, primfunc_name_hint="depth_to_space"))
 
 
 def phase_weights(weights: Array, strides: list[int]) -> Array:

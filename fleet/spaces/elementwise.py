@@ -6,6 +6,7 @@ plain copies, which LLVM makes fast. Transposed reads are blocked, so that neith
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import is_reduction, names_in, stride_of
@@ -14,8 +15,10 @@ from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, steps,
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
+    from tvm.ir.prim import expr as prim
     from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
+    from tvm.tirx import Var
 
 _TASKS_PER_CORE = 8
 _BLOCK = 16
@@ -35,6 +38,12 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     if period and extent(schedule, loops[-1]) % period == 0:
         loops[-1:] = schedule.split(loops[-1], [None, period])
         deciding = [*(axis for axis in deciding if axis < len(own.iter_vars) - 1), len(own.iter_vars)]
+    if deciding[-1:] == [len(loops) - 1] and not period:
+        width = _width_between_borders(own, vector_width(extent(schedule, loops[-1]), most))
+        if width > 1:
+            outside, lanes = schedule.split(loops[-1], [None, width])
+            schedule.vectorize(lanes)
+            loops[-1] = outside
     if deciding:
         outer = loops[:-1]
     elif turned is not None:
@@ -90,6 +99,34 @@ def _conditions(block: SBlock) -> list[Expr]:
 
     tvm_ffi.structural_walk(block.body, [(Call, visit)])
     return found
+
+
+def _width_between_borders(block: SBlock, most: int) -> int:
+    """Return how many neighbours along the last axis are always decided alike, up to `most`; 1 if that is not plain.
+
+    Compilers make vectors of long pieces themselves. Pieces of a few vectors they write out, and take along another
+    axis, element by element.
+    """
+    from tvm.ir.prim import expr as prim
+    from tvm.tirx import IntImm
+
+    last = block.iter_vars[-1].var
+    found = most
+    for condition in _conditions(block):
+        if last.name not in names_in(condition):
+            continue
+        if not isinstance(condition, prim.LE | prim.LT) or not isinstance(border := _border(condition, last), IntImm):
+            return 1
+        found = math.gcd(found, int(border))
+    return found
+
+
+def _border(condition: prim.LE | prim.LT, axis: Var) -> Expr | None:
+    """Return the first position on the other side, if the condition is "border <= axis" or "axis < border"."""
+    from tvm.ir.prim import expr as prim
+
+    left, right = (condition.a, condition.b) if isinstance(condition, prim.LE) else (condition.b, condition.a)
+    return left if right.same_as(axis) else None
 
 
 def _turned_axis(block: SBlock) -> int | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cross.targets.target import host_target_json
+from fleet.spaces.blocks import child_blocks
 from fleet.spaces.choose import static_schedule
 from fleet.spaces.simple import unscheduled
 from tests.unit.quick_compile import compile_quickly
@@ -144,6 +145,7 @@ CASES: dict[str, Make] = {
     "transpose back": unary("transpose", (1, 56, 7, 64), axes=[0, 3, 1, 2]),
     "transpose int8": unary("transpose", (48, 80), "int8", axes=[1, 0]),
     "concat": concat(64, 24, 3),
+    "concat of vectors": concat(16, 48, 8),
     "rotary embedding": rotary,
     "pad": unary("pad", (1, 9, 9, 20), pad_before=[0, 1, 2, 0], pad_after=[0, 2, 1, 0]),
     "reshape": unary("reshape", (6, 35), newshape=(5, 42)),
@@ -194,6 +196,18 @@ def test_a_schedule_computes_the_same(case: str) -> None:
 def test_a_scan_has_no_schedule() -> None:
     """An opaque function stays as it is; that is no error."""
     assert static_schedule(module(unary("cumsum", (4, 9), axis=1)), HOST) is None
+
+
+@pytest.mark.parametrize(("case", "lanes"), [("concat of vectors", 8), ("concat", None)])
+def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | None) -> None:
+    """As many as are always of one piece; what has no such number is left to LLVM."""
+    from tvm.tirx import ForKind
+
+    schedule = static_schedule(module(CASES[case]), json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}))
+
+    assert schedule is not None
+    loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
+    assert [int(loop.extent) for loop in loops if loop.kind == ForKind.VECTORIZED] == ([lanes] if lanes else [])
 
 
 @pytest.mark.parametrize(
