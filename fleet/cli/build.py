@@ -190,7 +190,11 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     model = load_model(Path(order.workload), shapes=order.shapes, batch_size=order.input_batch_size)
     workloads = [] if order.is_untuned else extract(model, order.target_json)
-    traces = {item.shash: trace for item in workloads if (trace := _best_trace(order, item.shash)) is not None}
+    traces = {
+        item.shash: trace
+        for item in workloads
+        if (trace := _best_trace(order, item.shash, is_in_model=True)) is not None
+    }
     artifact = compile_model(model, order.target_json, traces, out_dir)
     return BuiltArtifact(artifact=artifact, workload=model.title, schedule=_source(order, is_from_library=bool(traces)))
 
@@ -262,16 +266,18 @@ def _module(path: Path) -> Workload:
         raise InvalidRequest(f"{path} is not a TIR module with one function: {str(error).strip()[-200:]}") from error
 
 
-def _best_trace(order: BuildOrder, shash: str) -> str | None:
-    """Return the fastest schedule known for the target. Those whose output was checked come first."""
+def _best_trace(order: BuildOrder, shash: str, *, is_in_model: bool = False) -> str | None:
+    """Return the fastest schedule known for the target, alone or in a model. Checked ones come first."""
     from fleet.library import Library
+    from fleet.optimizer.history import in_model
 
     within = ScopeFilter(target_json=None if order.device_model else order.target_json, device_model=order.device_model)
     with Library.open(order.library) as library:
         for is_checked in (True, False):
             found = library.best(shash, within, checked_only=is_checked)
             if found:
-                return found[0].trace_json
+                placed = in_model(library, shash, found[0].trace_json, within) if is_in_model else None
+                return (placed or found[0]).trace_json
     return None
 
 

@@ -48,6 +48,6 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope)
         for workload in workloads
         if traces.get(workload.shash)  # else it has none, or is faster without
         for best in library.best(workload.shash, scope, checked_only=True)
-        for record in [in_model(library, best, scope)]
+        for record in [in_model(library, workload.shash, best.trace_json, scope) or best]
     )
     return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord, features_of
+from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
@@ -97,21 +98,21 @@ def schedules(
         best = library.best(workload.shash, scope, checked_only=True)
         baseline = library.baseline(workload.shash, scope)
         is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
-        if best:
-            decided[workload.shash] = in_model(library, best[0], scope).trace_json if is_faster else NO_TRACE
-    return {shash: trace for shash, trace in decided.items() if trace is not None}
+        decided[workload.shash] = (best[0].trace_json if is_faster else NO_TRACE) if best else None
+    found = {shash: trace for shash, trace in decided.items() if trace is not None}
+    placed = {shash: in_model(library, shash, trace, scope) for shash, trace in found.items() if trace != NO_TRACE}
+    return found | {shash: record.trace_json for shash, record in placed.items() if record is not None}
 
 
-def in_model(library: Library, best: Record, within: ScopeFilter) -> Record:
-    """Return the record of the schedule that a whole model gets.
+def in_model(library: Library, workload: str, trace_json: str, within: ScopeFilter) -> Record | None:
+    """Return the record of the winner in the model, which a whole model gets instead of what is fastest alone.
 
     Args:
-        best: of a workload, the fastest alone. The winner in the model is preferred to it, unless the two have not been
-            compared there.
+        trace_json: of the schedule that is fastest alone. None is returned unless it ran against the winner there.
     """
-    found = library.records(best.workload, within, kinds=[RecordKind.IN_PLACE], with_errors=False, limit=1)
+    found = library.records(workload, within, kinds=[RecordKind.IN_PLACE], with_errors=False, limit=1)
     compared = found[0].provenance.get("compared") if found else None
-    return found[0] if isinstance(compared, list) and best.trace_digest in compared else best
+    return found[0] if isinstance(compared, list) and trace_digest(trace_json) in compared else None
 
 
 def _decide(item: WorkloadProgress) -> str | None:

@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule
 
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
+from fleet.cli.build import BuildOrder, run_build
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator
@@ -17,6 +18,7 @@ from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.models.model import load_model
 from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.history import schedules
 from fleet.optimizer.in_place import Placing
 from fleet.optimizer.profiling.contest import Lineup
@@ -97,12 +99,22 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
             found = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
             await placing.keep(found, is_confirmed=True)
             later = schedules(library, workloads, (), scope)
+            tuned_again = WorkloadProgress(workload=first, best_trace=next(iter(claims)), best_sec=1e-9)
+            again = schedules(library, workloads, [tuned_again], scope)
             hasty = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1e12)
 
+    order = BuildOrder(
+        workload=str(two_products),
+        target_json=scope.target_json,
+        output=tmp_path / "built.so",
+        library=str(tmp_path / "library.sqlite"),
+        shapes={},
+    )
     wrong, right = claims
     assert decided == {first.shash: wrong}
-    assert found.lineup == later == {first.shash: right}
+    assert found.lineup == later == again == {first.shash: right}
     assert found.artifact is not None
+    assert found.artifact.digest == run_build(order).artifact.digest
     (placed,) = found.placed
     assert placed.median_sec(placed.contest.options[0]) > placed.median_sec(placed.chosen) > 0
     assert (hasty.lineup, hasty.artifact, hasty.placed) == (decided, None, ())
