@@ -76,65 +76,22 @@ def _family(target: dict[str, object], arch: str) -> str:
     return "sse"
 
 
+_USUAL = ProcessorFacts(
+    lanes=4,
+    registers=16,
+    latency=4,
+    fmas_per_cycle=2,
+    loads_per_cycle=2,
+    has_scalar_operands=False,
+    l1_bytes=32 * _KIB,
+    l2_bytes=256 * _KIB,
+)
 _FAMILIES: dict[str, ProcessorFacts] = {
-    "avx512": ProcessorFacts(
-        lanes=16,
-        registers=32,
-        latency=4,
-        fmas_per_cycle=2,
-        loads_per_cycle=2,
-        has_scalar_operands=True,
-        l1_bytes=32 * _KIB,
-        l2_bytes=1024 * _KIB,
-    ),
-    "avx2": ProcessorFacts(
-        lanes=8,
-        registers=16,
-        latency=4,
-        fmas_per_cycle=2,
-        loads_per_cycle=2,
-        has_scalar_operands=False,
-        l1_bytes=32 * _KIB,
-        l2_bytes=512 * _KIB,
-    ),
-    "sse": ProcessorFacts(
-        lanes=4,
-        registers=16,
-        latency=8,  # a multiplication and an addition
-        fmas_per_cycle=1,
-        loads_per_cycle=2,
-        has_scalar_operands=False,
-        l1_bytes=32 * _KIB,
-        l2_bytes=256 * _KIB,
-    ),
-    "neon64": ProcessorFacts(
-        lanes=4,
-        registers=32,
-        latency=4,
-        fmas_per_cycle=2,
-        loads_per_cycle=2,
-        has_scalar_operands=True,
-        l1_bytes=32 * _KIB,
-        l2_bytes=256 * _KIB,
-    ),
-    "neon32": ProcessorFacts(
-        lanes=4,
-        registers=12,  # of 16: LLVM multiplies and adds apart here, so products in flight have registers of their own
-        latency=8,
-        fmas_per_cycle=1,
-        loads_per_cycle=1,
-        has_scalar_operands=True,
-        l1_bytes=32 * _KIB,
-        l2_bytes=256 * _KIB,
-    ),
-    "any": ProcessorFacts(
-        lanes=4,
-        registers=16,
-        latency=4,
-        fmas_per_cycle=1,
-        loads_per_cycle=1,
-        has_scalar_operands=False,
-        l1_bytes=16 * _KIB,
-        l2_bytes=128 * _KIB,
-    ),
+    "avx512": replace(_USUAL, lanes=16, registers=32, has_scalar_operands=True, l2_bytes=1024 * _KIB),
+    "avx2": replace(_USUAL, lanes=8, l2_bytes=512 * _KIB),
+    "sse": replace(_USUAL, latency=8, fmas_per_cycle=1),  # a multiplication and an addition
+    "neon64": replace(_USUAL, registers=32, has_scalar_operands=True),
+    # 12 registers of 16: LLVM multiplies and adds apart here, so products in flight have registers of their own
+    "neon32": replace(_USUAL, registers=12, latency=8, fmas_per_cycle=1, loads_per_cycle=1, has_scalar_operands=True),
+    "any": replace(_USUAL, fmas_per_cycle=1, loads_per_cycle=1, l1_bytes=16 * _KIB, l2_bytes=128 * _KIB),
 }
