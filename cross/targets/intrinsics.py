@@ -25,6 +25,7 @@ from cross.targets.target import family
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SLOW_KINDS = ("cuda", "rocm")
 _loading = threading.Lock()
+_registered: set[IntegerUnit] = set()
 
 
 def keep_package_light() -> None:
@@ -48,9 +49,10 @@ def load_intrinsics(target_json: str) -> None:
             with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
                 shallow.submit(_run_module, name).result()
         unit = integer_unit(target_json) if target_json else None
-        if unit is not None:
+        if unit is not None and unit not in _registered:
             with ThreadPoolExecutor(1, thread_name_prefix="intrinsics") as shallow:
                 shallow.submit(_register, unit).result()
+            _registered.add(unit)
 
 
 def intrinsics_module(target_json: str) -> str:
