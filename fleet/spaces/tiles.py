@@ -113,7 +113,7 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     step = max(step, writing) + 0.1 * min(step, writing)
     tasks = _tasks(tile, product)
     rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
-    small = 0.02 * (tile.unroll > 1) + 0.01 * (tile.y > 1)
+    small = 0.02 * (tile.unroll > 1) + 0.03 * (tile.y > 1)
     return rounds * step * (1 + small) / (sums * tile.lanes)
 
 
