@@ -150,7 +150,8 @@ def _in_place_line(model: ModelReport) -> str:
         else "the fastest alone is kept"
     )
     cold = f"; {slower} {'take' if slower > 1 else 'takes'} clearly longer in it than alone" if slower else ""
-    return f"the best few schedules of {count} workloads ran in the model: {found}{cold}"
+    many = f"{count} workloads" if count > 1 else "1 workload"
+    return f"the best few schedules of {many} ran in the model: {found}{cold}"
 
 
 def _sec(time_us: float | None) -> float | None:
