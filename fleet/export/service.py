@@ -37,7 +37,7 @@ from fleet.optimizer.pool import run_within
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
-from fleet.workloads.workload import Workload
+from fleet.workloads.workload import Workload, terms_of_model
 
 _TASK_TIMEOUT_SEC = 600.0
 _WORKERS = 2
@@ -133,7 +133,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             asyncio.gather(*finding),
         )
         say(f"writing {options.output.name}")
-        manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice)
+        manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice, terms_of_model(workloads))
     return Exported(
         path=options.output,
         digest=await asyncio.to_thread(digest_of, options.output),
@@ -171,12 +171,12 @@ def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
 
 
 def _write(
-    options: ExportOptions, model: Model, artifact: Artifact, answers: Sequence[Answers], choice: Choice
+    options: ExportOptions, model: Model, artifact: Artifact, answers: Sequence[Answers], choice: Choice, terms: int
 ) -> Manifest:
     files: dict[str, Path | bytes] = {_LIBRARY: artifact.path}
     variants = []
     for index, given in enumerate(answers):
-        variant, arrays = _variant(model, given, f"check/{index}" if index else "check")
+        variant, arrays = _variant(model, given, terms, f"check/{index}" if index else "check")
         variants.append(variant)
         files |= arrays
     target = parse_target(options.target_json)
@@ -205,7 +205,7 @@ def _write(
     return manifest
 
 
-def _variant(model: Model, answers: Answers, folder: str) -> tuple[Variant, dict[str, bytes]]:
+def _variant(model: Model, answers: Answers, terms: int, folder: str) -> tuple[Variant, dict[str, bytes]]:
     """Return what the manifest says of one set of shapes, and the files with its inputs and answers."""
     inputs = {f"{folder}/input{index}.npy": _npy(array) for index, array in enumerate(answers.inputs)}
     outputs = {f"{folder}/output{index}.npy": _npy(array) for index, array in enumerate(answers.outputs)}
@@ -215,7 +215,10 @@ def _variant(model: Model, answers: Answers, folder: str) -> tuple[Variant, dict
         check=Check(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            tolerances=tuple(tolerance_of(array.dtype.name, roundings=model.roundings) for array in answers.outputs),
+            tolerances=tuple(
+                tolerance_of(array.dtype.name, reduction_size=terms, roundings=model.roundings)
+                for array in answers.outputs
+            ),
             reference=answers.reference,
             seed=answers.seed,
             weakness=answers.weakness.text if answers.weakness else "",

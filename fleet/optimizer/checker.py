@@ -5,7 +5,6 @@ On GPUs, where an unscheduled program does not run, TVM's default rules schedule
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -115,11 +114,5 @@ class Checker:
                 raise
             return f"it failed on the numbers of the check: {error}"
         rounds = any(spec.dtype.startswith("float") for spec in workload.args if not spec.is_output)
-        mismatch = compare(outputs, expected.outputs, reduction_size=_reduction_size(workload), are_codes=rounds)
+        mismatch = compare(outputs, expected.outputs, reduction_size=workload.terms, are_codes=rounds)
         return mismatch.text if mismatch else ""
-
-
-def _reduction_size(workload: Workload) -> int | None:
-    """Return the number of additions behind one output element, from the operation count; None if unknown."""
-    outputs = sum(math.prod(spec.shape) for spec in workload.args if spec.is_output)
-    return max(1, round(workload.flop / 2 / outputs)) if workload.flop and outputs else None

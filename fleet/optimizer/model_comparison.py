@@ -27,6 +27,7 @@ from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.turns import Turns
 from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.workloads.extract import compile_model
+from fleet.workloads.workload import terms_of_model
 
 _COMPILE_TIMEOUT_SEC = 600.0
 _RUN_TIMEOUT_SEC = 120.0
@@ -147,7 +148,10 @@ class ModelComparison:
         reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
         reference_ms = _ms(reference_sec) if self.is_local else None
         by = runs[0].expected.by
-        mismatches = [compare(run.outputs, run.expected.outputs, roundings=self.model.roundings) for run in runs]
+        terms, roundings = terms_of_model(self.core.workloads), self.model.roundings
+        mismatches = [
+            compare(run.outputs, run.expected.outputs, reduction_size=terms, roundings=roundings) for run in runs
+        ]
         mismatch = next(filter(None, mismatches), None)
         return ModelReport(
             untuned_ms=_ms(secs[UNTUNED]),

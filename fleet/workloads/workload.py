@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,9 @@ from fleet.domain.operators import describe_workload
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.tirx import PrimFunc
+
+_FEWEST_TERMS = 4096
+"""Of a model: what it has besides sums, norms and activations, rounds as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,17 @@ class Workload:
     def names(self) -> tuple[str, str]:
         """What a pattern may match: TVM's name and the one for people."""
         return self.name, self.operator
+
+    @property
+    def terms(self) -> int | None:
+        """How many terms are added for one element of the output, from the operations; None if that is not known."""
+        outputs = sum(math.prod(spec.shape) for spec in self.args if spec.is_output)
+        return max(1, round(self.flop / 2 / outputs)) if self.flop and outputs else None
+
+
+def terms_of_model(workloads: Iterable[Workload]) -> int:
+    """Return how many terms stand behind an output of a model: one sum after the other, each with its own rounding."""
+    return max(_FEWEST_TERMS, sum((workload.terms or 0) * workload.weight for workload in workloads))
 
 
 def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Workload:

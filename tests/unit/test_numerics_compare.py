@@ -31,6 +31,20 @@ def test_another_order_of_summing_is_right(terms: int) -> None:
     assert compare([ours], [exact], reduction_size=terms) is None
 
 
+def test_one_sum_after_the_other_is_right() -> None:
+    """A model of many layers is allowed what all of its sums lose together."""
+    rng = np.random.default_rng(0)
+    layers = rng.standard_normal((30, 128, 128)) / np.sqrt(128)
+    ours, exact = np.ones((1, 128), "float32"), np.ones((1, 128))
+    for layer in layers:
+        one_by_one = np.zeros_like(ours)
+        for term in range(128):
+            one_by_one += ours[:, term : term + 1] * layer[term].astype("float32")
+        ours, exact = one_by_one, exact @ layer.astype("float32")
+
+    assert compare([ours], [exact.astype("float32")], reduction_size=30 * 128) is None
+
+
 @given(st.integers(0, 63), st.integers(0, 2**16))
 def test_one_swapped_element_is_wrong(index: int, seed: int) -> None:
     """One element in another's place is found, and named."""

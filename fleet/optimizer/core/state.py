@@ -16,6 +16,7 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.judging import Judging
 from fleet.optimizer.core.prioritizer import Prioritizer
 from fleet.optimizer.core.progress import JobProgress
+from fleet.workloads.workload import Workload
 
 
 class JobCore(Judging):
@@ -56,6 +57,11 @@ class JobCore(Judging):
         self._appliers[type(event)](event)
         effects, self._effects = self._effects, []
         return effects
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """All of the model, also those that this job does not tune."""
+        return tuple(item.workload for item in self._workloads.values())
 
     def _title(self, event: ev.Titled) -> None:
         self.progress.title = event.title
