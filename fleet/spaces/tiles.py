@@ -90,6 +90,7 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
         for unroll in (1, 4)
         for depth in (0, *_depths(Tile(y, x, vectors, lanes, order, unroll), product, facts))
         if _last_sum(product) % unroll == 0
+        and (order is Order.ROWS or depth or vectors * lanes < _columns(product))  # else both orders are the same
     ]
     return tuple(sorted(found, key=lambda tile: cycles_per_product(tile, product, facts)))
 
