@@ -15,7 +15,7 @@
 #define SUMS 24
 #endif
 #define ROUNDS 4000000L
-#define TRIES 5
+#define TRIES 50
 
 typedef float vector __attribute__((vector_size(BYTES)));
 
