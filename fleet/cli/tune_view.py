@@ -52,6 +52,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
         parts += ["", _model_table(report.model), _check_line(report.model)]
         if report.model.in_place:
             parts.append(Text(_in_place_line(report.model), style="dim"))
+        if report.model.keeps_static:
+            parts.append(Text(_static_line(report.model), style="yellow"))
         if report.model.loop_nests:
             parts.append(Text(loop_nests_line(report.model.loop_nests), style="yellow"))
         if report.model.is_slower:
@@ -137,6 +139,12 @@ def _check_line(model: ModelReport) -> Text:
     if model.weakness is not None:
         return Text(f"not checked: {model.weakness.text}", style="bold yellow")
     return Text(f"output agrees with {model.reference}: largest difference {model.max_abs_error:.2g}", style="green")
+
+
+def _static_line(model: ModelReport) -> str:
+    """Say why a tuned model has static schedules."""
+    alone = f" ({duration(model.alone_ms / 1e3)})" if model.alone_ms is not None else ""
+    return f"the schedules that are fastest alone make a slower model{alone}: it keeps its static ones"
 
 
 def _in_place_line(model: ModelReport) -> str:

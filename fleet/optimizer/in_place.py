@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
+from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 from fleet.library import Library, NewRecord, RecordKind
 from fleet.optimizer.conditions import Conditions
@@ -129,6 +130,25 @@ class Placing:
         records = [self._record(item, is_confirmed=is_confirmed) for item in placement.placed]
         await asyncio.to_thread(self.library.add_records, [record for record in records if record is not None])
 
+    async def keep_static(self, decided: Lineup) -> None:
+        """Note in the library that later builds get static schedules: with all of them the model is faster as a whole.
+
+        Args:
+            decided: the schedules that are fastest alone.
+        """
+        await asyncio.to_thread(lambda: self.library.add_records(self._static_records(decided)))
+
+    def _static_records(self, decided: Lineup) -> list[NewRecord]:
+        records = []
+        for workload in self.workloads:
+            trace = decided.get(workload.shash, NO_TRACE)
+            candidates = self.library.candidates(workload.shash, self.conditions.scope) if trace != NO_TRACE else []
+            static = next((one for one in candidates if one.kind is RecordKind.STATIC and one.checked), None)
+            if static is not None and static.trace_json != trace:
+                compared = [trace_digest(trace), static.trace_digest]
+                records.append(self._winner(workload, static.trace_json, static.run_secs, compared))
+        return records
+
     def _contests(self, decided: Lineup) -> list[Contest]:
         scope = self.conditions.scope
         found = []
@@ -168,15 +188,21 @@ class Placing:
         secs = placed.in_place_secs.get(option.trace_json)
         if not secs:
             return None
+        compared = [one.trace_digest for one in placed.contest.options]
+        return self._winner(placed.contest.workload, option.trace_json, secs, compared)
+
+    def _winner(
+        self, workload: Workload, trace_json: str, run_secs: tuple[float, ...], compared: list[str]
+    ) -> NewRecord:
         return NewRecord(
-            workload=placed.contest.workload.shash,
+            workload=workload.shash,
             scope=self.conditions.scope,
-            trace_json=option.trace_json,
-            run_secs=secs,
+            trace_json=trace_json,
+            run_secs=run_secs,
             job_name=self.conditions.job_name,
             device_name=self.device.name,
             device_fingerprint=self.conditions.device_fingerprint,
             kind=RecordKind.IN_PLACE,
-            provenance={"compared": [one.trace_digest for one in placed.contest.options]},
+            provenance={"compared": compared},
             checked=True,
         )

@@ -170,6 +170,9 @@ class ModelReport:
     """With the schedules that are fastest alone, where others are faster in the model; None: they are the same, or were
     not compared there."""
 
+    keeps_static: bool = False
+    """The others are the static ones: `tuned_ms` is their time, and later builds of the model have them."""
+
     onnxruntime_ms: float | None = None
     """None when ONNX Runtime is not installed, the model is not ONNX, or the device is another machine."""
 

@@ -98,21 +98,19 @@ class ModelComparison:
             built[IN_PLACE] = placement.artifact
         async with self.turns.measuring():
             secs = await self._time(built)
-            is_confirmed = secs.get(IN_PLACE, math.inf) < secs[TUNED]
-            if self.placing is not None:
-                await self.placing.keep(placement, is_confirmed=is_confirmed)
-            best = built[IN_PLACE if is_confirmed else TUNED]
+            kept = await self._keep(placement, secs, schedules)
             feed(self.core, Said("checking the whole model"))
             try:
-                runs = [await self._run(variant, untuned, best) for variant in self.model.variants]
+                runs = [await self._run(variant, untuned, built[kept]) for variant in self.model.variants]
             except MeasurementError as error:
                 return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
-        report = self._report(secs, runs, best, is_tuned=bool(schedules))
+        report = self._report(secs, runs, built, kept, is_tuned=bool(schedules))
         return replace(
             report,
-            alone_ms=_ms(secs[TUNED]) if is_confirmed else None,
-            in_place=tuple(report_placed(item, is_confirmed=is_confirmed) for item in placement.placed),
+            alone_ms=_ms(secs[TUNED]) if kept != TUNED else None,
+            in_place=tuple(report_placed(item, is_confirmed=kept == IN_PLACE) for item in placement.placed),
             in_place_sec=placement.took_sec,
+            keeps_static=kept == STATIC,
         )
 
     async def _place(
@@ -127,6 +125,17 @@ class ModelComparison:
             self.core.progress.notice(f"schedules are not compared in the model: {error}")
             return Placement(lineup=schedules)
 
+    async def _keep(self, placement: Placement, secs: Mapping[str, float], schedules: Mapping[str, str]) -> str:
+        """Return which build is fastest as a whole, and note in the library that later ones are to be like it."""
+        fastest = min((TUNED, IN_PLACE), key=lambda name: secs.get(name, math.inf))
+        if self.placing is None:
+            return fastest
+        if schedules and _SLOWER * secs[STATIC] < secs[fastest] < math.inf:
+            await self.placing.keep_static(schedules)
+            return STATIC
+        await self.placing.keep(placement, is_confirmed=fastest == IN_PLACE)
+        return fastest
+
     async def _time(self, built: Mapping[str, Artifact]) -> dict[str, float]:
         """Return the time of one run of each set of shapes [s], by build; infinite where one could not be timed."""
         secs = dict.fromkeys(built, 0.0)
@@ -140,10 +149,16 @@ class ModelComparison:
         return _Run(expected=expected, outputs=await self._call(tuned, expected.inputs))
 
     def _report(
-        self, secs: Mapping[str, float], runs: Sequence[_Run], tuned: Artifact, *, is_tuned: bool
+        self,
+        secs: Mapping[str, float],
+        runs: Sequence[_Run],
+        built: Mapping[str, Artifact],
+        kept: str,
+        *,
+        is_tuned: bool,
     ) -> ModelReport:
         """Sum up one run for each set of shapes."""
-        tuned_sec = min(secs[TUNED], secs.get(IN_PLACE, math.inf))
+        tuned_sec = secs[kept]
         times = [run.expected.median_sec for run in runs]
         reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
         reference_ms = _ms(reference_sec) if self.is_local else None
@@ -165,7 +180,7 @@ class ModelComparison:
             weakness=next(filter(None, (run.expected.weakness for run in runs)), None),
             is_right=mismatch is None,
             message=mismatch.text if mismatch else "",
-            loop_nests=tuned.loop_nests,
+            loop_nests=built[kept].loop_nests,
         )
 
     async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:

@@ -96,7 +96,11 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
                 ),
                 turns=Turns(shares_cores=False),
             )
+            await placing.keep_static(decided)
+            static_as_whole = schedules(library, workloads, (), scope)
             found = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
+            await placing.keep(found, is_confirmed=False)
+            not_confirmed = schedules(library, workloads, (), scope)
             await placing.keep(found, is_confirmed=True)
             later = schedules(library, workloads, (), scope)
             tuned_again = WorkloadProgress(workload=first, best_trace=next(iter(claims)), best_sec=1e-9)
@@ -111,7 +115,8 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
         shapes={},
     )
     wrong, right = claims
-    assert decided == {first.shash: wrong}
+    assert decided == not_confirmed == {first.shash: wrong}
+    assert static_as_whole == {first.shash: right}
     assert found.lineup == later == again == {first.shash: right}
     assert found.artifact is not None
     assert found.artifact.digest == run_build(order).artifact.digest

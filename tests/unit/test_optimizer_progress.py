@@ -151,6 +151,27 @@ def test_a_report_says_what_running_in_the_model_changed() -> None:
     assert "in_place" in report.to_json()["model"]  # type: ignore[operator]
 
 
+def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
+    """As a whole they are faster than those that are fastest alone; nothing slower is kept."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune_view import render_report
+
+    model = ModelReport(static_ms=1.0, tuned_ms=1.0, alone_ms=1.5, max_abs_error=0.0, keeps_static=True)
+    report = TuneReport(
+        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
+        last_record_sec=None, workloads=(), model=model,
+    )  # fmt: skip
+    out = StringIO()
+
+    Console(file=out, width=200, color_system=None).print(render_report(report))
+
+    assert "make a slower model (1.5 ms): it keeps its static ones" in out.getvalue()
+    assert "SLOWER" not in out.getvalue()
+
+
 def test_an_interrupted_run_says_what_is_kept() -> None:
     """How many trials are in the library, when there are any, and that the same command goes on."""
     from fleet.cli.tune_view import stopped_line
