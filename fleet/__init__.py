@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, ModuleKind, TensorSpec, Trial
     from fleet.errors import FleetError
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
-    from fleet.export.pipeline import pipeline
+    from fleet.export.pipeline import pipeline, tir_pipeline
     from fleet.optimizer.from_python import tune
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "held_device",
     "pipeline",
     "runtime",
+    "tir_pipeline",
     "tune",
 ]
 
@@ -65,6 +66,7 @@ _HOMES = {
     "held_device": "fleet.client.sync",
     "tune": "fleet.optimizer.from_python",
     "pipeline": "fleet.export.pipeline",
+    "tir_pipeline": "fleet.export.pipeline",
 }
 _MODULES = ("aio", "errors", "runtime")
 
