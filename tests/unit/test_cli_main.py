@@ -36,6 +36,7 @@ PUBLIC = [
     "held_device",
     "pipeline",
     "runtime",
+    "tir_pipeline",
     "tune",
 ]
 HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}
