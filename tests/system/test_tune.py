@@ -58,38 +58,37 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     """One command: timed operators, right numbers, records in the library; the next run goes on from them."""
     library = tmp_path / "library.sqlite"
 
-    done = run_fleet(*tune_words(model, library, "--seed", "1", trials=8))
+    done = run_fleet(*tune_words(model, library, "--seed", "1"))
     report = json.loads(done.stdout)
     again = json.loads(run_fleet(*tune_words(model, library, "--seed", "2", trials=4)).stdout)
 
     assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
-    assert 8 == report["trials"] == sum(item["trials"] for item in report["workloads"])
+    assert 16 == report["trials"] == sum(item["trials"] for item in report["workloads"])
     for item in report["workloads"]:
-        # Operators of 20 us say nothing about gains: those are test_propose_rounds' and the benchmarks' to show.
+        # Operators of 20 us say nothing about gains: those are test_gain's and the benchmarks' to show.
         assert min(item["best_us"], item["untuned_us"]) > 0
         assert {"name", "weight", "errors"} <= set(item)
     assert min(report["model"]["tuned_ms"], report["model"]["untuned_ms"]) > 0
     assert report["model"]["is_right"]
     assert report["model"]["max_abs_error"] < 1e-3
     assert again["trials"] == 4
-    before = sum(item["trials_before"] for item in again["workloads"])
-    assert before == 8
+    assert sum(item["trials_before"] for item in again["workloads"]) == 16
     with Library.open(library) as stored:
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
-        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 12
+        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20
 
 
 def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
     """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
     library = tmp_path / "library.sqlite"
-    process = start_fleet(*tune_words(model, library, "--no-model"))
+    process = start_fleet(*tune_words(model, library))
     eventually_sync(lambda: stored_trials(library) >= 4, 60)
     children = descendants(process.pid)
 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     kept = stored_trials(library)
-    report = json.loads(run_fleet(*tune_words(model, library, "--no-model")).stdout)
+    report = json.loads(run_fleet(*tune_words(model, library)).stdout)
 
     assert process.returncode == 130
     assert "the same command goes on from there" in " ".join(err.split())  # wrapped by its width
@@ -106,7 +105,7 @@ def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path
 def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: Path) -> None:
     """kill -9 of the tracker and a restart: the job finishes, nothing is lost, the device is never granted twice."""
     library = tmp_path / "library.sqlite"
-    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address, "--no-model"))
+    process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
     eventually_sync(lambda: stored_trials(library) >= 2, 60)
     lease = fleet.snapshot()["leases"][0]  # type: ignore[index]
 
@@ -146,7 +145,7 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
 def test_the_worker_is_killed_during_a_tune(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
     """kill -9 of the worker costs the candidate under way; the next one gets a new worker."""
     library = tmp_path / "library.sqlite"
-    process = start_fleet(*tune_words(model, library, "--tracker", lasting_fleet.address, "--no-model"))
+    process = start_fleet(*tune_words(model, library, "--tracker", lasting_fleet.address))
     eventually_sync(lambda: stored_trials(library) >= 2, 60)
     warm = psutil.Process(lasting_fleet.agent.process.pid).children()
     workers = [worker for process_ in warm for worker in process_.children()]
