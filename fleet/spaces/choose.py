@@ -55,10 +55,14 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
     if stages:
         yield from _winograd_schedules(mod, facts, stages)
         return
-    unit = integer_unit(target_json)
-    choices: list[Tile | None] = [*_choices(mod, facts, unit)]
-    for tile in choices or [None]:
-        yield _apply(mod, facts, unit, tile)
+    tiled = _tiled_products(mod, facts, integer_unit(target_json))
+    if not tiled:
+        yield _apply(mod, facts, tiled, {})
+        return
+    main = max(tiled, key=lambda name: len(tiled[name].tiles))
+    first = {name: found.tiles[0] for name, found in tiled.items()}
+    for tile in tiled[main].tiles:
+        yield _apply(mod, facts, tiled, {**first, main: tile})
 
 
 def finished(scheduled: IRModule, target_json: str) -> IRModule:
@@ -70,11 +74,6 @@ def finished(scheduled: IRModule, target_json: str) -> IRModule:
     if processor_facts(target_json) is None:
         return scheduled
     return with_narrow_indices(with_arithmetic_functions(scheduled))
-
-
-def _choices(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None) -> list[Tile]:
-    tiled = _tiled_products(mod, facts, unit)
-    return max((product.tiles for product in tiled.values()), key=len, default=[])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +112,13 @@ def _is_tiled(product: Product) -> bool:
     return last == [Role.COLUMN] and product.extent(Role.SUM) > 1
 
 
-def _apply(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | None, tile: Tile | None) -> Schedule:
+def _apply(mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], chosen: Mapping[str, Tile]) -> Schedule:
+    """Return the schedule in which each product, by the name of its block, has the chosen tile."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    tiled = _tiled_products(mod, facts, unit)
-    main = max(tiled, key=lambda name: len(tiled[name].tiles), default="")
     inline_all(schedule, frozenset(tiled))
     constants = _constants(mod)
-    chosen = {name: found.tiles[0] for name, found in tiled.items()} | ({main: tile} if tile is not None else {})
     for block in child_blocks(schedule):
         name = schedule.get(block).name_hint
         if name not in tiled:
