@@ -119,6 +119,7 @@ async def test_phones_come_and_go_while_the_agent_runs(
         second = await host.phone("second")
         await eventually(lambda: len(bench.tracker.hellos[-1].devices) == 2)
         (second_name,) = {device.name for device in bench.tracker.hellos[-1].devices} - {first_name}
+        await eventually(lambda: is_healthy(bench, second_name))
         on_second = await measure(bench.holding(epoch=2, device=second_name), matmul)
         on_first = await measure(holder, matmul)
         await host.unplug(first)
