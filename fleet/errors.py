@@ -24,7 +24,8 @@
       BuildError                   a program did not compile or link
       ImportFailed                 a model file that cannot be read or imported
       MeasurementError             a candidate failed; `kind` says how
-      LibraryError                 a library file that cannot be used
+      LibraryError                 a library that cannot be used
+        LibraryReadOnly            it can be read, not written
       DiskFull                     no space left where something has to be written
       TrackerUnavailable           no tracker answers (retryable)
 
@@ -168,7 +169,11 @@ class MeasurementError(FleetError):
 
 
 class LibraryError(FleetError):
-    """A library file that cannot be used."""
+    """A library that cannot be used."""
+
+
+class LibraryReadOnly(LibraryError):
+    """A library that can be read, and was to be written."""
 
 
 class DiskFull(FleetError):

@@ -19,16 +19,19 @@ import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from fleet.base import config
-from fleet.errors import DiskFull, LibraryError
+from fleet.errors import DiskFull, LibraryError, LibraryReadOnly
 from fleet.library import schema
+from fleet.library.migrations import migrate
 
 _BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for the others; a transaction of ours lasts milliseconds."""
 
 _POSTGRES_LOCK = 0x74766D666C656574
-"""Advisory lock held while creating the tables: "tvmfleet" in ASCII."""
+"""Advisory lock held while the tables are made or changed: "tvmfleet" in ASCII."""
 
 _POSTGRES_DISK_FULL = "53100"
+_POSTGRES_READ_ONLY = ("25006", "42501")
+"""A transaction that may only read, a role that may."""
 
 
 def database_url(url_or_path: str | Path | None) -> sa.URL:
@@ -53,7 +56,8 @@ def database_url(url_or_path: str | Path | None) -> sa.URL:
 
 
 def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
-    """Open the database and make the tables if there are none. `is_default`: the directory is ours to make.
+    """Open the database; make its tables if there are none, bring older ones to today's version where they can be
+    written. `is_default`: the directory is ours to make.
 
     Raises:
         LibraryError: the database cannot be used; the text says why and what to do.
@@ -69,7 +73,7 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
     sa.event.listen(engine, "begin", _begin)
     try:
         with translated_errors(engine):
-            _check_or_create(engine)
+            _prepare(engine)
     except BaseException:
         engine.dispose()
         raise
@@ -135,31 +139,33 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
 
 
-def _check_or_create(engine: sa.Engine) -> None:
+def _prepare(engine: sa.Engine) -> None:
     with engine.connect() as connection, connection.begin():
-        names = set(sa.inspect(connection).get_table_names())
-        found = _check_version(connection, engine.url) if schema.library.name in names else None
-    if found is not None:
-        if found < schema.SCHEMA_VERSION:
-            _upgrade(engine)
+        found = _find_version(connection)
+    if found == schema.SCHEMA_VERSION:
         return
-    # A PostgreSQL database may serve several programs; a file with anything else in it is somebody else's.
-    foreign = names if engine.dialect.name == "sqlite" else names & set(schema.metadata.tables)
-    if foreign:
-        where = engine.url.render_as_string(hide_password=True)
-        raise LibraryError(f"{where} is the database of another program; name another --library")
+    if found is not None:
+        with contextlib.suppress(LibraryReadOnly):
+            _make_or_migrate(engine)
+        return
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             _use_write_ahead_log(connection)
+    _make_or_migrate(engine)
+
+
+def _make_or_migrate(engine: sa.Engine) -> None:
+    """Have the tables be today's. Who comes second waits, and finds it done."""
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
-        schema.metadata.create_all(connection)
-        if connection.scalar(sa.select(sa.func.count()).select_from(schema.library)) == 0:
+        found = _find_version(connection)
+        if found is None:
+            schema.metadata.create_all(connection)
             row = {"schema_version": schema.SCHEMA_VERSION, "created_at": datetime.now(UTC)}
             connection.execute(schema.library.insert(), row)
-    with engine.connect() as connection, connection.begin():
-        _check_version(connection, engine.url)
+        elif found < schema.SCHEMA_VERSION:
+            migrate(connection, found, schema.SCHEMA_VERSION)
 
 
 def _use_write_ahead_log(connection: sa.Connection) -> None:
@@ -168,17 +174,22 @@ def _use_write_ahead_log(connection: sa.Connection) -> None:
     raw.execute("PRAGMA journal_mode = WAL")
 
 
-def _upgrade(engine: sa.Engine) -> None:
-    """Keep programs away that cannot read what this one writes. A library that is read-only is read as it is."""
-    with contextlib.suppress(LibraryError), writing(engine) as connection:
-        connection.execute(schema.library.update().values(schema_version=schema.SCHEMA_VERSION))
+def _find_version(connection: sa.Connection) -> int | None:
+    """Return the schema version; None where there are no tables yet.
 
-
-def _check_version(connection: sa.Connection, url: sa.URL) -> int:
+    Raises:
+        LibraryError: a version that this program cannot read, or the tables of another one.
+    """
+    where = connection.engine.url.render_as_string(hide_password=True)
+    names = set(sa.inspect(connection).get_table_names())
+    if schema.library.name not in names:
+        # A PostgreSQL database may serve several programs; a file with anything else in it is somebody else's.
+        if names if connection.dialect.name == "sqlite" else names & set(schema.metadata.tables):
+            raise LibraryError(f"{where} is the database of another program; name another --library")
+        return None
     found: int = connection.scalar(sa.select(sa.func.max(schema.library.c.schema_version))) or 0
     if schema.OLDEST_VERSION <= found <= schema.SCHEMA_VERSION:
         return found
-    where = url.render_as_string(hide_password=True)
     advice = "install a newer tvm-fleet" if found > schema.SCHEMA_VERSION else "export it with its own tvm-fleet"
     raise LibraryError(
         f"{where} has schema version {found}, this program reads {schema.SCHEMA_VERSION}; "
@@ -190,8 +201,13 @@ def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFu
     """Return what a database's error means for whoever uses the library at `where`."""
     if isinstance(error, sqlite3.Error):
         return _meaning_of_sqlite(error, where)
-    if getattr(error, "sqlstate", None) == _POSTGRES_DISK_FULL:
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate == _POSTGRES_DISK_FULL:
         return DiskFull(f"no space left for the library {where}; free some on its server")
+    if sqlstate in _POSTGRES_READ_ONLY:
+        return LibraryReadOnly(
+            f"the library {where} may only be read: {str(error).strip()}; ask for a role that writes"
+        )
     return LibraryError(f"the library {where} cannot be used: {str(error).strip()}")
 
 
@@ -199,10 +215,11 @@ def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskF
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(where)):
         return DiskFull(f"no space left for the library {where}; free some, or name another --library")
+    if code == sqlite3.SQLITE_READONLY:
+        return LibraryReadOnly(f"{where} is read-only; make it writable, or name another --library")
     advice_by_code = {
         sqlite3.SQLITE_NOTADB: "is no SQLite database; name another --library",
         sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a copy, or name another --library",
-        sqlite3.SQLITE_READONLY: "is read-only; make it writable, or name another --library",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it and its directory are yours to read and write",
         sqlite3.SQLITE_BUSY: f"has been locked by another program for {_BUSY_TIMEOUT_MS // 1000} s; end that first",
     }

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
-"""Incremented with every change that older or newer programs cannot read.
-
-2: records of static schedules have a kind of their own. The tables are those of 1, in which they count as trials.
+SCHEMA_VERSION = 3
+"""Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
+each.
 """
 
 OLDEST_VERSION = 1
-"""Libraries from this version on become ones of today's when they are opened."""
+"""Libraries from this version on become ones of today's when they are opened; those that cannot be written are read as
+they are."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
@@ -152,4 +152,45 @@ model_runs = sa.Table(
     sa.Column("max_abs_error", sa.Float),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Index("model_runs_by_job", "job_id"),
+)
+
+record_programs = sa.Table(
+    "record_programs",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+    sa.Column("program_hash", sa.Text, nullable=False),
+    sa.Column("feature_version", sa.Text, nullable=False),
+    sa.Column("pooled", sa.LargeBinary, nullable=False),
+    sa.Column("stores", sa.LargeBinary, nullable=False),
+)
+
+device_models = sa.Table(
+    "device_models",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("facts", JsonText, nullable=False),
+    sa.Column("seen_at", UtcDateTime, nullable=False),
+)
+
+snapshots = sa.Table(
+    "snapshots",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+    sa.Column("feature_version", sa.Text, nullable=False),
+    sa.Column("record_count", sa.Integer, nullable=False),
+    sa.Column("workloads", JsonText, nullable=False),
+    sa.Column("last_record_id", sa.Integer, nullable=False),
+    sa.Column("metrics", JsonText, nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+    sa.Column("published_at", UtcDateTime),  # NULL while another one ranks better
+)
+
+trainer = sa.Table(
+    "trainer",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),  # one row, 1
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
 )

@@ -1,0 +1,31 @@
+"""The databases that a library lives in: one URL for each, to an empty one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from tests.contract.library_postgres import find_binaries, make_database, serve_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[sa.URL]:
+    """A server of the test run's own."""
+    binaries = find_binaries()
+    if binaries is None:
+        if os.environ.get("CI"):
+            pytest.fail("no PostgreSQL server installed; .ci/run has to install one")
+        pytest.skip("no PostgreSQL server installed")
+    with serve_postgres(binaries) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where a library can be made, once in each kind of database."""
+    if request.param == "sqlite":
+        return str(tmp_path_factory.mktemp("library") / "library.sqlite")
+    return make_database(request.getfixturevalue("postgres"))

@@ -1,0 +1,202 @@
+"""Libraries of earlier versions: brought to today's and back, whole or not at all, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from fleet.domain.scope import RecordScope
+from fleet.errors import LibraryError
+from fleet.library import Library, NewRecord, RecordKind, StoredWorkload, schema
+from fleet.library.engine import database_url
+from fleet.library.migrations import migrate
+from tests.programs import here
+
+WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
+EARLIER = range(schema.OLDEST_VERSION, schema.SCHEMA_VERSION)
+
+
+def record(number: int, kind: RecordKind = RecordKind.CANDIDATE) -> NewRecord:
+    scope = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
+    return NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=(1.0,), kind=kind)
+
+
+@contextmanager
+def connected(url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(database_url(url))
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def make_library(url: str, version: int) -> None:
+    """Make a library of an earlier version."""
+    with connected(url) as connection:
+        migrate(connection, 0, version)
+        row = {"schema_version": version, "created_at": datetime.now(UTC)}
+        connection.execute(schema.library.insert(), row)
+
+
+def add_old_records(url: str, count: int) -> None:
+    """Store what every version knows: rows of tables that have not changed since the first."""
+    with connected(url) as connection:
+        connection.execute(
+            schema.workloads.insert(), {"id": 1, "shash": "1", "name": "w", "mod_json": "{}", "flop": 0.0, "args": []}
+        )
+        row = {
+            "workload_id": 1,
+            "kind": "candidate",
+            "target_json": '{"kind":"llvm"}',
+            "target_key": '{"kind":"llvm"}',
+            "device_model": "m",
+            "device_name": "",
+            "device_fingerprint": "",
+            "tvm_version": "0.27",
+            "run_secs": [1.0],
+            "median_sec": 1.0,
+            "error_message": "",
+            "artifact_digest": "",
+            "provenance": {},
+            "created_at": datetime.now(UTC),
+        }
+        rows = [
+            row | {"uid": str(number), "trace_json": f"[[{number}],[]]", "trace_digest": str(number)}
+            for number in range(count)
+        ]
+        connection.execute(schema.records.insert(), rows)
+
+
+def described(url: str) -> dict[str, list[tuple[str, str, bool]]]:
+    """Name, type and nullability of each column, by table; indices and keys by name."""
+    with connected(url) as connection:
+        inspector = sa.inspect(connection)
+        return {
+            table: sorted((column["name"], str(column["type"]), column["nullable"]) for column in columns)
+            + sorted((str(index["name"]), "index", True) for index in inspector.get_indexes(table))
+            + sorted((str(key["constrained_columns"]), "key", False) for key in inspector.get_foreign_keys(table))
+            for table, columns in ((name, inspector.get_columns(name)) for name in inspector.get_table_names())
+        }
+
+
+def version_of(url: str) -> int:
+    with connected(url) as connection:
+        return int(connection.execute(sa.select(schema.library.c.schema_version)).scalar_one())
+
+
+@pytest.mark.parametrize("version", EARLIER)
+def test_a_library_of_an_earlier_version_becomes_one_of_today(url: str, version: int) -> None:
+    """Its records are there, its tables are those of a new library, and new kinds of records are stored beside them."""
+    make_library(url, version)
+    add_old_records(url, 3)
+
+    with Library.open(url) as library:
+        library.add_record(record(3, RecordKind.STATIC))
+        found = [entry.trace_json for entry in library.records()]
+
+    assert found == [record(number).trace_json for number in range(4)]
+    assert version_of(url) == schema.SCHEMA_VERSION
+    with connected(url) as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+
+
+@pytest.mark.parametrize("version", EARLIER)
+def test_a_library_goes_back_to_an_earlier_version(url: str, version: int, tmp_path: Path) -> None:
+    """Its records are left, its tables are those that this version made."""
+    with Library.open(url) as library:
+        library.add_workload(WORKLOAD)
+        library.add_records(record(number) for number in range(3))
+
+    with connected(url) as connection:
+        migrate(connection, schema.SCHEMA_VERSION, version)
+
+    assert version_of(url) == version
+    if "://" not in url:
+        make_library(str(tmp_path / "old.sqlite"), version)
+        assert described(str(tmp_path / "old.sqlite")) == described(url)
+    with Library.open(url) as library:
+        assert len(library.records()) == 3
+
+
+def test_version_1_takes_static_schedules_for_trials_and_has_no_place_for_those_in_models(url: str) -> None:
+    """It knows candidates and baselines only."""
+    kinds = [RecordKind.CANDIDATE, RecordKind.STATIC, RecordKind.IN_PLACE, RecordKind.BASELINE]
+    with Library.open(url) as library:
+        library.add_workload(WORKLOAD)
+        library.add_records(record(number, kind) for number, kind in enumerate(kinds))
+
+    with connected(url) as connection:
+        migrate(connection, schema.SCHEMA_VERSION, 1)
+        left = connection.execute(sa.select(schema.records.c.kind).order_by(schema.records.c.id)).scalars().all()
+
+    assert left == ["candidate", "candidate", "baseline"]
+
+
+def test_a_migration_that_fails_leaves_the_library_as_it_was(url: str) -> None:
+    """No table of the new version is left behind, and the version stays."""
+    make_library(url, 2)
+    add_old_records(url, 1)
+    with connected(url) as connection:
+        connection.execute(sa.text("CREATE TABLE trainer (x INTEGER)"))
+    before = described(url)
+
+    with pytest.raises(LibraryError, match=r"trainer.* already exists"):
+        Library.open(url)
+
+    assert described(url) == before
+    assert version_of(url) == 2
+
+
+@pytest.mark.slow
+def test_one_of_two_processes_migrates_and_the_other_waits(url: str) -> None:
+    """Both open an old library at once, and both store into it."""
+    make_library(url, 2)
+    add_old_records(url, 1)
+    code = f"""
+import sys
+from tests.contract.test_library_migrations import record
+from fleet.library import Library
+sys.stdin.readline()
+with Library.open({url!r}) as library:
+    library.add_record(record(int(sys.argv[1])))
+"""
+    openers = [
+        subprocess.Popen([sys.executable, "-c", code, number], env=here(), stdin=subprocess.PIPE, text=True)
+        for number in ("1", "2")
+    ]
+    for opener in openers:
+        assert opener.stdin is not None
+        opener.stdin.write("go\n")
+        opener.stdin.close()
+
+    assert [opener.wait(100) for opener in openers] == [0, 0]
+    with Library.open(url) as library:
+        assert len(library.records()) == 3
+
+
+@pytest.mark.slow
+def test_opening_a_library_of_today_loads_no_alembic(tmp_path: Path) -> None:
+    """It would be most of the start of every command that looks into the library."""
+    path = tmp_path / "library.sqlite"
+    Library.open(path).close()
+    code = f"""
+import sys
+from fleet.library import Library
+with Library.open({str(path)!r}) as library:
+    library.jobs()
+print([name for name in sys.modules if name.startswith("alembic")])
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], env=here(), capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
