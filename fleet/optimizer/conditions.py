@@ -46,11 +46,12 @@ class Conditions:
             f_preproc=asked.f_preproc,
         )
 
-    def build_task(self, workload: Workload, trace_json: str | None) -> BuildTask:
+    def build_task(self, workload: Workload, trace_json: str | None, *, wants_features: bool = True) -> BuildTask:
         """Describe the build of one candidate, or of the unscheduled program when `trace_json` is None."""
         return BuildTask(
             mod_json=workload.mod_json,
             target_json=self.scope.target_json,
             trace_json=trace_json,
             out_dir=str(self.artifact_dir),
+            wants_features=wants_features,
         )

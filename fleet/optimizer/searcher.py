@@ -64,11 +64,15 @@ class Searcher:
             yield SearchFailed(effect.workload, str(error))
         else:
             traces = {proposal.digest: proposal.trace_json for proposal in proposals}
-            yield Proposed(effect.workload, traces, effect.is_static)
+            features = {p.digest: p.features for p in proposals if p.features is not None}
+            yield Proposed(effect.workload, traces, effect.is_static, features)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once."""
-        building = [self._build(effect.workload, *named) for named in effect.traces_by_digest.items()]
+        building = [
+            self._build(effect.workload, digest, trace_json, wants_features=digest not in effect.have_features)
+            for digest, trace_json in effect.traces_by_digest.items()
+        ]
         for built in asyncio.as_completed(building):
             yield await built
 
@@ -78,8 +82,8 @@ class Searcher:
         built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
         return BaselineBuilt(shash, built.artifact)
 
-    async def _build(self, shash: str, digest: str, trace_json: str) -> Built | BuildFailed:
-        task = self._conditions.build_task(self._workload_of(shash), trace_json)
+    async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
+        task = self._conditions.build_task(self._workload_of(shash), trace_json, wants_features=wants_features)
         try:
             built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
         except (BuildError, InvalidRequest) as error:

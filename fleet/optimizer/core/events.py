@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord
@@ -95,6 +95,8 @@ class Proposed:
     workload: str
     traces_by_digest: dict[str, str]
     is_static: bool = False
+    features_by_digest: Mapping[str, Features] = field(default_factory=dict)
+    """Of those that the search needed them for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class Built:
     digest: str
     artifact: Artifact
     features: Features | None
+    """None where none were wanted."""
+
     packings: tuple[Packing, ...] = ()
 
 
@@ -302,6 +306,8 @@ class Build:
 
     workload: str
     traces_by_digest: dict[str, str]
+    have_features: frozenset[str] = frozenset()
+    """Digests of those whose features are known."""
 
 
 @dataclass(frozen=True, slots=True)

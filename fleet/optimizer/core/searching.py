@@ -82,12 +82,16 @@ class Searching(Recording):
             return
         for digest, trace_json in event.traces_by_digest.items():
             self.candidates[event.workload, digest] = Candidate(
-                workload=event.workload, trace_json=trace_json, digest=digest, is_static=event.is_static
+                workload=event.workload,
+                trace_json=trace_json,
+                digest=digest,
+                is_static=event.is_static,
+                features=event.features_by_digest.get(digest),
             )
         if not event.is_static:
             item.under_way.update(event.traces_by_digest)
         self._say(f"building {len(event.traces_by_digest)} candidates of {item.workload.operator}")
-        self._effects.append(ev.Build(event.workload, event.traces_by_digest))
+        self._effects.append(ev.Build(event.workload, event.traces_by_digest, frozenset(event.features_by_digest)))
 
     def _fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or never ended; the others go on."""
@@ -101,8 +105,8 @@ class Searching(Recording):
 
     def _build(self, event: ev.Built) -> None:
         candidate = self.candidates[event.workload, event.digest]
-        candidate.artifact, candidate.features, candidate.stage = event.artifact, event.features, Stage.BUILT
-        candidate.packings = event.packings
+        candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, Stage.BUILT
+        candidate.features = candidate.features if event.features is None else event.features
 
     def _fail_build(self, event: ev.BuildFailed) -> None:
         failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)

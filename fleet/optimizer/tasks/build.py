@@ -31,6 +31,8 @@ class BuildTask:
 
     out_dir: str
     function: str = "main"
+    wants_features: bool = True
+    """False: the search has them already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class BuiltCandidate:
     """With the arguments as the candidate takes them: packed, where it wants that."""
 
     features: NDArray[np.float32] | None
-    """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program."""
+    """For `learn`: float32, shape [n_stores, n_features]; None for the unscheduled program, or where not wanted."""
 
     packings: tuple[Packing, ...] = ()
     """How to make its arguments from the workload's."""
@@ -62,7 +64,15 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         mod = default_schedule(original, task.target_json)
     else:
         schedule = replay(original, task.trace_json)
-        features = extract_features(task.mod_json, task.target_json, [schedule])[0]
+        if task.wants_features:
+            features = extract_features(task.mod_json, task.target_json, [schedule])[0]
         mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
-    artifact = build(mod, task.target_json, Path(task.out_dir), function=task.function, args=pack_specs(args, packings))
+    artifact = build(
+        mod,
+        task.target_json,
+        Path(task.out_dir),
+        function=task.function,
+        args=pack_specs(args, packings),
+        checks_arguments=task.trace_json is None,  # candidates run on the arguments that the artifact names
+    )
     return BuiltCandidate(artifact=artifact, packings=packings, features=features)

@@ -13,12 +13,12 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.boosting import Trees
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
-from fleet.optimizer.tasks.search_state import Made, SearchState, state_of
+from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 
 _OWN_FIRST = 24
 """So many records of a workload come from its own space before MetaSchedule's rules get half of a batch."""
@@ -83,6 +83,9 @@ class Proposal:
 
     predicted: float
     """Score by the model, higher is better; nan without a model."""
+
+    features: Features | None = field(default=None, compare=False)
+    """If the score needed them; the trace decides them."""
 
 
 def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposal]:
@@ -169,4 +172,6 @@ def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -
 
 
 def _proposal(candidate: Made, score: float) -> Proposal:
-    return Proposal(trace_json=candidate.trace_json, digest=candidate.digest, predicted=score)
+    return Proposal(
+        trace_json=candidate.trace_json, digest=candidate.digest, predicted=score, features=candidate.features
+    )
