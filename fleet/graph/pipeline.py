@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import make_target, parse_target
 from fleet.graph.attention import ATTENTION
+from fleet.graph.broadcasts import BROADCASTS
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
 from fleet.graph.columns import COLUMNS
@@ -74,7 +75,7 @@ def _pad_integers(unit: IntegerUnit) -> Step:
 
 
 def _clean(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, CLEANING, SCALING)
+    return rewrite(mod, FOLDING, BROADCASTS, CLEANING, SCALING)
 
 
 def _channels_last(mod: IRModule) -> IRModule:
