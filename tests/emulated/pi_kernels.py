@@ -11,6 +11,7 @@ from typing import Any
 from cross.build.library import build
 from cross.targets.boards import find_board
 from fleet.domain.measuring import TensorSpec
+from tests.emulated.winograd_kernels import SIZES, build_winograd
 
 SIZE = 64
 A76 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}
@@ -62,6 +63,8 @@ def main(folder: Path) -> None:
     slow = build(matmul(parallel=False, size=1024), targets["pi4"], folder, args=_specs("float32", 1024))
     paths["slow"] = str(slow.path)
     paths["soft"] = str(_soft_float(folder))
+    for board in ("pi4", "armv7"):
+        paths |= {f"winograd{m}-{board}": str(build_winograd(m, targets[board], folder)) for m in SIZES}
     (folder / "index.json").write_text(json.dumps(paths))
 
 

@@ -20,6 +20,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.upload import messages
 from fleet.domain.measuring import ErrorKind, Evaluator, Trial
 from fleet.errors import ArtifactRefused
+from fleet.optimizer.numerics import compare
 from fleet.testing import eventually_sync
 from fleet.v1 import session_service_pb2
 from fleet.wire.rpc import Stub, make_channel
@@ -29,6 +30,7 @@ from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
+from tests.emulated.winograd_kernels import SIZES, answers
 from tests.programs import run_module
 from tests.system.fleet_processes import Server, environment, run_fleet
 
@@ -124,6 +126,16 @@ def test_a_kernel_built_here_computes_there_what_numpy_does(bench: Bench) -> Non
     np.testing.assert_allclose(product, _on_this_machine(bench.kernels["host"], left, right), rtol=1e-5)
     assert timing.error is None
     assert len(timing.run_secs) == 2
+
+
+@pytest.mark.parametrize("outputs", SIZES)
+def test_winograd_convolutions_are_right_there(bench: Bench, outputs: int) -> None:
+    """F(2) and F(4), each where the graph chooses it: within the tolerance of the sum as it is written."""
+    right = answers(bench.kernels[f"winograd{outputs}-pi4"])
+    with bench.connect() as client, client.acquire("kind=raspberry_pi") as device:
+        found = device.load(bench.artifact(f"winograd{outputs}-pi4"))(*right.inputs)
+
+    assert compare([found], [right.expected], reduction_size=right.terms) is None
 
 
 def test_a_pi_that_is_slowed_down_says_so_with_the_measurement(bench: Bench) -> None:

@@ -11,11 +11,13 @@ import pytest
 import fleet
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import ArtifactRefused
+from fleet.optimizer.numerics import compare
 from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_2
 from tests.emulated.pi_kernels import SIZE
+from tests.emulated.winograd_kernels import SIZES, answers
 from tests.programs import run_module
 from tests.system.fleet_processes import Server
 
@@ -28,6 +30,8 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
     """It starts from its bundle and computes; soft-float code, whose results would be garbage, never reaches it."""
     run_module("tests.emulated.pi_kernels", tmp_path)
     paths = json.loads((tmp_path / "index.json").read_text())
+    convolutions = [Path(paths[f"winograd{outputs}-armv7"]) for outputs in SIZES]
+    known = [answers(path) for path in convolutions]
     left, right = np.random.default_rng(7).random((2, SIZE, SIZE), dtype=np.float32)
     state = tmp_path / "tracker"
     words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(state)]
@@ -44,6 +48,10 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
                     artifact = Artifact.of_file(paths["armv7"])
                     product = device.load(artifact)(left, right)
                     timing = device.load(artifact).time(number=1, repeat=2)
+                    convolved = [
+                        device.load(Artifact.of_file(path))(*each.inputs)
+                        for path, each in zip(convolutions, known, strict=True)
+                    ]
                     soft = Artifact(path=Path(paths["soft"]), digest=Artifact.of_file(paths["soft"]).digest)
                     with pytest.raises(ArtifactRefused, match="soft-float"):
                         device.ensure([soft])
@@ -55,6 +63,8 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
 
     np.testing.assert_allclose(product, left @ right, rtol=1e-5)
     assert timing.error is None
+    for found, each in zip(convolved, known, strict=True):
+        assert compare([found], [each.expected], reduction_size=each.terms) is None
     assert (inventory.labels["arch"], inventory.labels["board"]) == ("armv7l", "rpi2-32")
     assert json.loads(inventory.target_json)["mfloat-abi"] == "hard"
 
