@@ -1,13 +1,15 @@
 """Speed over trials for single layers: random search, stock MetaSchedule guided by its cost model, and ours.
 
-    python -m benchmarks.curves --trials 64 --layers 4 --svg curves.svg
+    python -m benchmarks.curves --svg curves.svg --torch-python ~/torch/bin/python
+    python -m benchmarks.curves --trials 64 --layers 4 --minutes 60
     python -m benchmarks.curves --quick --json
 
 The layers are ResNet-18's convolutions (float32, one image). Random and model-guided search are stock MetaSchedule on
 its own space; ours is `fleet tune`. All are measured by one and the same agent, so that only space and search differ;
 the seconds of the stock searches are therefore smaller than with `LocalBuilder` and `RPCRunner`. Beside them ONNX
-Runtime runs the layer on as many threads as the machine has physical cores. Speeds are relative to the fastest schedule
-that any search found for the layer; a mean over layers is geometric.
+Runtime and, where it is installed, PyTorch run the layer on as many threads as the machine has physical cores. Speeds
+are relative to the fastest schedule that any search found for the layer; a mean over layers is geometric. A schedule's
+time is the least of many candidates', so the least of an engine's blocks stands beside it.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ from benchmarks import common
 from benchmarks.common import JsonObject
 from benchmarks.curve import Curve, Trial, mean_speeds
 from benchmarks.engines import Engine, Program
-from benchmarks.plot import svg_plot, text_plot
-from benchmarks.processes import Process, python
-from benchmarks.tune_conv2d import RESNET18, Layer, write_model
+from benchmarks.plot import Panel, svg_plots, text_plot
+from benchmarks.processes import Process, ProcessFailed, python
+from benchmarks.tune_conv2d import RESNET18, Layer, check_torch, run_torch, write_model
 from fleet.export.targets import target_of
 from fleet.library import Library
 from fleet.models.node_by_node import example_inputs
 
-_TRIALS, _QUICK_TRIALS = 64, 4
+_TRIALS, _QUICK_TRIALS = 32, 4
+_MINUTES = 18.0
 _BATCH = 16
 _QUICK_POPULATION = 16
 _QUICK_LAYER = 9
@@ -50,6 +53,8 @@ _TIMEOUT_SEC = 3600.0
 _BLOCK_SEC = 0.3
 _BLOCKS = 5
 _SEARCHES = ("random", "guided", "ours")
+_ENGINES = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch"}
+_SHORT = {"onnxruntime": "ORT", "torch": "PyTorch"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,22 +62,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = common.make_parser("curves", __doc__ or "", rounds=1)
     parser.add_argument("--trials", type=int, help=f"per search and layer (default: {_TRIALS}, quick: {_QUICK_TRIALS})")
     parser.add_argument("--layers", type=int, default=len(RESNET18), help="only the first so many (default: all)")
-    parser.add_argument("--threads", type=int, default=common.physical_cores(), help="of ONNX Runtime")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help="begin no layer after (default: %(default)g)")
+    parser.add_argument("--threads", type=int, default=common.physical_cores(), help="of the other engines")
+    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the plot as a picture, too")
     options = parser.parse_args(argv)
     trials = options.trials or (_QUICK_TRIALS if options.quick else _TRIALS)
     layers = [RESNET18[_QUICK_LAYER]] if options.quick else RESNET18[: options.layers]
     machine = common.machine()
+    started = time.monotonic()
+    found: list[JsonObject] = []
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory, _fleet(Path(directory)) as tracker:
-        found = [
-            _search_all(layer, Path(directory) / f"layer{number}", tracker, options, trials=trials)
-            for number, layer in enumerate(layers)
-        ]
+        for number, layer in enumerate(layers):
+            if number and time.monotonic() - started > options.minutes * 60:
+                common.say(f"{options.minutes:g} minutes are over: {len(layers) - number} layers are left out")
+                break
+            found.append(_search_all(layer, Path(directory) / f"layer{number}", tracker, options, trials=trials))
     figures = _figures(found, trials)
     _print(figures, found, quick=options.quick, machine=machine)
     if options.svg is not None:
-        title = f"{len(layers)} layers of ResNet-18: speed over trials, 1 = fastest found"
-        options.svg.write_text(svg_plot(figures["mean_speeds"], _lines(figures), title=title))
+        title = f"{_counted(found)} of ResNet-18: speed over trials, 1 = fastest schedule found"
+        options.svg.write_text(svg_plots(_panels(figures, found, trials), title=title))
     common.print_json({**figures, "quick": options.quick, "machine": machine}, wanted=options.json)
     return 0
 
@@ -114,7 +124,13 @@ def _search_all(layer: Layer, scratch: Path, tracker: str, options: argparse.Nam
     middle = {
         name: sorted(curves, key=lambda curve: curve.final_sec)[len(curves) // 2] for name, curves in rounds.items()
     }
-    return {"layer": layer, "curves": middle, "onnxruntime_sec": _onnxruntime_sec(model, scratch, options)}
+    torch_sec = _torch_sec(layer, scratch, options)
+    return {
+        "layer": layer,
+        "curves": middle,
+        "onnxruntime_sec": _onnxruntime_sec(model, scratch, options),
+        **({} if torch_sec is None else {"torch_sec": torch_sec}),
+    }
 
 
 def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -> Curve:
@@ -144,11 +160,22 @@ def _onnxruntime_sec(model: Path, scratch: Path, options: argparse.Namespace) ->
     np.savez(inputs, **example_inputs(onnx.load(str(model)), np.random.default_rng(0)))
     program = Program(name="onnxruntime", engine="onnxruntime", path=model)
     with Engine(program, inputs, threads=options.threads, scratch=scratch) as engine:
-        return statistics.median(engine.block_ms(_BLOCK_SEC) for _ in range(_BLOCKS)) / 1e3
+        return min(engine.block_ms(_BLOCK_SEC) for _ in range(_BLOCKS)) / 1e3
+
+
+def _torch_sec(layer: Layer, scratch: Path, options: argparse.Namespace) -> float | None:
+    """Return PyTorch's time, None where it is not installed."""
+    try:
+        check_torch(options.torch_python, is_gpu=False)
+    except ProcessFailed as error:
+        common.say(f"PyTorch is left out: {error}")
+        return None
+    answer = run_torch([layer], scratch, options.torch_python, quick=options.quick, threads=options.threads)
+    return float(answer["least_us"][0]) / 1e6
 
 
 def _figures(found: Sequence[JsonObject], trials: int) -> JsonObject:
-    fastest = [min(curve.final_sec for curve in each["curves"].values()) for each in found]
+    fastest = [_fastest(each) for each in found]
     guided = [each["curves"]["guided"] for each in found]
     ours = [each["curves"]["ours"] for each in found]
     goals = [curve.final_sec for curve in guided]
@@ -161,13 +188,26 @@ def _figures(found: Sequence[JsonObject], trials: int) -> JsonObject:
         "ratio": round(peer / mine, 3) if peer and mine else None,
         "trials": trials,
         "layers": [_layer_figures(each) for each in found],
-        "onnxruntime_speed": statistics.geometric_mean(
-            best / each["onnxruntime_sec"] for best, each in zip(fastest, found, strict=True)
-        ),
+        **{
+            f"{engine}_speed": statistics.geometric_mean(
+                best / each[f"{engine}_sec"] for best, each in zip(fastest, found, strict=True)
+            )
+            for engine in _engines(found)
+        },
         "mean_speeds": {
             name: mean_speeds([each["curves"][name] for each in found], fastest, trials) for name in _SEARCHES
         },
     }
+
+
+def _fastest(found: JsonObject) -> float:
+    """Return the best time that any search found for a layer."""
+    return min(curve.final_sec for curve in found["curves"].values())
+
+
+def _engines(found: Sequence[JsonObject]) -> list[str]:
+    """Return the other engines that ran every layer."""
+    return [engine for engine in _ENGINES if all(f"{engine}_sec" in each for each in found)]
 
 
 def _mean_trials(curves: Sequence[Curve], goals: Sequence[float]) -> float | None:
@@ -188,30 +228,55 @@ def _layer_figures(found: JsonObject) -> JsonObject:
             "failed": sum(trial.run_sec is None for trial in curve.trials),
             "all_trials": [(round(trial.at_sec, 2), trial.run_sec) for trial in curve.trials],
         }
-    return {"layer": found["layer"].name, "onnxruntime_us": round(found["onnxruntime_sec"] * 1e6, 2), **searches}
+    engines = {f"{engine}_us": round(found[f"{engine}_sec"] * 1e6, 2) for engine in _engines([found])}
+    return {"layer": found["layer"].name, **engines, **searches}
 
 
 def _lines(figures: JsonObject) -> Mapping[str, float]:
-    return {"ONNX Runtime": figures["onnxruntime_speed"]}
+    speeds = {title: figures.get(f"{engine}_speed") for engine, title in _ENGINES.items()}
+    return {title: speed for title, speed in speeds.items() if speed is not None}
+
+
+def _panels(figures: JsonObject, found: Sequence[JsonObject], trials: int) -> list[Panel]:
+    """Return a plot for each layer, and their mean as the last one where there are several."""
+    panels = [
+        Panel(
+            title=each["layer"].name,
+            curves={name: each["curves"][name].speeds(_fastest(each), trials) for name in _SEARCHES},
+            lines={_ENGINES[engine]: _fastest(each) / each[f"{engine}_sec"] for engine in _engines([each])},
+        )
+        for each in found
+    ]
+    mean = Panel(title="geometric mean", curves=figures["mean_speeds"], lines=_lines(figures))
+    return [*panels, mean] if len(panels) > 1 else panels
+
+
+def _counted(found: Sequence[JsonObject]) -> str:
+    return f"{len(found)} layers" if len(found) > 1 else "1 layer"
 
 
 def _print(figures: JsonObject, found: Sequence[JsonObject], *, quick: bool, machine: common.Machine) -> None:
     def shown(each: JsonObject) -> tuple[str, ...]:
         final = "-" if each["final_us"] is None else f"{each['final_us']:.0f}"
-        return (final, f"{each['trials_to_95']}, {each['sec_to_95']} s")
+        return (final, str(each["trials_to_95"]), f"{each['sec_to_95']:.0f}" if each["sec_to_95"] else "-")
 
+    engines = _engines(found)
     rows = [
         (
-            *(row["layer"], f"{row['onnxruntime_us']:.0f}"),
+            row["layer"],
+            *(f"{row[f'{engine}_us']:.0f}" for engine in engines),
             *(text for name in _SEARCHES for text in shown(row[name])),
         )
         for row in figures["layers"]
     ]
-    columns = ("layer", "ORT [us]", *(text for name in _SEARCHES for text in (f"{name} [us]", "to 95 %")))
-    notes = [f"{figures['trials']} trials each; to 95 %: trials and seconds to 95 % of the search's own final speed"]
+    engine_columns = [_SHORT[engine] for engine in engines]
+    columns = ("layer", *engine_columns, *(text for name in _SEARCHES for text in (name, "trials", "s")))
+    notes = [
+        f"{figures['trials']} trials each; best time [us], trials and seconds to 95 % of the search's own final speed"
+    ]
     notes += [f"to 95 % of guided's final speed: guided {figures['peer']} trials, ours {figures['ours']}"]
     notes += common.load_notes(machine) + (["quick: too little work for figures to quote"] if quick else [])
-    common.print_table(f"{len(found)} layers of ResNet-18", columns, rows, notes)
+    common.print_table(f"{_counted(found)} of ResNet-18", columns, rows, notes)
     print(text_plot(figures["mean_speeds"], _lines(figures)), flush=True)
 
 

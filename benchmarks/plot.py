@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 72, 14
+_MARKS = "-="
+"""Of level lines, in a terminal."""
+
 _COLORS = ("#888888", "#c06000", "#0060c0", "#008040")
-_SVG_WIDTH, _SVG_HEIGHT, _MARGIN = 640, 360, 50
+_DASHES = ("6 4", "2 3")
+_PANEL_WIDTH, _PANEL_HEIGHT, _LEFT, _TOP = 300, 190, 34, 24
+_COLUMNS = 4
+_TITLE_HEIGHT, _LEGEND_HEIGHT = 30, 28
+_LEGEND_STEP = 150
+_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One plot of a picture."""
+
+    title: str
+    curves: Mapping[str, Sequence[float]]
+    """Values after 1, 2, ... trials, by name."""
+
+    lines: Mapping[str, float]
+    """Level lines, by name."""
 
 
 def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> str:
-    """Draw curves over 1, 2, ... with the first letter of their names, and level lines with a dash."""
+    """Draw curves over 1, 2, ... with the first letter of their names, and level lines with a mark of their own."""
     top = _top(curves, lines)
     rows = [[" "] * _WIDTH for _ in range(_HEIGHT)]
-    for height in lines.values():
-        rows[_row(height, top)] = ["-"] * _WIDTH
+    marks = {name: _MARKS[number % len(_MARKS)] for number, name in enumerate(lines)}
+    for name, height in lines.items():
+        rows[_row(height, top)] = [marks[name]] * _WIDTH
     for name, values in curves.items():
         for column in range(_WIDTH):
             value = values[column * len(values) // _WIDTH] if values else 0.0
@@ -23,45 +45,83 @@ def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float])
                 rows[_row(value, top)][column] = name[0]
     shown = [f"{top * (_HEIGHT - number) / _HEIGHT:5.2f} |{''.join(row)}" for number, row in enumerate(rows)]
     count = max((len(values) for values in curves.values()), default=0)
-    legend = [f"{name[0]} {name}" for name in curves] + [f"- {name}" for name in lines]
+    legend = [f"{name[0]} {name}" for name in curves] + [f"{mark} {name}" for name, mark in marks.items()]
     return "\n".join(
         [*shown, f"      +{'-' * _WIDTH}", f"       1{f'{count} trials':>{_WIDTH - 1}}", "  ".join(legend)]
     )
 
 
-def svg_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float], *, title: str) -> str:
-    """Draw the same as a picture."""
-    top = _top(curves, lines)
-    count = max((len(values) for values in curves.values()), default=1)
+def svg_plots(panels: Sequence[Panel], *, title: str) -> str:
+    """Draw panels side by side, each from 0 to its own top, under one title and over one legend."""
+    columns = min(_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    legend_y = _TITLE_HEIGHT + rows * _PANEL_HEIGHT
+    curves = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    lines = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    width = max(columns * _PANEL_WIDTH, (len(curves) + len(lines)) * _LEGEND_STEP)
+    styles = {name: f'stroke="{_COLORS[at % len(_COLORS)]}" stroke-width="2"' for at, name in enumerate(curves)}
+    styles |= {name: f'stroke="black" stroke-dasharray="{_DASHES[at % len(_DASHES)]}"' for at, name in enumerate(lines)}
+    size = f'viewBox="0 0 {width} {legend_y + _LEGEND_HEIGHT}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="none">',
+            f'<rect width="{width}" height="{legend_y + _LEGEND_HEIGHT}" fill="white"/>',
+            _label(_LEFT, 20, title, size=14),
+            *(
+                _moved(
+                    at % columns * _PANEL_WIDTH, _TITLE_HEIGHT + at // columns * _PANEL_HEIGHT, _panel(panel, styles)
+                )
+                for at, panel in enumerate(panels)
+            ),
+            *(_legend(_LEFT + at * _LEGEND_STEP, legend_y + 12, name, styles[name]) for at, name in enumerate(styles)),
+            "</svg>\n",
+        ]
+    )
+
+
+def _panel(panel: Panel, styles: Mapping[str, str]) -> str:
+    top = _top(panel.curves, panel.lines)
+    count = max((len(values) for values in panel.curves.values()), default=1)
+    right, bottom = _PANEL_WIDTH - 14, _PANEL_HEIGHT - 26
 
     def x(number: int) -> float:
-        return _MARGIN + (_SVG_WIDTH - 2 * _MARGIN) * number / max(count - 1, 1)
+        return _LEFT + (right - _LEFT) * number / max(count - 1, 1)
 
     def y(value: float) -> float:
-        return _SVG_HEIGHT - _MARGIN - (_SVG_HEIGHT - 2 * _MARGIN) * value / top
+        return bottom - (bottom - _TOP) * value / top
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SVG_WIDTH} {_SVG_HEIGHT}" font-family="sans-serif">',
-        f'<text x="{_MARGIN}" y="20" font-size="14">{escape(title)}</text>',
-        f'<path d="M{_MARGIN} {_MARGIN}V{y(0):.0f}H{_SVG_WIDTH - _MARGIN}" fill="none" stroke="black"/>',
-        *(_label(5, y(top * part), f"{top * part:.2f}") for part in (0.0, 0.5, 1.0)),
-        _label(_SVG_WIDTH - _MARGIN - 50, y(0) + 18, f"{count} trials"),
-    ]
-    for index, (name, height) in enumerate(lines.items()):
-        parts.append(
-            f'<path d="M{_MARGIN} {y(height):.1f}H{_SVG_WIDTH - _MARGIN}" stroke="black" stroke-dasharray="4"/>'
-        )
-        parts.append(_label(_MARGIN + 5, y(height) - 4 - 14 * index, name))
-    for index, (name, values) in enumerate(curves.items()):
-        color = _COLORS[index % len(_COLORS)]
-        points = " ".join(f"{x(number):.1f},{y(value):.1f}" for number, value in enumerate(values) if value > 0)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts.append(_label(_SVG_WIDTH - 150, y(0) - 14 * (index + 1), name, color))
-    return "\n".join([*parts, "</svg>\n"])
+    ticks = [tick for tick in _TICKS if tick <= top]
+    parts = [_label(_LEFT, _TOP - 9, panel.title)]
+    parts += [f'<path d="M{_LEFT} {y(tick):.1f}H{right}" stroke="#e4e4e4"/>' for tick in ticks]
+    parts += [_label(6, y(tick) + 4, f"{tick:.2f}", size=10) for tick in ticks]
+    parts += [_label(_LEFT, bottom + 14, "1", size=10), _label(right - 42, bottom + 14, f"{count} trials", size=10)]
+    parts += [f'<path d="M{_LEFT} {y(height):.1f}H{right}" {styles[name]}/>' for name, height in panel.lines.items()]
+    for name, values in panel.curves.items():
+        points = " ".join(_steps([(x(number), y(value)) for number, value in enumerate(values) if value > 0]))
+        parts.append(f'<polyline points="{points}" {styles[name]}/>')
+    return "".join(parts)
 
 
-def _label(x: float, y: float, text: str, color: str = "black") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" font-size="12" fill="{color}">{escape(text)}</text>'
+def _moved(x: int, y: int, content: str) -> str:
+    return f'<g transform="translate({x} {y})">{content}</g>'
+
+
+def _steps(points: Sequence[tuple[float, float]]) -> list[str]:
+    """Return the corners of steps: what was best so far stays so until the next trial."""
+    found = []
+    for at, (x, y) in enumerate(points):
+        if at:
+            found.append(f"{x:.1f},{points[at - 1][1]:.1f}")
+        found.append(f"{x:.1f},{y:.1f}")
+    return found
+
+
+def _legend(x: float, y: float, name: str, style: str) -> str:
+    return f'<path d="M{x} {y}h24" {style}/>{_label(x + 30, y + 4, name)}'
+
+
+def _label(x: float, y: float, text: str, *, size: int = 12) -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" font-size="{size}" fill="black">{escape(text)}</text>'
 
 
 def _top(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> float:

@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = write_model(scratch / "resnet18_conv2d.onnx", layers)
         report = _tune(model, scratch, options, per_layer=trials, layer_count=len(layers))
         ours = best_by_layer(report, workload_names(model, layers))
-        torch = _run_torch(layers, scratch, options.torch_python, is_gpu=is_gpu, quick=options.quick)
+        torch = run_torch(layers, scratch, options.torch_python, is_gpu=is_gpu, quick=options.quick)
     figures = _figures(layers, ours, torch, report)
     command = shlex.join(["python", "-m", "benchmarks.tune_conv2d", *(sys.argv[1:] if argv is None else argv)])
     _print(figures, command, trials=trials, quick=options.quick, machine=machine)
@@ -141,6 +141,38 @@ def check_torch(interpreter: str, *, is_gpu: bool) -> None:
         raise ProcessFailed(f"{interpreter} has no PyTorch ({last}); name an interpreter that has with --torch-python")
     if is_gpu and done.stdout.strip() != "True":
         raise ProcessFailed(f"the PyTorch of {interpreter} sees no GPU; name another with --torch-python")
+
+
+def run_torch(
+    layers: Sequence[Layer],
+    scratch: Path,
+    interpreter: str,
+    *,
+    is_gpu: bool = False,
+    quick: bool = False,
+    threads: int | None = None,
+) -> JsonObject:
+    """Return PyTorch's times of the layers, as `benchmarks/peers/torch_conv2d.py` says them.
+
+    Args:
+        threads: on a processor; None: its own default.
+
+    Raises:
+        ProcessFailed: it failed, or took too long.
+    """
+    request = {
+        "device": "cuda" if is_gpu else "cpu",
+        "repeats": 3 if quick else 15,
+        "layers": [{**asdict(layer), "padding": layer.padding} for layer in layers],
+    }
+    (scratch / "layers.json").write_text(json.dumps(request))
+    script = Path(__file__).with_name("peers") / "torch_conv2d.py"
+    common.say(f"timing PyTorch on {request['device']}")
+    command = [interpreter, str(script), str(scratch / "layers.json")]
+    environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    with Process(command, scratch / "torch.log", environment=environment) as process:
+        answer: JsonObject = json.loads(process.finish(_TORCH_TIMEOUT_SEC)[-1])
+    return answer
 
 
 def write_model(path: Path, layers: Sequence[Layer]) -> Path:
@@ -205,20 +237,6 @@ def _tune(model: Path, scratch: Path, options: argparse.Namespace, *, per_layer:
     with Process(command, scratch / "tune.log") as process:
         report: JsonObject = json.loads(process.finish(_RUN_TIMEOUT_SEC)[-1])
     return report
-
-
-def _run_torch(layers: Sequence[Layer], scratch: Path, interpreter: str, *, is_gpu: bool, quick: bool) -> JsonObject:
-    request = {
-        "device": "cuda" if is_gpu else "cpu",
-        "repeats": 3 if quick else 15,
-        "layers": [{**asdict(layer), "padding": layer.padding} for layer in layers],
-    }
-    (scratch / "layers.json").write_text(json.dumps(request))
-    script = Path(__file__).with_name("peers") / "torch_conv2d.py"
-    common.say(f"timing PyTorch on {request['device']}")
-    with Process([interpreter, str(script), str(scratch / "layers.json")], scratch / "torch.log") as process:
-        answer: JsonObject = json.loads(process.finish(_TORCH_TIMEOUT_SEC)[-1])
-    return answer
 
 
 def _figures(

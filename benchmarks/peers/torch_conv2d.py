@@ -1,7 +1,7 @@
 """PyTorch's conv2d as a process: a JSON file of layers in, one JSON line of times out. Needs only torch.
 
 python benchmarks/peers/torch_conv2d.py LAYERS.json
-> {"us": [...], "tf32_us": [...] or null, "version": "2.13.0", "device": "NVIDIA H200", "backend": "cuDNN 9.13", ...}
+> {"us": [...], "least_us": [...], "tf32_us": [...] or null, "version": "2.13.0", "device": "NVIDIA H200", ...}
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ def main(path: str) -> None:
         raise SystemExit(f"this PyTorch ({torch.__version__}) sees no GPU; name another with --torch-python")
     torch.backends.cudnn.benchmark = True
     layers = [_operator(layer, request["device"]) for layer in request["layers"]]
+    found = _times(layers, is_gpu, request["repeats"], tf32=False)
+    with_tf32 = _times(layers, is_gpu, request["repeats"], tf32=True) if is_gpu else None
     answer = {
-        "us": _times(layers, is_gpu, request["repeats"], tf32=False),
-        "tf32_us": _times(layers, is_gpu, request["repeats"], tf32=True) if is_gpu else None,
+        "us": [statistics.median(times) for times in found],
+        "least_us": [min(times) for times in found],
+        "tf32_us": [statistics.median(times) for times in with_tf32] if with_tf32 else None,
         "version": torch.__version__,
         "device": torch.cuda.get_device_name() if is_gpu else "cpu",
         "backend": f"cuDNN {torch.backends.cudnn.version()}" if is_gpu else "oneDNN",
@@ -50,7 +53,8 @@ def _operator(layer: dict[str, int], device: str) -> Callable[[], torch.Tensor]:
     return run
 
 
-def _times(operators: list[Callable[[], torch.Tensor]], is_gpu: bool, repeats: int, *, tf32: bool) -> list[float]:
+def _times(operators: list[Callable[[], torch.Tensor]], is_gpu: bool, repeats: int, *, tf32: bool) -> list[list[float]]:
+    """Return the times of one call of each operator in its repeats, in microseconds."""
     torch.backends.cudnn.allow_tf32 = tf32
     time_once = _time_on_gpu if is_gpu else _time_on_cpu
     found = []
@@ -59,7 +63,7 @@ def _times(operators: list[Callable[[], torch.Tensor]], is_gpu: bool, repeats: i
             for _ in range(3):
                 operator()
             number = max(1, int(_REPEAT_SEC / max(time_once(operator, 3), 1e-7)))
-            found.append(statistics.median(time_once(operator, number) for _ in range(repeats)) * 1e6)
+            found.append([time_once(operator, number) * 1e6 for _ in range(repeats)])
     return found
 
 

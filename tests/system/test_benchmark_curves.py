@@ -6,7 +6,7 @@ import math
 import xml.etree.ElementTree
 
 from benchmarks.curve import Curve, Reached, Trial, mean_speeds
-from benchmarks.plot import svg_plot, text_plot
+from benchmarks.plot import Panel, svg_plots, text_plot
 
 
 def curve(*times: float | None) -> Curve:
@@ -39,12 +39,13 @@ def test_the_mean_over_layers_is_geometric() -> None:
 
 
 def test_plots_show_every_curve() -> None:
-    """As letters in a terminal, as lines of a well-formed picture."""
-    curves, lines = {"random": [0.2, 0.4], "ours": [0.8, 1.0]}, {"ONNX Runtime": 0.9}
+    """As letters in a terminal, as lines of a well-formed picture with a plot for each layer."""
+    curves, lines = {"random": [0.2, 0.4], "ours": [0.8, 1.0]}, {"ONNX Runtime": 0.9, "PyTorch": 0.5}
+    panels = [Panel(title=title, curves=curves, lines=lines) for title in ("a < b", "b", "c", "d", "mean")]
 
     shown = text_plot(curves, lines).splitlines()
-    picture = xml.etree.ElementTree.fromstring(svg_plot(curves, lines, title="a < b"))  # noqa: S314 - made above
+    picture = xml.etree.ElementTree.fromstring(svg_plots(panels, title="a < b"))  # noqa: S314 - made above
 
-    assert {"r", "o", "-"} <= set("".join(line.partition("|")[2] for line in shown))
+    assert {"r", "o", "-", "="} <= set("".join(line.partition("|")[2] for line in shown))
     assert shown[0].endswith("o" * 36)
-    assert len(picture.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * len(panels)
