@@ -1,0 +1,91 @@
+"""Candidates of a workload, good and bad ones: its own space, MetaSchedule's rules at random, and what evolves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cross.targets.intrinsics import load_intrinsics
+from fleet.optimizer.tasks.evolution import Evolution
+from fleet.optimizer.tasks.search_state import Made, SearchState
+
+_FIRST_OWN = 8
+"""Of its own space the first ones, which tuning tries first, and then any."""
+
+_OWN_REACH = 240
+"""How far into its own space we look: applying a schedule takes 10 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateTask:
+    """A batch of candidates of one workload."""
+
+    mod_json: str
+    target_json: str
+    count: int
+    times: tuple[tuple[str, float], ...] = ()
+    """Traces that were measured, with their times [s], infinite for failures."""
+
+    model: bytes | None = None
+    """What evolution is guided by; None: candidates at random."""
+
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One schedule."""
+
+    trace_json: str
+    source: str
+
+
+def own_candidates(task: CandidateTask) -> list[Candidate]:
+    """Return schedules of the workload's own space: the first few, and any. Runs in a worker of the build pool."""
+    load_intrinsics(task.target_json)
+    state = SearchState(task.mod_json, task.target_json)
+    own = list(itertools.islice(state.own_space(), _OWN_REACH))
+    rest = own[_FIRST_OWN:]
+    random.Random(task.seed).shuffle(rest)
+    return list(_new(own[:_FIRST_OWN] + rest, "own", set(), task.count))
+
+
+def searched_candidates(task: CandidateTask) -> list[Candidate]:
+    """Return new schedules that MetaSchedule's rules make. Runs in a worker of the build pool."""
+    load_intrinsics(task.target_json)
+    state = SearchState(task.mod_json, task.target_json)
+    seen = {state.program_of(trace) for trace, _ in task.times}
+    # Twice without a model, because one run of the search returns similar programs.
+    source, runs = ("evolved", 1) if task.model else ("rules", 2)
+    found: list[Candidate] = []
+    for run in range(runs):
+        wanted = (task.count - len(found)) // (runs - run)
+        made = itertools.starmap(state.make, _evolution(task, wanted, run).run())
+        found += _new(made, source, seen, wanted)
+    return found
+
+
+def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
+    return Evolution(
+        mod_json=task.mod_json,
+        target_json=task.target_json,
+        times=task.times,
+        model=task.model,
+        population=max(32, math.ceil(1.2 * wanted)),
+        generations=2 if task.model else 1,
+        most=2 * wanted + len(task.times),
+        seed=task.seed + run,
+    )
+
+
+def _new(made: Iterator[Made] | Sequence[Made], source: str, seen: set[int | None], most: int) -> Iterator[Candidate]:
+    for one in made:
+        if most <= 0:
+            return
+        if one.program not in seen:
+            seen.add(one.program)
+            most -= 1
+            yield Candidate(trace_json=one.trace_json, source=source)

@@ -1,0 +1,125 @@
+"""Three models of different kinds, whose mean ranks better than each of them: ridge, trees and a network.
+
+All predict how a candidate compares with others of its workload, in units of that workload's spread: 0 is the mean,
+higher is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model import network, ridge, trees
+from fleet.cost_model.pooling import Reference, Rows, pooled
+from fleet.cost_model.samples import Group
+
+Vector = NDArray[np.float32]
+
+_LEAST_SPREAD = 0.07
+"""Of logarithms of times: in a workload whose candidates hardly differ, their order is noise."""
+
+_TREES = 40
+_PASSES = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A group as the experts take it."""
+
+    group: Group
+    rows: Rows
+    """Relative, [n_candidates, n_columns]."""
+
+    targets: Vector
+    """Standardized logarithms of the times, [n_candidates]."""
+
+    gram: ridge.Gram
+
+
+def prepare(group: Group) -> Prepared:
+    """Return a group with its rows and targets."""
+    rows = pooled(group.features)
+    relative = Reference.of(rows).relative(rows)
+    targets = standardized(group.log_sec)
+    return Prepared(group=group, rows=relative, targets=targets, gram=ridge.Gram.of(relative, targets, group.weights))
+
+
+def standardized(log_sec: Vector) -> Vector:
+    """Return logarithms of times in units of their spread, around 0."""
+    values: Vector = (log_sec - log_sec.mean()) / (log_sec.std() + np.float32(_LEAST_SPREAD))
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Trained on some workloads."""
+
+    weights: Vector
+    """Of the ridge regression, [n_columns]."""
+
+    booster: bytes
+    network: network.Network
+    scale: float
+    """What the network's values are divided by."""
+
+    def values(self, rows: Rows, of_network: Vector, residual: Vector | None = None) -> Vector:
+        """Return a value per candidate.
+
+        Args:
+            rows: relative to candidates of the same workload.
+            of_network: what the network says, less its mean over these candidates.
+            residual: what a device adds to the ridge regression's weights.
+        """
+        weights = self.weights if residual is None else self.weights + residual
+        of_trees = trees.load(self.booster).values(rows)
+        total = rows @ weights + of_trees + of_network / np.float32(self.scale)
+        return (total / 3).astype(np.float32)
+
+
+def train(prepared: Sequence[Prepared], *, seed: int) -> Experts:
+    """Fit experts to some workloads."""
+    rows = np.concatenate([one.rows for one in prepared])
+    targets = np.concatenate([one.targets for one in prepared])
+    weights = np.concatenate([one.group.weights for one in prepared])
+    lessons = [
+        network.Lesson(features=one.group.features, targets=one.targets, weights=one.group.weights) for one in prepared
+    ]
+    fitted = network.train(lessons, passes=_PASSES, seed=seed)
+    spreads = [fitted.values(one.group.features).std() for one in prepared]
+    return Experts(
+        weights=ridge.fit([one.gram for one in prepared], [1.0] * len(prepared)),
+        booster=trees.train(rows, targets, weights, rounds=_TREES, seed=seed),
+        network=fitted,
+        scale=float(np.mean(spreads)) + 1e-6,
+    )
+
+
+def residuals(prepared: Sequence[Prepared]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
+    """Return what instruction sets, and then device models, add to the weights of the ridge regression.
+
+    A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
+    told apart where there is only one of them.
+    """
+    shared = ridge.fit([one.gram for one in prepared], [1.0] * len(prepared))
+    by_set = _split(prepared, lambda one: one.group.instruction_set, lambda _: shared)
+    nothing = np.zeros_like(shared)
+    set_of = {one.group.device_model: one.group.instruction_set for one in prepared}
+    by_device = _split(
+        prepared, lambda one: one.group.device_model, lambda device: shared + by_set.get(set_of[device], nothing)
+    )
+    total = {device: own + by_set.get(set_of[device], nothing) for device, own in by_device.items()}
+    return by_set, total
+
+
+def _split(
+    prepared: Sequence[Prepared], key: Callable[[Prepared], str], shared: Callable[[str], Vector]
+) -> dict[str, Vector]:
+    names = sorted({key(one) for one in prepared} - {""})
+    if len(names) < 2:
+        return {}
+    return {
+        name: ridge.fit_residual([one.gram for one in prepared if key(one) == name], shared(name)) for name in names
+    }

@@ -1,0 +1,180 @@
+"""The model that workloads share: experts, each trained without some of them, and how far they can be believed.
+
+Each member of the ensemble has left out another part of the workloads. So there are honest predictions for all of them
+without any further training, and from these follow the slope that turns values into logarithms of times, its spread
+over workloads, and the error of a single candidate: what a member of a prediction is made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model import experts
+from fleet.cost_model.experts import Experts, Prepared, Vector
+from fleet.cost_model.pooling import Features, Reference, pooled
+from fleet.cost_model.ranking import ranked_right
+from fleet.cost_model.samples import Group
+
+FOLDS = 3
+MEMBERS = 12
+"""Of a prediction."""
+
+_ENOUGH_RECORDS = 8
+"""Workloads with fewer say little about how far the model can be believed."""
+
+_LEAST_SLOPE = 0.05
+"""What ranks new workloads at random still has an opinion, though one that counts little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How values become times, learnt on workloads that the experts had not seen."""
+
+    slope: float
+    """Logarithm of the time per unit of value."""
+
+    slope_spread: float
+    """Standard deviation of the slope over workloads."""
+
+    noise: float
+    """Standard deviation of a candidate's logarithm of the time around the line of its workload."""
+
+    level: tuple[float, float]
+    """Logarithm of a workload's mean time, as a line over the logarithm of its operations."""
+
+    level_spread: float
+    """Standard deviation around that line over workloads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Candidates of a workload that others are compared with."""
+
+    reference: Reference
+    centres: tuple[float, ...]
+    """What each network says of them on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A trained model."""
+
+    width: int
+    """Features per store."""
+
+    members: tuple[Experts, ...]
+    by_instruction_set: Mapping[str, Vector]
+    by_device: Mapping[str, Vector]
+    calibration: Calibration
+    left_out_pairs: float
+    """Share of pairs that members ranked right in workloads that they had not seen, mean over workloads."""
+
+    def frame(self, features: Sequence[Features]) -> Frame:
+        """Return what candidates of one workload are compared with: best some dozens, not chosen for their speed."""
+        return Frame(
+            reference=Reference.of(pooled(features)),
+            centres=tuple(float(member.network.values(features).mean()) for member in self.members),
+        )
+
+    def values(
+        self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
+    ) -> NDArray[np.float32]:
+        """Return what each member says of candidates, [n_members, n_candidates]; higher is slower."""
+        rows = frame.reference.relative(pooled(features))
+        residual = self.by_device.get(device_model, self.by_instruction_set.get(instruction_set))
+        return np.stack(
+            [
+                member.values(rows, member.network.values(features) - np.float32(centre), residual)
+                for member, centre in zip(self.members, frame.centres, strict=True)
+            ]
+        )
+
+
+def train(groups: Sequence[Group], *, seed: int = 0) -> Model:
+    """Fit a model to groups of at least two workloads."""
+    prepared = [experts.prepare(group) for group in groups]
+    folds = _folds(groups, seed)
+    members = tuple(
+        experts.train([one for one, its in zip(prepared, folds, strict=True) if its != fold], seed=seed + fold)
+        for fold in range(max(folds) + 1)
+    )
+    by_set, by_device = experts.residuals(prepared)
+
+    def residual_of(device_model: str, instruction_set: str) -> Vector | None:
+        return by_device.get(device_model, by_set.get(instruction_set))
+
+    honest = [
+        members[fold].values(
+            *_inputs(members[fold], one), residual_of(one.group.device_model, one.group.instruction_set)
+        )
+        for one, fold in zip(prepared, folds, strict=True)
+    ]
+    return Model(
+        width=groups[0].features[0].shape[1],
+        members=members,
+        by_instruction_set=by_set,
+        by_device=by_device,
+        calibration=calibrate(groups, honest),
+        left_out_pairs=float(
+            np.mean([ranked_right(values, np.exp(group.log_sec)) for group, values in zip(groups, honest, strict=True)])
+        ),
+    )
+
+
+def calibrate(groups: Sequence[Group], honest: Sequence[Vector]) -> Calibration:
+    """Return how values become times.
+
+    Args:
+        honest: a value for each candidate of each group, of a model that has not seen the group.
+    """
+    pairs = [
+        (values - values.mean(), group.log_sec - group.log_sec.mean())
+        for group, values in zip(groups, honest, strict=True)
+        if len(group) >= _ENOUGH_RECORDS
+    ] or [(values, group.log_sec) for group, values in zip(groups, honest, strict=True)]
+    products = np.array([(values @ values, values @ times) for values, times in pairs])
+    slope = max(_LEAST_SLOPE, float(products[:, 1].sum() / (products[:, 0].sum() + 1e-6)))
+    noise = math.sqrt(sum(float(((times - slope * values) ** 2).mean()) for values, times in pairs) / len(pairs))
+    # What slopes differ by is partly that of few candidates: take away what their noise explains.
+    own = products[:, 1] / (products[:, 0] + 1e-6)
+    explained = float(np.mean(noise**2 / (products[:, 0] + 1e-6)))
+    work = np.log([group.flop + 1 for group in groups])
+    means = np.array([group.log_sec.mean() for group in groups])
+    per_work = float(np.cov(work, means)[0, 1] / (work.var(ddof=1) + 1e-6)) if len(groups) > 2 else 0.0
+    start = float(means.mean() - per_work * work.mean())
+    return Calibration(
+        slope=slope,
+        slope_spread=math.sqrt(max(0.0, float(own.var()) - explained)),
+        noise=noise,
+        level=(start, per_work),
+        level_spread=float((means - start - per_work * work).std()) + noise / math.sqrt(len(groups)),
+    )
+
+
+def spread_out(count: int, *, shift: int = 0) -> NDArray[np.float32]:
+    """Return so many standard normal values in a fixed order: quantiles, each as far from the last as it gets."""
+    order = [(shift + 5 * index) % count for index in range(count)]
+    quantiles = [NormalDist().inv_cdf((index + 0.5) / count) for index in order]
+    values = np.array(quantiles, np.float32)
+    scaled: NDArray[np.float32] = values / values.std()
+    return scaled
+
+
+def _inputs(member: Experts, one: Prepared) -> tuple[NDArray[np.float32], Vector]:
+    raw = member.network.values(one.group.features)
+    return one.rows, raw - raw.mean()
+
+
+def _folds(groups: Sequence[Group], seed: int) -> list[int]:
+    """Return which fold each group is in: one workload's groups on several devices are in the same."""
+    workloads = sorted({group.workload for group in groups})
+    order = np.random.default_rng(seed).permutation(len(workloads))
+    folds = min(FOLDS, len(workloads))
+    fold_of = {workload: int(place) % folds for workload, place in zip(workloads, order, strict=True)}
+    return [fold_of[group.workload] for group in groups]

@@ -1,0 +1,57 @@
+"""What the records of the workload itself say: trees on its own candidates, beside what all workloads say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.pooling import Features, pooled
+
+_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 4,
+    "eta": 0.1,
+    "subsample": 0.9,
+    "colsample_bytree": 0.5,
+    "base_score": 0.0,
+    "nthread": 1,
+    "verbosity": 0,
+}
+_ROUNDS = 60
+_HALF = 12.0
+"""With so many records of its own, a workload is believed as much as all others together."""
+
+_FEWEST = 4
+
+
+def weight_of(records: int) -> float:
+    """Return how much of a prediction comes from the workload's own records."""
+    return records / (records + _HALF) if records >= _FEWEST else 0.0
+
+
+class OwnTrees:
+    """Trained on the records of one workload, with what the shared model says of them as one more column."""
+
+    def __init__(self, features: Sequence[Features], shared: NDArray[np.float32], log_sec: NDArray[np.float32]) -> None:
+        """Train.
+
+        Args:
+            shared: what the shared model predicts for them, [n_candidates].
+            log_sec: logarithms of their times.
+        """
+        import xgboost
+
+        self._mean = np.float32(log_sec.mean())
+        matrix = xgboost.DMatrix(_rows(features, shared), label=log_sec - self._mean)
+        self._booster = xgboost.train({**_PARAMETERS, "seed": 0}, matrix, num_boost_round=_ROUNDS)
+
+    def log_sec(self, features: Sequence[Features], shared: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return predicted logarithms of times."""
+        values: NDArray[np.float32] = self._booster.inplace_predict(_rows(features, shared)) + self._mean
+        return values
+
+
+def _rows(features: Sequence[Features], shared: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.hstack([pooled(features), shared[:, None]]).astype(np.float32)

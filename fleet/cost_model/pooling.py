@@ -1,0 +1,59 @@
+"""Candidates as rows: what MetaSchedule says of each store, pooled, and relative to other candidates of the workload.
+
+Absolute features tell the workload apart rather than its candidates: on workloads that were left out, trees on them
+ranked .57 of pairs right, on relative ones .64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Features = NDArray[np.float32]
+"""float32, shape [n_stores, n_features], as MetaSchedule's PerStoreFeature has them: mostly log2(x + 1)."""
+
+Rows = NDArray[np.float32]
+"""float32, shape [n_candidates, n_columns]."""
+
+_LARGEST = 60.0
+"""Of a logarithm, so that sums stay finite."""
+
+_LEAST_SPREAD = 0.25
+"""Added to a column's spread: what hardly differs must not weigh as much as what does."""
+
+
+def pooled(features: Sequence[Features]) -> Rows:
+    """Return a row for each candidate: logarithm of the sum over its stores, their maximum, and how many they are.
+
+    Args:
+        features: each with at least one store.
+    """
+    counts = np.array([len(stores) for stores in features])
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    stores = np.concatenate(features)
+    summed = np.log2(np.add.reduceat(np.exp2(np.minimum(stores, _LARGEST)), starts, axis=0))
+    return np.hstack([summed, np.maximum.reduceat(stores, starts, axis=0), counts[:, None]]).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What candidates of one workload are compared with: the same for all that are ranked together."""
+
+    middle: NDArray[np.float32]
+    """float32 [n_columns], median."""
+
+    spread: NDArray[np.float32]
+    """float32 [n_columns], standard deviation."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> Reference:
+        """Return the reference that some candidates make; a few dozen that were not chosen for their speed are best."""
+        return cls(middle=np.median(rows, axis=0), spread=rows.std(axis=0))
+
+    def relative(self, rows: Rows) -> Rows:
+        """Return rows as distances from the middle, in units of the spread."""
+        scaled: Rows = (rows - self.middle) / (self.spread + np.float32(_LEAST_SPREAD))
+        return scaled

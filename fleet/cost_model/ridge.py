@@ -1,0 +1,61 @@
+"""Linear regression on relative rows, with a residual for each instruction set and each device model.
+
+A group's Gram matrix is all that is needed of it. So fits on bootstrap samples of the workloads cost one small system
+each, and so do the residuals: what a device adds to what its instruction set adds to what all devices share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+STRENGTH = 0.02
+"""Ridge penalty on the weights of normalized columns, as a share of the number of records."""
+
+RESIDUAL_STRENGTH = 0.2
+"""A residual is held down more: there is less to learn it from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gram:
+    """Sums of products over the records of one workload."""
+
+    rows: NDArray[np.float64]
+    """[n_columns, n_columns]."""
+
+    targets: NDArray[np.float64]
+    """[n_columns]."""
+
+    weight: float
+    """Sum of the records' weights."""
+
+    @classmethod
+    def of(cls, rows: NDArray[np.float32], targets: NDArray[np.float32], weights: NDArray[np.float32]) -> Gram:
+        """Return the sums for weighted records."""
+        weighted = rows * weights[:, None]
+        return cls(rows=(weighted.T @ rows).astype(np.float64), targets=weighted.T @ targets, weight=weights.sum())
+
+
+def fit(grams: Sequence[Gram], counts: Sequence[float], *, strength: float = STRENGTH) -> Vector:
+    """Return the weights [n_columns] that fit groups, each counted so often.
+
+    Args:
+        strength: penalty, as a share of the records.
+    """
+    total = sum(count * gram.weight for count, gram in zip(counts, grams, strict=True))
+    rows = sum(count * gram.rows for count, gram in zip(counts, grams, strict=True) if count)
+    targets = sum(count * gram.targets for count, gram in zip(counts, grams, strict=True) if count)
+    penalty = strength * total * np.eye(len(grams[0].targets))
+    weights: Vector = np.linalg.solve(rows + penalty, targets).astype(np.float32)
+    return weights
+
+
+def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
+    """Return what has to be added to shared weights for these groups."""
+    rest = [Gram(rows=gram.rows, targets=gram.targets - gram.rows @ shared, weight=gram.weight) for gram in grams]
+    return fit(rest, [1.0] * len(rest), strength=RESIDUAL_STRENGTH)

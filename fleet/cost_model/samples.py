@@ -1,0 +1,119 @@
+"""What a model is trained on and asked about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.pooling import Features
+from fleet.errors import InvalidRequest
+
+_LONGEST_SEC = 3600.0
+"""No candidate is allowed to run that long; a longer time is a mistake of whoever sends it."""
+
+_DISTURBED_WEIGHT = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measured candidate."""
+
+    workload: str
+    """Hash of the workload. Times are compared within one workload on one device model only."""
+
+    run_sec: float
+    """Infinite when it failed."""
+
+    features: Features
+    """float32, shape [n_stores, n_features]."""
+
+    flop: float = 0.0
+    """Operations of the workload."""
+
+    device_model: str = ""
+    instruction_set: str = ""
+    """What device models share: "x86-64-v4", "armv8.2-a"."""
+
+    is_disturbed: bool = False
+    """Something else ran meanwhile: it counts a quarter."""
+
+    is_real: bool = True
+    """False: the time is a simulator's or an emulator's, and nothing is learnt from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Candidates of one workload whose times are wanted."""
+
+    features: Sequence[Features]
+    """Of each candidate, with at least one store."""
+
+    flop: float = 0.0
+    device_model: str = ""
+    instruction_set: str = ""
+    known: Sequence[Sample] = ()
+    """What was measured of this workload on this device model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The usable samples of one workload on one device model."""
+
+    workload: str
+    device_model: str
+    instruction_set: str
+    flop: float
+    features: list[Features]
+    log_sec: NDArray[np.float32]
+    """Natural logarithm of the times, [n_candidates]."""
+
+    weights: NDArray[np.float32] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+def check(samples: Iterable[Sample]) -> None:
+    """Refuse what no measurement can have given.
+
+    Raises:
+        InvalidRequest: a time that is negative, zero, not a number or absurd, features that are not finite or of
+            different numbers.
+    """
+    widths: set[int] = set()
+    for sample in samples:
+        if math.isnan(sample.run_sec) or not (0 < sample.run_sec <= _LONGEST_SEC or math.isinf(sample.run_sec)):
+            raise InvalidRequest(f"workload {sample.workload}: {sample.run_sec} s is no time of a candidate")
+        if sample.run_sec < 0:
+            raise InvalidRequest(f"workload {sample.workload}: a negative time")
+        if not np.isfinite(sample.features).all():
+            raise InvalidRequest(f"workload {sample.workload}: features that are not finite")
+        if len(sample.features):
+            widths.add(sample.features.shape[1])
+    if len(widths) > 1:
+        raise InvalidRequest(f"features of several versions: {sorted(widths)} columns")
+
+
+def grouped(samples: Iterable[Sample], *, least: int = 1) -> list[Group]:
+    """Return real, successful samples by workload and device model, of which there are at least so many."""
+    found: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        if sample.is_real and math.isfinite(sample.run_sec) and len(sample.features):
+            found.setdefault((sample.workload, sample.device_model), []).append(sample)
+    return [
+        Group(
+            workload=workload,
+            device_model=device_model,
+            instruction_set=group[0].instruction_set,
+            flop=group[0].flop,
+            features=[sample.features for sample in group],
+            log_sec=np.log([sample.run_sec for sample in group]).astype(np.float32),
+            weights=np.array([_DISTURBED_WEIGHT if sample.is_disturbed else 1.0 for sample in group], np.float32),
+        )
+        for (workload, device_model), group in sorted(found.items())
+        if len(group) >= least
+    ]

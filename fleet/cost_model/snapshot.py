@@ -1,0 +1,168 @@
+"""A trained model as bytes: arrays and JSON in one compressed file, nothing that could run code when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.experts import Experts
+from fleet.cost_model.model import Calibration, Model
+from fleet.cost_model.network import Network
+from fleet.cost_model.prediction import Prediction, predict
+from fleet.cost_model.samples import Query
+from fleet.errors import InvalidRequest
+
+FEATURE_VERSION = 1
+"""Of what rows mean. A snapshot of another version is refused: its columns would be taken for others."""
+
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class _Calibration(TypedDict):
+    slope: float
+    slope_spread: float
+    noise: float
+    level: tuple[float, float]
+    level_spread: float
+
+
+class _Header(TypedDict):
+    feature_version: int
+    width: int
+    calibration: _Calibration
+    left_out_pairs: float
+    scales: list[float]
+    """Of the members' networks, in order."""
+
+    instruction_sets: list[str]
+    device_models: list[str]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A model that can be stored and sent."""
+
+    content: bytes
+    metrics: Mapping[str, float]
+    """What it was trained on, and how it ranks workloads that its members had not seen."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Its name: "sha256:<hex>" of its content."""
+        return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
+
+    @classmethod
+    def of(cls, content: bytes) -> Snapshot:
+        """Read a snapshot's header.
+
+        Raises:
+            InvalidRequest: it is none, or one of another feature version.
+        """
+        return cls(content=content, metrics=_header(_arrays(content))["metrics"])
+
+    @cached_property
+    def model(self) -> Model:
+        """The model itself; read when it is first asked for."""
+        return _unpack(_arrays(self.content))
+
+    def predict(self, query: Query) -> Prediction:
+        """Return the times that are expected of candidates.
+
+        Raises:
+            InvalidRequest: their features are of another version.
+        """
+        return predict(self.model, query)
+
+
+def pack(model: Model, metrics: Mapping[str, float]) -> Snapshot:
+    """Return a model as a snapshot."""
+    header = {
+        "feature_version": FEATURE_VERSION,
+        "width": model.width,
+        "calibration": asdict(model.calibration),
+        "scales": [member.scale for member in model.members],
+        "instruction_sets": list(model.by_instruction_set),
+        "device_models": list(model.by_device),
+        "left_out_pairs": model.left_out_pairs,
+        "metrics": dict(metrics),
+    }
+    arrays: dict[str, NDArray[np.generic]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    for number, member in enumerate(model.members):
+        net = member.network
+        arrays[f"{number}.weights"] = member.weights
+        arrays[f"{number}.booster"] = np.frombuffer(member.booster, np.uint8)
+        arrays |= {f"{number}.columns": net.columns, f"{number}.middle": net.middle, f"{number}.net_scale": net.scale}
+        arrays |= {f"{number}.layer{place}": layer for place, layer in enumerate(net.layers)}
+    arrays |= {f"set{place}": row for place, row in enumerate(model.by_instruction_set.values())}
+    arrays |= {f"device{place}": row for place, row in enumerate(model.by_device.values())}
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return Snapshot(content=file.getvalue(), metrics=dict(metrics))
+
+
+def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> Model:
+    header = _header(arrays)
+    members = []
+    for number, scale in enumerate(header["scales"]):
+        layers = sorted(name for name in arrays if name.startswith(f"{number}.layer"))
+        net = Network(
+            columns=arrays[f"{number}.columns"].astype(np.int64),
+            middle=arrays[f"{number}.middle"].astype(np.float32),
+            scale=arrays[f"{number}.net_scale"].astype(np.float32),
+            layers=tuple(arrays[name].astype(np.float32) for name in layers),
+        )
+        weights, booster = arrays[f"{number}.weights"].astype(np.float32), arrays[f"{number}.booster"].tobytes()
+        members.append(Experts(weights=weights, booster=booster, network=net, scale=scale))
+    told = header["calibration"]
+    return Model(
+        width=header["width"],
+        members=tuple(members),
+        by_instruction_set=_residuals(header["instruction_sets"], "set", arrays),
+        by_device=_residuals(header["device_models"], "device", arrays),
+        calibration=Calibration(
+            slope=told["slope"],
+            slope_spread=told["slope_spread"],
+            noise=told["noise"],
+            level=(told["level"][0], told["level"][1]),
+            level_spread=told["level_spread"],
+        ),
+        left_out_pairs=header["left_out_pairs"],
+    )
+
+
+def _residuals(
+    names: list[str], prefix: str, arrays: Mapping[str, NDArray[np.generic]]
+) -> dict[str, NDArray[np.float32]]:
+    return {name: arrays[f"{prefix}{place}"].astype(np.float32) for place, name in enumerate(names)}
+
+
+def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
+    if len(content) > _MOST_BYTES:
+        raise InvalidRequest(f"a snapshot of {len(content)} bytes; at most {_MOST_BYTES} are read")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:
+        raise InvalidRequest(f"this is no snapshot of a cost model: {error}") from error
+
+
+def _header(arrays: Mapping[str, NDArray[np.generic]]) -> _Header:
+    try:
+        header: _Header = json.loads(arrays["header"].tobytes())
+        version = header["feature_version"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidRequest("this is no snapshot of a cost model: its header cannot be read") from error
+    if version != FEATURE_VERSION:
+        raise InvalidRequest(
+            f"the snapshot has features of version {version}, this program of version {FEATURE_VERSION}: train it anew"
+        )
+    return header
