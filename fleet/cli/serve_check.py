@@ -13,7 +13,7 @@ from fleet.cli import options, stepping
 from fleet.cli.tables import duration
 from fleet.domain.measuring import Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
-from fleet.export.serving import ServeReport
+from fleet.export.serving import ServedShapes, ServeReport
 from fleet.export.serving import serve_check as run_check
 from fleet.runtime.package import open_package, read_manifest
 
@@ -33,8 +33,9 @@ def serve_check(
 ) -> None:
     """Run an exported model on a device and compare its answers with those stored in it.
 
-    Checks the file's hashes, uploads its library, runs the stored inputs and times them. Exit code 1 when an answer is
-    wrong. Without --tracker, a tracker and an agent are started for this machine and stopped at the end.
+    Checks the file's hashes, uploads its library, runs the stored inputs, those of each set of shapes, and times them.
+    Exit code 1 when an answer is wrong. Without --tracker, a tracker and an agent are started for this machine and
+    stopped at the end.
 
     Example: fleet serve-check model.fleet --on name=pi4-03
     """
@@ -65,16 +66,29 @@ def serve_check(
 
 
 def result(model: Path, where: str, report: ServeReport) -> dict[str, object]:
-    """Return the check, JSON-ready."""
-    measurement = report.measurement
+    """Return the check, JSON-ready: of all shapes at once, with the times of the first, and of each."""
+    shapes = [_shapes_result(each) for each in report.shapes]
+    agreement = report.agreement
     return {
+        **shapes[0],
         "file": str(model),
         "device": where,
-        "is_right": report.agreement.is_right,
-        "problem": report.agreement.problem,
-        "max_abs_error": report.agreement.max_abs_error,
+        "is_right": agreement.is_right,
+        "problem": agreement.problem,
+        "max_abs_error": agreement.max_abs_error,
         "reference": report.manifest.check.reference,
         "weakness": report.manifest.check.weakness,
+        "shapes": shapes,
+    }
+
+
+def _shapes_result(served: ServedShapes) -> dict[str, object]:
+    measurement = served.measurement
+    return {
+        "inputs": {spec.name: list(spec.shape) for spec in served.inputs},
+        "is_right": served.agreement.is_right,
+        "problem": served.agreement.problem,
+        "max_abs_error": served.agreement.max_abs_error,
         "median_sec": measurement.median_sec,
         "run_secs": list(measurement.run_secs),
         "spread": spread(measurement.run_secs),
@@ -84,16 +98,13 @@ def result(model: Path, where: str, report: ServeReport) -> dict[str, object]:
 
 def table(model: Path, where: str, report: ServeReport) -> Table:
     """Return the check as a table for people."""
-    check, measurement = report.manifest.check, report.measurement
-    agreement = report.agreement
+    check, agreement = report.manifest.check, report.agreement
     verdict = f"as {check.reference}'s" if agreement.is_right else f"WRONG: {agreement.problem}"
     rows = [
         ("device", where),
         ("answers", f"{verdict}, off by at most {agreement.max_abs_error:.3g}"),
         ("proves little", check.weakness),
-        ("median", f"{duration(measurement.median_sec)} of {len(measurement.run_secs)} repeats"),
-        ("spread", f"{spread(measurement.run_secs):.1%}"),
-        ("disturbed by", "; ".join(found.text for found in disturbances_in(measurement.provenance))),
+        *(row for served in report.shapes for row in _times(served, names_shapes=len(report.shapes) > 1)),
     ]
     shown = Table(title=f"{report.manifest.title} ({model.name})", title_justify="left", show_header=False)
     shown.add_column(style="bold")
@@ -102,3 +113,13 @@ def table(model: Path, where: str, report: ServeReport) -> Table:
         if text:
             shown.add_row(name, text)
     return shown
+
+
+def _times(served: ServedShapes, *, names_shapes: bool) -> list[tuple[str, str]]:
+    measurement = served.measurement
+    return [
+        ("for", ", ".join(f"{spec.name}: {spec}" for spec in served.inputs) if names_shapes else ""),
+        ("median", f"{duration(measurement.median_sec)} of {len(measurement.run_secs)} repeats"),
+        ("spread", f"{spread(measurement.run_secs):.1%}"),
+        ("disturbed by", "; ".join(found.text for found in disturbances_in(measurement.provenance))),
+    ]

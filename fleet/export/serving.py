@@ -12,9 +12,18 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
 from fleet.runtime.agreement import Agreement, agree, worst
-from fleet.runtime.manifest import Manifest
+from fleet.runtime.manifest import Manifest, TensorType
 from fleet.runtime.model import stored_arrays
 from fleet.runtime.package import Package, open_package, read_manifest, verify
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedShapes:
+    """What an exported model did with one set of shapes."""
+
+    inputs: tuple[TensorType, ...]
+    agreement: Agreement
+    measurement: Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +31,17 @@ class ServeReport:
     """What an exported model did on a device."""
 
     manifest: Manifest
-    agreement: Agreement
-    measurement: Measurement
-    """Of the first set of shapes."""
+    shapes: tuple[ServedShapes, ...]
+    """In the manifest's order."""
+
+    @property
+    def agreement(self) -> Agreement:
+        """The worst of all."""
+        return worst([each.agreement for each in self.shapes])
 
 
 async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeout_sec: float) -> ServeReport:
-    """Run a model's stored inputs, those of every set of shapes, on a device, compare, and time it there.
+    """Run a model's stored inputs, those of every set of shapes, on a device, compare, and time each there.
 
     Raises:
         ConfigError: there is no such file.
@@ -45,10 +58,10 @@ async def serve_check(path: Path, device: Device, *, evaluator: Evaluator, timeo
                 stored_arrays(package, names) for names in (variant.check.inputs, variant.check.outputs)
             )
             outputs = await device.call(artifact, inputs, timeout_sec=timeout_sec)
-            found.append(agree(outputs, expected, variant.check.tolerances))
-        inputs = stored_arrays(package, manifest.check.inputs)
-        measurement = await device.time(artifact, inputs, evaluator=evaluator, timeout_sec=timeout_sec)
-    return ServeReport(manifest=manifest, agreement=worst(found), measurement=measurement)
+            measurement = await device.time(artifact, inputs, evaluator=evaluator, timeout_sec=timeout_sec)
+            agreement = agree(outputs, expected, variant.check.tolerances)
+            found.append(ServedShapes(inputs=variant.inputs, agreement=agreement, measurement=measurement))
+    return ServeReport(manifest=manifest, shapes=tuple(found))
 
 
 @contextmanager

@@ -28,17 +28,27 @@ SHAPES = ((1, 4, 16), (1, 7, 16))
 APP = """
 #include <fleet_runtime.h>
 #include <stdio.h>
+static int answer(fleet_model *model) {
+  const fleet_tensor *x = fleet_model_input(model, 0);
+  for (size_t k = 0; k < x->size_bytes / sizeof(float); ++k) ((float *)x->data)[k] = (float)k;
+  if (fleet_model_run(model) != 0) return -1;
+  const fleet_tensor *y = fleet_model_output(model, 0);
+  printf("%lld %.9g\\n", (long long)y->shape[1], ((const float *)y->data)[0]);
+  return 0;
+}
 int main(int count, char **words) {
   const int64_t shapes[][3] = {{1, 7, 16}, {1, 4, 16}, {1, 5, 16}};
   fleet_model *model = fleet_model_open(words[count - 1]);
-  for (int at = 0; model != NULL && at < 3; ++at) {
-    if (fleet_model_set_shape(model, 0, 3, shapes[at]) != 0) break;
-    float *x = fleet_model_input(model, 0)->data;
-    for (int k = 0; k < shapes[at][1] * 16; ++k) x[k] = (float)k;
-    if (fleet_model_run(model) != 0) break;
-    const fleet_tensor *y = fleet_model_output(model, 0);
-    printf("%lld %.9g\\n", (long long)y->shape[1], ((const float *)y->data)[0]);
+  if (model == NULL) return 1;
+  for (size_t set = 0; set < fleet_model_shapes_count(model); ++set) {
+    const fleet_tensor *x = fleet_model_shapes_input(model, set, 0);
+    printf("%s %lld\\n", x->name, (long long)x->shape[1]);
+    if (fleet_model_use_shapes(model, set) != 0 || answer(model) != 0) break;
   }
+  if (fleet_model_shapes_input(model, 0, 1) != NULL || fleet_model_shapes_input(model, 2, 0) != NULL) return 1;
+  if (fleet_model_use_shapes(model, 2) != 0) puts(fleet_error());
+  for (int at = 0; at < 3; ++at)
+    if (fleet_model_set_shape(model, 0, 3, shapes[at]) != 0 || answer(model) != 0) break;
   puts(fleet_error());
   fleet_model_close(model);
 }
@@ -94,21 +104,35 @@ def test_another_shape_is_refused_with_those_that_there_are(exported: Exported) 
         model(np.zeros((1, 5, 16), np.float32))
 
 
-def test_a_program_in_c_sets_the_shape(exported: Exported, tmp_path: Path) -> None:
-    """Each answer has its shape; a shape that the model was not exported for is named with those that it was."""
+def test_a_program_in_c_lists_the_shapes_and_sets_one(exported: Exported, tmp_path: Path) -> None:
+    """By its number or by itself; a shape that the model was not exported for is named with those that it was."""
     zipfile.ZipFile(exported.path).extractall(tmp_path / "model")
     (tmp_path / "app.c").write_text(APP)
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "app.c", *c_flags(), "-o", "app"]
     subprocess.run([*compiler(), *flags], cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "app", tmp_path / "model"], capture_output=True, text=True, check=True, env={})
 
-    *answers, error = done.stdout.splitlines()
     model = fleet.runtime.load(exported.path)
-    for answer, shape in zip(answers, reversed(SHAPES), strict=True):
-        length, first = answer.split()
-        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-        assert (int(length), np.float32(first)) == (shape[1], model(x)[0, 0, 0])
-    assert error == "input x has shape 1,5,16 in no set that the model was exported for: 1,4,16 or 1,7,16"
+    first, second = (
+        f"{shape[1]} {model(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))[0, 0, 0]:.9g}"
+        for shape in SHAPES
+    )
+    assert done.stdout.splitlines() == [
+        *("x 4", first, "x 7", second),
+        "there is no set of shapes 2, of 2",
+        *(second, first),
+        "input x has shape 1,5,16 in no set that the model was exported for: 1,4,16 or 1,7,16",
+    ]
+
+
+def test_serve_check_times_each_shape(exported: Exported) -> None:
+    """A longer sequence takes its own time, and has its own answers."""
+    done = run_fleet("serve-check", str(exported.path), "--repeat", "2", "--min-repeat-ms", "0", "--json")
+    report = json.loads(done.stdout)
+
+    assert [each["inputs"] for each in report["shapes"]] == [{"x": list(shape)} for shape in SHAPES]
+    assert all(each["is_right"] and len(each["run_secs"]) == 2 for each in report["shapes"])
+    assert report["run_secs"] == report["shapes"][0]["run_secs"]
 
 
 def test_tuning_is_for_all_shapes_and_checks_each(path: Path, tmp_path: Path) -> None:

@@ -396,16 +396,26 @@ static size_t put_shape(char *goal, size_t size, int ndim, const int64_t *shape)
   return used < size ? used : size - 1;
 }
 
+size_t fleet_model_shapes_count(const fleet_model *model) { return model->variant_count; }
+
+const fleet_tensor *fleet_model_shapes_input(const fleet_model *model, size_t set, size_t index) {
+  if (set >= model->variant_count || index >= model->variants[set].inputs.count) return NULL;
+  return &model->variants[set].inputs.items[index];
+}
+
+int fleet_model_use_shapes(fleet_model *model, size_t set) {
+  if (set >= model->variant_count) return fail("there is no set of shapes %zu, of %zu", set, model->variant_count);
+  model->current = &model->variants[set];
+  return 0;
+}
+
 int fleet_model_set_shape(fleet_model *model, size_t index, int ndim, const int64_t *shape) {
   if (index >= model->current->inputs.count) return fail("there is no input %zu", index);
   char wanted[MAX_SHAPES_TEXT] = "", known[MAX_SHAPES_TEXT] = "";
   size_t used = 0;
   for (size_t at = 0; at < model->variant_count; ++at) {
     const fleet_tensor *input = &model->variants[at].inputs.items[index];
-    if (has_shape(input, ndim, shape)) {
-      model->current = &model->variants[at];
-      return 0;
-    }
+    if (has_shape(input, ndim, shape)) return fleet_model_use_shapes(model, at);
     if (at > 0 && used + 4 < sizeof known) used += (size_t)snprintf(known + used, sizeof known - used, " or ");
     used += put_shape(known + used, sizeof known - used, input->ndim, input->shape);
   }

@@ -46,9 +46,18 @@ size_t fleet_model_output_count(const fleet_model *model);
 const fleet_tensor *fleet_model_input(const fleet_model *model, size_t index);
 const fleet_tensor *fleet_model_output(const fleet_model *model, size_t index);
 
-/* Takes the first set of shapes, of those that the model was exported for, in which this input has this one. Then its
- * inputs and outputs are others: ask for them again, and fill the inputs. -1 where no set has it: fleet_error() names the
- * shapes that there are. A model begins with its first set. */
+/* A model takes each set of shapes that it was exported for, at least one, and begins with the first. */
+size_t fleet_model_shapes_count(const fleet_model *model);
+
+/* An input in one of the sets: its name, dtype and shape. Returns NULL for an index that is too large. */
+const fleet_tensor *fleet_model_shapes_input(const fleet_model *model, size_t set, size_t index);
+
+/* Takes a set. Then the model's inputs and outputs are others: ask for them again, and fill the inputs. -1 where there is
+ * no such set. */
+int fleet_model_use_shapes(fleet_model *model, size_t set);
+
+/* Takes the first set in which this input has this shape, as above. -1 where no set has it: fleet_error() names the shapes
+ * that there are. */
 int fleet_model_set_shape(fleet_model *model, size_t index, int ndim, const int64_t *shape);
 
 /* How many threads it runs on: at first as many as it was tuned with. Takes effect with the next run. */
