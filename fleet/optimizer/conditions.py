@@ -23,6 +23,9 @@ class Conditions:
     search_threads: int
     """Cores that one search may use."""
 
+    shares_cores: bool = False
+    """The device searches and builds, too, so a second of either is one of the device."""
+
     enough: int
     """A workload with this many trials, over all jobs, is left alone."""
 

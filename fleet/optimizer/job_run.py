@@ -87,8 +87,7 @@ class JobRun:
 
     async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
         core, progress = self.core, self.core.progress
-        is_local = self.inventory.host_fingerprint == machine_fingerprint()
-        turns = Turns(shares_cores=is_local)
+        turns = Turns(shares_cores=self._is_local)
         loop = TuningLoop(core, device=self.device, pool=self.pool, library=self.library, turns=turns)
         await loop.measure_static()
         await loop.measure_untuned()
@@ -108,7 +107,7 @@ class JobRun:
             pool=self.pool,
             turns=turns,
             threads=self.inventory.core_count,
-            is_local=is_local,
+            is_local=self._is_local,
             placing=None if why_unfit(self.inventory) or self.model.others else self._placing(turns),
         )
         own = progress.workloads
@@ -132,6 +131,10 @@ class JobRun:
             tvm_version=self.inventory.tvm_version,
         )
 
+    @property
+    def _is_local(self) -> bool:
+        return self.inventory.host_fingerprint == machine_fingerprint()
+
     def _conditions(self, job: Job) -> Conditions:
         options = self.options
         return Conditions(
@@ -141,6 +144,7 @@ class JobRun:
             seed=options.seed,
             batch_size=options.batch_size,
             search_threads=options.workers or os.cpu_count() or 1,
+            shares_cores=self._is_local,
             enough=options.enough,
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),

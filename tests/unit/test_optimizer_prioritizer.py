@@ -1,102 +1,352 @@
-"""The next batch goes where it is worth most."""
+"""The next batch goes where it is worth most, and nobody waits for ever."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.optimizer.core.prioritizer import GradientPrioritizer, Standing
+from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
+from fleet.optimizer.prioritizer.prioritize import EXPLORATION_PERIOD, prioritize
+from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
+from fleet.optimizer.prioritizer.values import (
+    DeviceState,
+    Done,
+    Finish,
+    JobTerms,
+    Motive,
+    Outcome,
+    Plan,
+    Predictions,
+    WorkloadState,
+)
+from fleet.optimizer.prioritizer.worth import trust
+
+SPREAD_OUT = tuple(float(sec) for sec in np.geomspace(4.0, 1.0, 16))
 
 
-def standing(*best: float, weight: float = 1.0, device_sec: float = 1.0, is_open: bool = True) -> Standing:
-    return Standing(
-        weight=weight,
-        best_after_batch=best,
-        batches_spent=len(best) - 1,
-        batch_device_sec=device_sec,
-        is_open=is_open,
-    )
+def state(name: str = "w", *run_secs: float, **facts: object) -> WorkloadState:
+    known: dict[str, object] = {
+        "name": name,
+        "run_secs": run_secs,
+        "current_sec": min(run_secs, default=math.inf),
+        "batches": -(-len(run_secs) // 8),
+        "trial_device_sec": 0.1,
+    }
+    return WorkloadState(**(known | facts))  # type: ignore[arg-type]
 
 
-def test_an_unknown_workload_goes_first() -> None:
-    """A workload without any time is worth more than every known one."""
-    assert 1 == GradientPrioritizer().choose([standing(9.0), standing(math.inf)])
+def decide(
+    *workloads: WorkloadState,
+    predictions: Predictions | None = None,
+    devices: Sequence[DeviceState] = (DeviceState(),),
+    now_sec: float = 0.0,
+) -> Plan:
+    return prioritize(workloads, predictions or {}, devices, now_sec)
 
 
-def test_the_costliest_goes_first() -> None:
-    """With nothing tried yet, weight times time decides."""
-    assert 1 == GradientPrioritizer().choose([standing(3.0), standing(2.0, weight=2.0), standing(1.0)])
+def names(plan: Plan) -> list[str]:
+    return [batch.workload for batch in plan.batches]
 
 
-def test_what_falls_is_followed() -> None:
-    """Of two alike workloads, the one that got faster lately is worth more."""
-    assert 1 == GradientPrioritizer().choose([standing(5.0, 4.0, 4.0), standing(9.0, 6.0, 4.0)])
+positive = st.floats(1e-6, 1e3)
 
 
-def test_the_first_fall_does_not_count() -> None:
-    """What a workload gained over its unscheduled program says nothing of the next batch: untried ones go first."""
-    assert 1 == GradientPrioritizer().choose([standing(90.0, 1.0), standing(2.0), standing(50.0, 1.5)])
+@st.composite
+def states(draw: st.DrawFn) -> list[WorkloadState]:
+    """Workloads of up to three jobs, in every stage of their lives."""
+    jobs = [
+        JobTerms(
+            name=f"jobs/{number}",
+            priority=draw(st.sampled_from([0.5, 1.0, 4.0])),
+            target_sec=draw(st.sampled_from([0.0, 1e-3, 1.0])),
+            deadline_sec=draw(st.sampled_from([math.inf, -1.0, 10.0])),
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    found = []
+    for number in range(draw(st.integers(1, 6))):
+        run_secs = tuple(draw(st.lists(st.one_of(positive, st.just(math.inf)), max_size=70)))
+        best_sec = min(run_secs, default=math.inf)
+        found.append(
+            WorkloadState(
+                name=f"w{number}",
+                job=draw(st.sampled_from(jobs)),
+                device_model=draw(st.sampled_from(["pi", "pc"])),
+                weight=draw(st.integers(1, 40)),
+                current_sec=min(best_sec, draw(st.one_of(positive, st.just(math.inf)))),
+                least_sec=draw(st.sampled_from([0.0, best_sec / 2 if best_sec < math.inf else 0.0])),
+                run_secs=run_secs,
+                batches=draw(st.integers(0, 20)),
+                trials_left=draw(st.integers(0, 100)),
+                max_batch=draw(st.integers(1, 32)),
+                trial_device_sec=draw(st.floats(1e-3, 10.0)),
+                outcomes=tuple(
+                    Outcome(expected=draw(st.floats(0, 1)), gained=draw(st.floats(0, 1)))
+                    for _ in range(draw(st.integers(0, 3)))
+                ),
+                is_busy=draw(st.booleans()),
+                closed_because=draw(st.sampled_from(["", "", "nothing new to try"])),
+            )
+        )
+    return found
+
+
+BOTH = (DeviceState(model="pi"), DeviceState(model="pc", builder_price=1.0))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(workloads=states(), order=st.randoms(use_true_random=False))
+def test_the_plan_does_not_depend_on_the_order(workloads: list[WorkloadState], order: random.Random) -> None:
+    """Neither of the workloads nor of the devices."""
+    shuffled = order.sample(workloads, len(workloads))
+
+    assert decide(*workloads, devices=BOTH) == decide(*shuffled, devices=BOTH[::-1])
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(workloads=states())
+def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadState]) -> None:
+    """Every other workload is, once, if its kind of device is there; batches are within all bounds."""
+    plan = decide(*workloads, devices=BOTH[:1])
+
+    by_name = {workload.name: workload for workload in workloads}
+    able = {
+        name
+        for name, own in by_name.items()
+        if name not in plan.finished and not own.is_busy and own.device_model == "pi"
+    }
+    assert sorted(names(plan)) == sorted(able)
+    for batch in plan.batches:
+        own = by_name[batch.workload]
+        assert 1 <= batch.count <= min(own.max_batch, own.trials_left)
+        assert batch.count >= min(4, own.max_batch, own.trials_left)
+        assert math.isfinite(batch.reason.worth)
+        assert batch.reason.worth >= 0
+        assert sentence(batch.reason)
+    assert all(finish_sentence(finish) for finish in plan.finished.values())
+    for name, own in by_name.items():
+        if own.closed_because or not own.trials_left or own.job.deadline_sec <= 0:
+            assert name in plan.finished
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=25)
+@given(workloads=states(), power=st.integers(-10, 10))
+def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], power: int) -> None:
+    """Whoever counts a model's runs in thousands gets the same plan."""
+    scaled = [
+        replace(own, weight=own.weight * 2.0**power, job=replace(own.job, target_sec=own.job.target_sec * 2.0**power))
+        for own in workloads
+    ]
+
+    first, second = decide(*workloads, devices=BOTH), decide(*scaled, devices=BOTH)
+
+    assert names(first) == names(second)
+    assert [batch.count for batch in first.batches] == [batch.count for batch in second.batches]
+    assert [batch.reason.worth for batch in first.batches] == [batch.reason.worth for batch in second.batches]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=8)
+@given(times=st.lists(positive, min_size=2, max_size=5), weights=st.lists(st.integers(1, 50), min_size=5, max_size=5))
+def test_no_workload_starves(times: list[float], weights: list[int]) -> None:
+    """However little it is worth, each gets a batch within a bounded number of turns, though none ever gains."""
+    workloads = [
+        state(f"w{number}", current_sec=sec, weight=weights[number], batches=0, max_batch=4)
+        for number, sec in enumerate(times)
+    ]
+    for _ in range(EXPLORATION_PERIOD * len(times)):
+        chosen = decide(*workloads).batches[0]
+        workloads = [
+            replace(own, batches=own.batches + 1, run_secs=(*own.run_secs, *[own.current_sec] * chosen.count))
+            if own.name == chosen.workload
+            else own
+            for own in workloads
+        ]
+
+    assert all(own.batches for own in workloads)
 
 
 def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
-    """Nobody knows what the first gains; what takes less than a hundredth of the model's time waits."""
-    assert 1 == GradientPrioritizer().choose([standing(9.0, 8.0), standing(0.5)])
-    assert 0 == GradientPrioritizer().choose([standing(9.0, 8.0), standing(0.05)])
+    """Nobody knows what the first gains; what takes less than a hundredth of its job's time waits."""
+    tuned = state("tuned", *SPREAD_OUT)
+
+    assert decide(tuned, state("new", current_sec=0.5)).batches[0].workload == "new"
+    assert decide(tuned, state("new", current_sec=0.5)).batches[0].reason.motive is Motive.FIRST
+    assert decide(tuned, state("tiny", current_sec=0.001)).batches[0].workload == "tuned"
 
 
-def test_a_costly_workload_does_not_take_what_others_could_use() -> None:
-    """Of two that never fall, one nine times as costly gets about three times the batches."""
-    histories, counts = [[9.0, 9.0], [1.0, 1.0]], [0, 0]
-    for _ in range(40):
-        chosen = GradientPrioritizer().choose([standing(*history) for history in histories])
-        assert chosen is not None
-        counts[chosen] += 1
-        histories[chosen].append(histories[chosen][-1])
-
-    assert 2 < counts[0] / counts[1] < 4
+def test_weight_times_gain_decides() -> None:
+    """Of two workloads with the same times, the one that the model runs more often; then what may still gain most."""
+    assert names(decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT, weight=3))) == ["b", "a"]
+    assert names(decide(state("flat", *[1.0] * 16), state("steep", *SPREAD_OUT))) == ["steep", "flat"]
 
 
 def test_dear_device_time_counts() -> None:
     """Of two equal gains, the one that takes less device time is taken."""
-    assert 1 == GradientPrioritizer().choose([standing(1.0, device_sec=4.0), standing(1.0, device_sec=1.0)])
+    assert names(decide(state("a", *SPREAD_OUT, trial_device_sec=4.0), state("b", *SPREAD_OUT))) == ["b", "a"]
 
 
-def test_closed_workloads_get_nothing() -> None:
-    """When all are closed there is no next batch."""
-    assert GradientPrioritizer().choose([standing(1.0, is_open=False)]) is None
+def test_builders_have_a_price() -> None:
+    """Where builds take the device's own cores, a workload that is dear to build comes later."""
+    dear, slow = state("dear", *SPREAD_OUT, trial_builder_sec=2.0), state("slow", *SPREAD_OUT, trial_device_sec=0.5)
+
+    assert names(decide(dear, slow, devices=[DeviceState(builder_price=0.0)])) == ["dear", "slow"]
+    assert names(decide(dear, slow, devices=[DeviceState(builder_price=1.0)])) == ["slow", "dear"]
 
 
-@pytest.mark.parametrize("order", tuple(itertools.permutations(range(3))))
-def test_the_choice_does_not_depend_on_the_order(order: tuple[int, ...]) -> None:
-    """The same workload is chosen whatever the order of the list."""
-    standings = [standing(4.0, 3.0), standing(8.0, 2.0), standing(2.0, 1.0)]
+def test_what_a_round_costs_makes_batches_larger() -> None:
+    """A long search before each batch is worth more candidates in it."""
+    quick, long = (
+        state("quick", *SPREAD_OUT, max_batch=32),
+        state("long", *SPREAD_OUT, max_batch=32, round_builder_sec=30),
+    )
 
-    chosen = GradientPrioritizer().choose([standings[index] for index in order])
+    counts = {
+        batch.workload: batch.count for batch in decide(quick, long, devices=[DeviceState(builder_price=1.0)]).batches
+    }
 
-    assert chosen is not None
-    assert 0 == order[chosen]
+    assert counts["quick"] < counts["long"]
 
 
-@given(
-    times=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=6),
-    weights=st.lists(st.integers(1, 20), min_size=6, max_size=6),
+def test_a_large_model_does_not_starve_a_small_one() -> None:
+    """Gains count relative to the latency of their own job."""
+    large, small = JobTerms(name="large"), JobTerms(name="small")
+    slow = tuple(1000 * sec for sec in SPREAD_OUT)
+
+    plan = decide(state("a", *slow, job=large), state("b", *slow, job=large), state("c", *SPREAD_OUT, job=small))
+
+    assert names(plan)[0] == "c"
+
+
+def test_priority_multiplies_the_worth() -> None:
+    """A job that counts four times is worth four times as much."""
+    plain = decide(state("a", *SPREAD_OUT)).batches[0].reason.worth
+    urgent = decide(state("a", *SPREAD_OUT, job=JobTerms(priority=4.0))).batches[0].reason.worth
+
+    assert pytest.approx(4 * plain) == urgent
+
+
+def test_promises_that_came_to_nothing_count_less() -> None:
+    """A workload's own outcomes count most; those of its job's others where it has none."""
+    vain, kept = Outcome(expected=0.2, gained=0.0), Outcome(expected=0.2, gained=0.2)
+
+    assert trust([], []) == 1.0
+    assert trust([vain], [vain, kept]) < trust([], [vain, kept]) < 1.0
+    plan = decide(state("a", *SPREAD_OUT, outcomes=(vain, vain)), state("b", *SPREAD_OUT, outcomes=(kept, kept)))
+    assert names(plan) == ["b", "a"]
+
+
+def test_a_model_that_promises_more_is_believed() -> None:
+    """Predicted times of the next candidates stand in for what records alone would let hope."""
+    slower, faster = np.full((8, 8), math.log(2.0)), np.full((8, 8), math.log(0.5))
+
+    plan = decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT), predictions={"a": slower, "b": faster})
+
+    assert names(plan) == ["b", "a"]
+    assert pytest.approx(0.5, abs=0.05) == plan.batches[0].reason.gain_sec
+
+
+def test_members_that_disagree_about_a_workload_disagree_about_all_of_it() -> None:
+    """Their error is drawn once for a future, so more candidates do not make a doubtful gain a sure one."""
+    rng = np.random.default_rng(0)
+    doubtful = np.log([[0.5] * 64, [2.0] * 64])
+
+    shares = gains(from_predictions(doubtful, 2_000, rng), 1.0, 0.0)
+
+    assert pytest.approx(0.5, abs=0.05) == (shares[:, -1] > 0).mean()
+    assert pytest.approx(0.25, abs=0.03) == shares[:, -1].mean()
+
+
+def test_no_future_is_faster_than_the_roofline() -> None:
+    """Whatever is drawn, the gain ends where the device does."""
+    futures = from_records(SPREAD_OUT, 64, 500, np.random.default_rng(0))
+
+    assert gains(futures, 1.0, 0.0).max() > 0.2
+    assert gains(futures, 1.0, 0.9).max() <= 0.1 + 1e-9
+
+
+def test_records_foretell_what_more_of_them_gain() -> None:
+    """Over many samples of one distribution the expected gain of 16 more is the one that comes, within a third."""
+    rng = np.random.default_rng(1)
+    expected, came = [], []
+    for _ in range(300):
+        secs = np.exp(0.4 * rng.standard_normal(48))
+        best = float(secs[:32].min())
+        futures = from_records(tuple(map(float, secs[:32])), 16, 64, rng)
+        expected.append(gains(futures, best, 0.0)[:, -1].mean())
+        came.append(max(0.0, 1 - secs[32:].min() / best))
+
+    assert pytest.approx(np.mean(came), rel=0.34) == np.mean(expected)
+
+
+@pytest.mark.parametrize(
+    ("facts", "done"),
+    [
+        ({"closed_because": "nothing new to try"}, Done.CLOSED),
+        ({"trials_left": 0}, Done.NO_TRIALS),
+        ({"least_sec": 0.99}, Done.AT_ROOFLINE),
+        ({"job": JobTerms(target_sec=1.0)}, Done.TARGET),
+        ({"job": JobTerms(deadline_sec=5.0)}, Done.DEADLINE),
+    ],
 )
-def test_no_open_workload_is_left_out_for_ever(times: list[float], weights: list[int]) -> None:
-    """A workload whose time never falls is worth less with each batch, so every one gets its batches."""
-    histories = [[time] for time in times]
-    counts = [0] * len(times)
-    for _ in range(600):
-        chosen = GradientPrioritizer().choose(
-            [standing(*history, weight=weight) for history, weight in zip(histories, weights, strict=False)]
-        )
-        assert chosen is not None
-        counts[chosen] += 1
-        histories[chosen].append(histories[chosen][-1])
-        if all(counts):
-            return
-    share = [weight * time for time, weight in zip(times, weights, strict=False)]
-    assert max(share) / min(share) > 50, counts
+def test_a_finished_workload_says_why(facts: dict[str, object], done: Done) -> None:
+    """As data, and in a sentence."""
+    plan = decide(state("w", *SPREAD_OUT, **facts), now_sec=5.0)
+
+    assert names(plan) == []
+    assert plan.finished["w"].done is done
+    assert finish_sentence(plan.finished["w"])
+
+
+def test_a_workload_is_finished_when_nothing_is_left_to_gain() -> None:
+    """After many candidates that are all alike; never after few, and never while times still fall."""
+    alike = [1.0 + 1e-6 * number for number in range(80)]
+
+    plan = decide(state("w", *alike))
+
+    assert plan.finished["w"].done is Done.NOTHING_TO_GAIN
+    assert plan.finished["w"].expected_share < 0.002
+    assert names(decide(state("w", *alike[:40]))) == ["w"]
+    assert names(decide(state("w", *SPREAD_OUT * 5))) == ["w"]
+
+
+def test_no_batch_looks_past_the_deadline() -> None:
+    """What cannot be measured in time gains nothing."""
+    hurried = JobTerms(deadline_sec=1.0)
+
+    (batch,) = decide(state("w", *SPREAD_OUT, job=hurried), now_sec=0.5).batches
+
+    assert batch.reason.horizon == 1
+    assert batch.count == 4
+
+
+def test_the_turn_of_the_least_served_is_said() -> None:
+    """One batch of sixteen is explored, and its reason says so."""
+    workloads = [state("a", *SPREAD_OUT, batches=14), state("b", *[1.0] * 16, batches=1)]
+
+    first = decide(*workloads).batches[0]
+
+    assert (first.workload, first.reason.motive) == ("b", Motive.EXPLORATION)
+    assert sentence(first.reason).startswith("its turn")
+
+
+def test_reasons_are_sentences() -> None:
+    """What a person reads: the gain, its spread, the horizon and the price."""
+    reason = decide(state("a", *SPREAD_OUT, weight=3)).batches[0].reason
+
+    text = sentence(replace(reason, gain_sec=2e-3, spread_sec=1e-3, horizon=4, device_sec=0.8))
+
+    assert text == "4 batches should gain 2 ms +- 1 ms, 3 times in the model; 0.8 s of the device each"
+    assert finish_sentence(Finish(done=Done.NOTHING_TO_GAIN, expected_share=0.001, trials=64)) == (
+        "another 64 trials should gain 0.10% of its time"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 
 import pytest
 
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
+from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.history import choose_workloads
 from fleet.optimizer.job import (
@@ -20,6 +22,8 @@ from fleet.optimizer.job import (
     report_workload,
     trial_evaluator,
 )
+from fleet.optimizer.prioritizer.values import Outcome
+from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
 from tests.unit.optimizer_core import conditions
@@ -46,19 +50,29 @@ def test_the_current_time_is_the_best_that_is_known() -> None:
 
 def test_few_trials_do_not_make_a_workload_dear() -> None:
     """Until a whole batch was measured, a trial counts as long as the others' do."""
-    job = JobProgress(
-        workloads=[
-            progress("begun", trials=2, device_sec=60.0),
-            progress("known", trials=16, device_sec=1.6),
-            progress("dear", trials=32, device_sec=32.0),
-        ]
-    )
+    records = [SearchRecord(trace_json="t", run_sec=1.0)]
+    items = [
+        progress("begun", trials=2, device_sec=60.0, best_sec=1.0, records=records),
+        progress("known", trials=16, device_sec=1.6, best_sec=1.0, records=records),
+        progress("dear", trials=32, device_sec=32.0, best_sec=1.0, records=records),
+    ]
 
-    begun, known, dear = (standing.batch_device_sec for standing in job.standings(16))
+    planned = plan(items, conditions(batch_size=16), 100)
 
-    assert pytest.approx(1.6) == known
-    assert pytest.approx(16.0) == dear
-    assert pytest.approx(33.6 / 48 * 16) == begun
+    trial_secs = {batch.workload: batch.reason.device_sec / batch.count for batch in planned.batches}
+    assert pytest.approx({"begun": 33.6 / 48, "known": 0.1, "dear": 1.0}) == trial_secs
+
+
+def test_a_batch_is_judged_by_what_it_gained() -> None:
+    """Beside what was expected of it; one that is never measured is forgotten, and so is one of which nobody knew."""
+    item = progress("w", best_sec=4.0, judged_sec=4.0, forecasts=deque([0.5, 0.1, 0.0, 0.2]))
+
+    forget_forecast(item)
+    item.best_sec = 3.0
+    for _ in range(3):
+        keep_outcome(item)
+
+    assert [Outcome(expected=0.5, gained=0.25), Outcome(expected=0.1, gained=0.0)] == item.outcomes
 
 
 def test_totals_are_weighted() -> None:

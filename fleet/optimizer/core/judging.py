@@ -9,7 +9,7 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Checking, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
 from fleet.optimizer.core.measuring import CAREFUL_EVALUATOR, Measuring
-from fleet.optimizer.core.prioritizer import Prioritizer
+from fleet.optimizer.core.planning import keep_outcome
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 
 _FINALISTS = 3
@@ -30,8 +30,8 @@ _UNMEASURED = (Stage.PROPOSED, Stage.BUILT)
 class Judging(Measuring):
     """Has numbers compared, keeps the finalists, and holds the run-off."""
 
-    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
-        super().__init__(progress, prioritizer)
+    def __init__(self, progress: JobProgress) -> None:
+        super().__init__(progress)
         self._finalists: dict[str, list[Candidate]] = {}
         self._finishers[Purpose.SEARCH] = self._finish_batch
         self._finishers[Purpose.RUN_OFF] = self._finish_run_off
@@ -64,7 +64,7 @@ class Judging(Measuring):
         del self.checking[workload]
         if checking.purpose is Purpose.SEARCH:
             self._keep_finalists(item)
-            item.best_after_batch.append(item.current_sec)
+            keep_outcome(item)
         else:
             self._run_off(item, checking.right)
 

@@ -12,7 +12,6 @@ from fleet.domain.measuring import Evaluator, ModuleKind, Trial
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
-from fleet.optimizer.core.prioritizer import Prioritizer
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
@@ -41,8 +40,8 @@ _MODEL_TRIES = 2
 class Measuring(Searching):
     """Keeps batches under way until everything disturbed has been measured again."""
 
-    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
-        super().__init__(progress, prioritizer)
+    def __init__(self, progress: JobProgress) -> None:
+        super().__init__(progress)
         self._repeats = Repeats(progress.repeats)
         self._numbers = itertools.count(1)
         self._finishers: dict[Purpose, Callable[[Batch], None]] = {

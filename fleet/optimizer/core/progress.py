@@ -6,19 +6,16 @@ Only `fleet.optimizer.core.state` changes any of it.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind
-from fleet.optimizer.core.prioritizer import Standing
+from fleet.optimizer.prioritizer.values import Outcome
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
-
-_USUAL_TRIAL_SEC = 0.1
-"""Assumed device time of a trial until one has been measured [s]."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +39,18 @@ class WorkloadProgress:
     """Best time of the candidates whose numbers were checked [s]."""
 
     best_trace: str | None = None
-    best_after_batch: list[float] = field(default_factory=list)
+    batches: int = 0
+    """Batches asked for in this job."""
+
+    forecasts: deque[float] = field(default_factory=deque)
+    """Share of its time that each batch under way should gain; 0: not known."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    """What its batches were expected to gain, and did."""
+
+    judged_sec: float = math.inf
+    """Its time after the last batch [s]."""
+
     device_sec: float = 0.0
     """Device time that its trials took [s]."""
 
@@ -74,18 +82,6 @@ class WorkloadProgress:
     def speedup(self) -> float:
         """Unscheduled time over current time; 1.0 while nothing better is known."""
         return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
-
-    def standing(self, batch_size: int, usual_trial_sec: float) -> Standing:
-        """Return what the prioritizer sees. `usual_trial_sec` counts until a whole batch was measured [s]."""
-        trial_sec = self.device_sec / self.trials if self.trials >= batch_size else usual_trial_sec
-        history = self.best_after_batch or [self.current_sec]
-        return Standing(
-            weight=self.workload.weight,
-            best_after_batch=tuple(history),
-            batches_spent=(self.trials_before + self.trials) / batch_size,
-            batch_device_sec=trial_sec * batch_size,
-            is_open=not self.closed_because and not self.asked,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,13 +130,6 @@ class JobProgress:
     @property
     def trials_failed(self) -> int:
         return sum(item.errors.total() for item in self.workloads)
-
-    def standings(self, batch_size: int) -> list[Standing]:
-        """Return what the prioritizer sees of all workloads."""
-        measured = [item for item in self.workloads if item.trials >= batch_size]
-        trials = sum(item.trials for item in measured)
-        usual_sec = sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
-        return [item.standing(batch_size, usual_sec) for item in self.workloads]
 
     def total_sec(self, *, tuned: bool) -> float:
         """Weighted sum over the workloads with a known unscheduled time [s]."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Candidate, Stage
 from fleet.optimizer.core.ledger import close
-from fleet.optimizer.core.prioritizer import GradientPrioritizer, Prioritizer
-from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
+from fleet.optimizer.core.planning import forget_forecast, plan
+from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.recording import Recording
+from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
+from fleet.optimizer.prioritizer.values import Done, ProposedBatch
 
 _LESSONS = 2_000
 """How many of the newest measured candidates the cost model learns from."""
@@ -19,9 +19,8 @@ _LESSONS = 2_000
 class Searching(Recording):
     """Plans rounds of search."""
 
-    def __init__(self, progress: JobProgress, prioritizer: Prioritizer | None = None) -> None:
+    def __init__(self, progress: JobProgress) -> None:
         super().__init__(progress)
-        self._prioritizer = prioritizer or GradientPrioritizer()
         self._rounds = 0
         self._lessons_learnt = 0
 
@@ -30,19 +29,19 @@ class Searching(Recording):
 
     def _begin_search(self, event: ev.SearchBegun) -> None:
         for item in self.progress.workloads:
-            item.best_after_batch.insert(0, item.untuned_sec)
-            if len(item.best_after_batch) == 1 and math.isfinite(item.best_sec):  # found by an earlier job
-                item.best_after_batch.append(item.current_sec)
+            item.judged_sec = item.current_sec
 
     def _begin_round(self, event: ev.RoundWanted) -> None:
-        item = self._next_workload() if event.workload is None else self.workload(event.workload)
-        planned = self.progress.trials_done + sum(
-            len(other.under_way) + other.asked for other in self.progress.workloads
-        )
-        count = min(event.count or self.conditions.batch_size, self.progress.trials_total - planned)
-        if item is None or count < 1:
+        self._close_those_with_enough()
+        batch = self._next_batch(event.workload)
+        shash = batch.workload if batch is not None else event.workload
+        count = event.count or (batch.count if batch is not None else self.conditions.batch_size)
+        count = min(count, self._trials_left())
+        if shash is None or count < 1:
             return
-        self._say(f"searching {item.workload.operator}")
+        item = self.workload(shash)
+        why = f": {sentence(batch.reason)}" if batch is not None else ""
+        self._say(f"searching {item.workload.operator}{why}")
         lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
         if len(lessons) > self._lessons_learnt:
             self._lessons_learnt = len(lessons)
@@ -57,6 +56,8 @@ class Searching(Recording):
             )
         )
         item.asked = count
+        item.batches += 1
+        item.forecasts.append(batch.expected_share if batch is not None else 0.0)
         self._rounds += 1
 
     def _begin_static(self, event: ev.StaticWanted) -> None:
@@ -65,19 +66,31 @@ class Searching(Recording):
             ev.Propose(workload=event.workload, count=1, seed=0, records=(), known=known, is_static=True)
         )
 
-    def _next_workload(self) -> WorkloadProgress | None:
+    def _trials_left(self) -> int:
+        under_way = sum(len(item.under_way) + item.asked for item in self.progress.workloads)
+        return self.progress.trials_total - self.progress.trials_done - under_way
+
+    def _close_those_with_enough(self) -> None:
         for item in self.progress.workloads:
             had = item.trials_before + item.trials + len(item.under_way)
             if had >= self.conditions.enough:
                 close(item, f"has had {had} trials; enough is {self.conditions.enough} (see --enough)")
-        index = self._prioritizer.choose(self.progress.standings(self.conditions.batch_size))
-        return None if index is None else self.progress.workloads[index]
+
+    def _next_batch(self, workload: str | None) -> ProposedBatch | None:
+        """Return the batch that is worth most, of a workload if one is named, and close what is finished."""
+        planned = plan(self.progress.workloads, self.conditions, self._trials_left())
+        for shash, finish in planned.finished.items():
+            if finish.done is not Done.NO_TRIALS:  # of the job: the others' candidates may yet come to nothing
+                close(self.workload(shash), finish_sentence(finish))
+        wanted = (batch for batch in planned.batches if workload in (None, batch.workload))
+        return next(wanted, None)
 
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
         item.asked = 0 if not event.is_static else item.asked
         if not event.traces_by_digest:
             if not event.is_static:
+                forget_forecast(item)
                 close(item, "nothing new to try")
             return
         for digest, trace_json in event.traces_by_digest.items():
@@ -97,6 +110,7 @@ class Searching(Recording):
         """Close the workload of a search that crashed or never ended; the others go on."""
         item = self.workload(event.workload)
         item.asked = 0
+        forget_forecast(item)
         item.closed_because = f"its search failed: {event.message}"
         self._notify(f"{item.workload.operator} gets no more trials: {item.closed_because}")
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.judging import Judging
-from fleet.optimizer.core.prioritizer import Prioritizer
 from fleet.optimizer.core.progress import JobProgress
 from fleet.workloads.workload import Workload
 
@@ -22,8 +21,8 @@ from fleet.workloads.workload import Workload
 class JobCore(Judging):
     """One job. Its parts build on each other: ledger, recording, searching, measuring, judging."""
 
-    def __init__(self, progress: JobProgress | None = None, *, prioritizer: Prioritizer | None = None) -> None:
-        super().__init__(progress or JobProgress(), prioritizer)
+    def __init__(self, progress: JobProgress | None = None) -> None:
+        super().__init__(progress or JobProgress())
         self._appliers: dict[type, Callable[..., None]] = {
             ev.Titled: self._title,
             ev.Said: lambda event: self._say(event.activity),

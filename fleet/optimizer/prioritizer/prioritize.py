@@ -1,0 +1,177 @@
+"""Which batches are worth measuring next, and which workloads are finished: a pure decision on plain values.
+
+Worth of a batch: `weight x priority x max over horizons h of E[improvement after h batches] / h`, relative to the
+current latency of its job, per device second plus the builders' price. Before any comparison every workload that
+matters gets a first batch, since nobody knows what that gains; and every now and then the turn goes to the workload
+that has had the fewest batches, so that no wrong estimate starves one. Nothing depends on the order of the arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from fleet.optimizer.prioritizer.finishing import finish_before, finish_without_gain
+from fleet.optimizer.prioritizer.futures import USUAL_SPREAD, tail_spread
+from fleet.optimizer.prioritizer.values import (
+    DeviceState,
+    Finish,
+    Motive,
+    Plan,
+    Predictions,
+    ProposedBatch,
+    Reason,
+    WorkloadState,
+)
+from fleet.optimizer.prioritizer.worth import Estimate, estimate, trust
+
+MATTERS = 0.01
+"""Share of its job's latency below which a workload waits for its first batch until that is worth one."""
+
+EXPLORATION_PERIOD = 16
+"""One batch of so many goes to the workload that has had the fewest."""
+
+_FIRST_GAIN = 0.3
+"""Share of its time that a workload without times is taken to gain by its first batch; it falls with their square."""
+
+
+def prioritize(
+    workloads: Sequence[WorkloadState],
+    predictions: Predictions,
+    devices: Sequence[DeviceState],
+    now_sec: float,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """Order the next batches of all workloads, at most one for each, and say which workloads are finished.
+
+    Args:
+        workloads: those of all jobs that share the devices, also finished ones: a job's latency is that of all.
+        devices: those that can be had; a workload whose kind of device is missing gets no batch, and is not finished.
+        now_sec: on the clock of the jobs' deadlines.
+    """
+    latencies = _latencies(workloads)
+    finished: dict[str, Finish] = {}
+    batches: list[ProposedBatch] = []
+    usual_spread = _usual_spread(workloads)
+    outcomes_by_job = {
+        name: [outcome for state in own for outcome in state.outcomes] for name, own in _by_job(workloads).items()
+    }
+    cheapest = {
+        model: min((device for device in devices if device.model == model), key=lambda device: device.builder_price)
+        for model in {device.model for device in devices}
+    }
+    for state in sorted(workloads, key=lambda one: one.name):
+        latency_sec = latencies[state.job.name]
+        finish = finish_before(state, latency_sec, now_sec)
+        device = cheapest.get(state.device_model)
+        if finish is not None:
+            finished[state.name] = finish
+        elif device is not None and _is_unknown(state):
+            if not state.is_busy:
+                batches.append(_blind_batch(state, device, latency_sec))
+        elif device is not None:
+            found = estimate(
+                state,
+                device,
+                predictions.get(state.name),
+                left_sec=state.job.deadline_sec - now_sec,
+                usual_spread=usual_spread,
+                seed=seed,
+            )
+            share = trust(state.outcomes, outcomes_by_job[state.job.name])
+            finish = finish_without_gain(state, share * found.far_share, found.far_count)
+            if finish is not None:
+                finished[state.name] = finish
+            elif not state.is_busy:
+                batches.append(_batch(state, found, share, latency_sec))
+    return Plan(batches=tuple(_in_order(batches, workloads)), finished=finished)
+
+
+def _by_job(workloads: Sequence[WorkloadState]) -> Mapping[str, list[WorkloadState]]:
+    found: dict[str, list[WorkloadState]] = {}
+    for state in sorted(workloads, key=lambda one: one.name):
+        found.setdefault(state.job.name, []).append(state)
+    return found
+
+
+def _latencies(workloads: Sequence[WorkloadState]) -> Mapping[str, float]:
+    """Return each job's weighted sum of the times that are known [weighted s]."""
+    return {
+        name: math.fsum(state.weight * state.current_sec for state in own if math.isfinite(state.current_sec))
+        for name, own in _by_job(workloads).items()
+    }
+
+
+def _usual_spread(workloads: Sequence[WorkloadState]) -> float:
+    spreads = [spread for state in workloads if (spread := tail_spread(state.run_secs)) is not None]
+    return median(spreads) if spreads else USUAL_SPREAD
+
+
+def _is_unknown(state: WorkloadState) -> bool:
+    return not math.isfinite(state.current_sec) or not any(math.isfinite(sec) for sec in state.run_secs)
+
+
+def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float) -> ProposedBatch:
+    """Return a batch of a workload without times, as large as allowed: it has to find out what the workload is like."""
+    count = min(state.max_batch, state.trials_left)
+    device_sec = count * state.trial_device_sec
+    builder_sec = state.round_builder_sec + count * state.trial_builder_sec
+    share_of_job = state.weight * state.current_sec / latency_sec if math.isfinite(state.current_sec) else 1.0
+    share = _FIRST_GAIN / (1 + state.batches) ** 2
+    is_first = not state.batches and not state.run_secs and share_of_job >= MATTERS
+    reason = Reason(
+        motive=Motive.FIRST if is_first else Motive.GAIN,
+        gain_sec=share * state.current_sec,
+        spread_sec=share * state.current_sec,
+        horizon=1,
+        device_sec=device_sec,
+        builder_sec=builder_sec,
+        weight=state.weight,
+        priority=state.job.priority,
+        trust=1.0,
+        worth=state.job.priority * share * share_of_job / (device_sec + device.builder_price * builder_sec),
+    )
+    return _proposed(state, count, 0.0, reason)
+
+
+def _batch(state: WorkloadState, found: Estimate, share: float, latency_sec: float) -> ProposedBatch:
+    reason = Reason(
+        motive=Motive.GAIN,
+        gain_sec=share * found.share * state.current_sec,
+        spread_sec=share * found.spread * state.current_sec,
+        horizon=found.horizon,
+        device_sec=found.device_sec,
+        builder_sec=found.builder_sec,
+        weight=state.weight,
+        priority=state.job.priority,
+        trust=share,
+        worth=state.job.priority * share * found.rate * state.weight * state.current_sec / latency_sec,
+    )
+    return _proposed(state, found.count, found.first_share, reason)
+
+
+def _proposed(state: WorkloadState, count: int, expected_share: float, reason: Reason) -> ProposedBatch:
+    return ProposedBatch(
+        workload=state.name,
+        job=state.job.name,
+        device_model=state.device_model,
+        count=count,
+        expected_share=expected_share,
+        reason=reason,
+    )
+
+
+def _in_order(batches: Iterable[ProposedBatch], workloads: Sequence[WorkloadState]) -> list[ProposedBatch]:
+    """Sort by motive and worth, and give the explorer's turn away where it is due."""
+    ordered = sorted(batches, key=lambda one: (one.reason.motive is not Motive.FIRST, -one.reason.worth, one.workload))
+    taken = {state.name: state.batches for state in workloads}
+    is_due = sum(taken.values()) % EXPLORATION_PERIOD == EXPLORATION_PERIOD - 1
+    if not ordered or not is_due or ordered[0].reason.motive is Motive.FIRST:
+        return ordered
+    rank = {batch.workload: place for place, batch in enumerate(ordered)}
+    least = min(ordered, key=lambda one: (taken[one.workload], rank[one.workload]))
+    explored = replace(least, reason=replace(least.reason, motive=Motive.EXPLORATION))
+    return [explored, *(batch for batch in ordered if batch is not least)]

@@ -1,0 +1,186 @@
+"""What the prioritizer is told, and what it answers: plain values, times in seconds.
+
+The currency is a job's relative gain, `weight x seconds saved / the job's current latency`, per second of a device.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+LogSecs = NDArray[np.float64]
+"""Natural logarithms of times [s], shape [n_members, n_candidates]: what each member of a model's ensemble predicts of
+the candidates that would be measured next, in that order."""
+
+Predictions = Mapping[str, LogSecs]
+"""By the workload's name. One that has none is judged by its records alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTerms:
+    """What a job asks for."""
+
+    name: str = ""
+    priority: float = 1.0
+    """Its gain counts so many times, > 0."""
+
+    target_sec: float = 0.0
+    """Weighted latency at which the job is done [s]; 0: none."""
+
+    deadline_sec: float = math.inf
+    """When it has to be over, on the clock that `prioritize` is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a batch was expected to gain, and what it gained, as shares of the workload's time before it."""
+
+    expected: float
+    gained: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadState:
+    """One workload of one job on one kind of device."""
+
+    name: str
+    """Unique among all that are compared; equal worths are ordered by it."""
+
+    job: JobTerms = field(default_factory=JobTerms)
+    device_model: str = ""
+    weight: float = 1.0
+    """How often the model runs it, > 0."""
+
+    current_sec: float
+    """What the model would run now; infinite: not known."""
+
+    least_sec: float = 0.0
+    """The device's roofline for it; 0: not known."""
+
+    run_secs: tuple[float, ...] = ()
+    """Times of its candidates in the order in which they were measured; infinite for a failure."""
+
+    batches: int = 0
+    """Batches so far, whether measured or not."""
+
+    trials_left: int = 1_000_000
+    max_batch: int = 8
+    """Most trials in one batch, >= 1."""
+
+    trial_device_sec: float
+    """Expected device time of one more trial, > 0."""
+
+    trial_builder_sec: float = 0.0
+    """Processor time to find and build one candidate."""
+
+    round_builder_sec: float = 0.0
+    """Processor time that a batch takes however small it is."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    is_busy: bool = False
+    """Its next batch is being made: it gets none before that is done."""
+
+    closed_because: str = ""
+    """Why others have closed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """One device that can be had."""
+
+    model: str = ""
+    builder_price: float = 0.1
+    """Device seconds that a builder's second is worth: 1 where both share their cores, little where builders idle."""
+
+
+class Motive(enum.Enum):
+    """Why a batch stands where it does."""
+
+    FIRST = "first"
+    """Nothing is known of the workload yet, and it matters."""
+
+    GAIN = "gain"
+    EXPLORATION = "exploration"
+    """It has had the fewest batches, and estimates may be wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a batch is proposed."""
+
+    motive: Motive
+    gain_sec: float
+    """By how much the workload's time is expected to fall over the horizon; infinite: no time is known yet."""
+
+    spread_sec: float
+    """Standard deviation of that."""
+
+    horizon: int
+    """Batches after which that is expected: those for which the gain per batch is largest."""
+
+    device_sec: float
+    """Of one batch."""
+
+    builder_sec: float
+    weight: float
+    priority: float
+    trust: float
+    """Share of what the estimates promised that came true so far; `gain_sec` has it in."""
+
+    worth: float
+    """Share of the job's latency gained per device second, times priority: the bid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedBatch:
+    """Trials that should be measured next."""
+
+    workload: str
+    job: str
+    device_model: str
+    count: int
+    expected_share: float
+    """Share of the workload's time that this batch is expected to gain, before trust: what an `Outcome` records. 0: not
+    known."""
+
+    reason: Reason
+
+
+class Done(enum.Enum):
+    """Why a workload is finished."""
+
+    CLOSED = "closed"
+    NO_TRIALS = "no trials left"
+    AT_ROOFLINE = "at the roofline"
+    TARGET = "target reached"
+    DEADLINE = "deadline passed"
+    NOTHING_TO_GAIN = "nothing to gain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """A workload that gets no more trials."""
+
+    done: Done
+    expected_share: float = math.nan
+    """Of NOTHING_TO_GAIN: what the next `trials` trials would gain of its time."""
+
+    trials: int = 0
+    message: str = ""
+    """Of CLOSED: what whoever closed it says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What should happen next."""
+
+    batches: tuple[ProposedBatch, ...]
+    """The most valuable first, at most one for each workload."""
+
+    finished: Mapping[str, Finish]
+    """By the workload's name."""

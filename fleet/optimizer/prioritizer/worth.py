@@ -1,0 +1,124 @@
+"""What the next batches of one workload are worth."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.optimizer.prioritizer.futures import from_predictions, from_records, gains
+from fleet.optimizer.prioritizer.values import DeviceState, LogSecs, Outcome, WorkloadState
+
+HORIZONS = (1, 2, 4, 8)
+"""Batches that are looked ahead. One batch often gains nothing where four gain much."""
+
+SMALLEST_BATCH = 4
+"""A smaller batch is proposed only where no more trials are left or allowed."""
+
+_FUTURES = 128
+_DOUBT = 0.05
+"""Share of a workload's time that estimates are taken to have promised, and kept, before the first outcome."""
+
+_LEAST_TRUST, _MOST_TRUST = 0.02, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The batch size and horizon for which a workload's next batches gain most for their price."""
+
+    count: int
+    horizon: int
+    share: float
+    """Of the workload's time, gained over the horizon."""
+
+    spread: float
+    """Standard deviation of `share`."""
+
+    first_share: float
+    """Gained by the first batch."""
+
+    far_share: float
+    """Gained by all that can be looked ahead."""
+
+    far_count: int
+    """Trials that can be looked ahead."""
+
+    device_sec: float
+    """Of one batch."""
+
+    builder_sec: float
+    rate: float
+    """Share of the workload's time gained per second of a device."""
+
+
+def estimate(
+    state: WorkloadState,
+    device: DeviceState,
+    predicted: LogSecs | None,
+    *,
+    left_sec: float,
+    usual_spread: float,
+    seed: int,
+) -> Estimate:
+    """Look ahead by Monte Carlo; the same question always has the same answer.
+
+    Args:
+        state: with a known time and trials left.
+        left_sec: until its job has to be over; what takes longer is not looked at, except the smallest batch.
+    """
+    sizes = _sizes(min(state.max_batch, state.trials_left))
+    ahead = min(max(sizes) * max(HORIZONS), max(state.trials_left, max(sizes)))
+    rng = np.random.default_rng([seed, zlib.crc32(state.name.encode()), len(state.run_secs)])
+    futures = from_records(state.run_secs, ahead, _FUTURES, rng, usual_spread)
+    if predicted is not None and predicted.size:
+        near = predicted[:, :ahead]
+        futures[:, : near.shape[1]] = from_predictions(near, _FUTURES, rng)
+    shares = gains(futures, state.current_sec, state.least_sec)
+    means = shares.mean(axis=0)
+    found: list[Estimate] = []
+    for count in sizes:
+        device_sec = count * state.trial_device_sec
+        builder_sec = state.round_builder_sec + count * state.trial_builder_sec
+        price_sec = device_sec + device.builder_price * builder_sec
+        for horizon in HORIZONS:
+            is_reachable = horizon * count <= ahead and horizon * device_sec <= left_sec
+            if found and not is_reachable:
+                break
+            after = min(horizon * count, ahead) - 1
+            found.append(
+                Estimate(
+                    count=count,
+                    horizon=horizon,
+                    share=float(means[after]),
+                    spread=float(shares[:, after].std()),
+                    first_share=float(means[count - 1]),
+                    far_share=float(means[-1]),
+                    far_count=ahead,
+                    device_sec=device_sec,
+                    builder_sec=builder_sec,
+                    rate=float(means[after]) / (horizon * price_sec),
+                )
+            )
+    return max(found, key=lambda one: (one.rate, one.count, -one.horizon))
+
+
+def trust(own: Sequence[Outcome], others: Sequence[Outcome]) -> float:
+    """Return which share of the promised gains came true: of a workload, drawn towards that of its job's others."""
+    return _kept(own, _kept(others, 1.0))
+
+
+def _kept(outcomes: Sequence[Outcome], before: float) -> float:
+    expected = _DOUBT + math.fsum(outcome.expected for outcome in outcomes)
+    gained = _DOUBT * before + math.fsum(outcome.gained for outcome in outcomes)
+    return min(max(gained / expected, _LEAST_TRUST), _MOST_TRUST)
+
+
+def _sizes(most: int) -> list[int]:
+    """Return the batch sizes to choose from: doubling up to what is allowed."""
+    sizes = [min(SMALLEST_BATCH, most)]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    return sizes
