@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -12,11 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import make_target
 from fleet.cost_model.boosting import train
-from fleet.errors import InvalidRequest
-from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 
 if TYPE_CHECKING:
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule import TuneContext
     from tvm.s_tir.meta_schedule.feature_extractor import FeatureExtractor
 
-_NO_FEATURES: NDArray[np.float32] = np.empty((0, 0), np.float32)
 _MIN_RECORDS = 8
 """Below this the trees fit noise, and a random choice explores better."""
 
@@ -53,18 +48,6 @@ def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
         return None
     scores = np.array([_score(record, best) for record in usable], np.float32)
     return train([record.features for record in usable], scores, seed=seed)
-
-
-def features_of(mod_json: str, target_json: str, traces: Sequence[str]) -> list[NDArray[np.float32]]:
-    """Return the features of candidates from a library, which keeps none; no rows for a trace that does not fit."""
-    load_intrinsics(target_json)
-    mod = module_of(mod_json)
-    schedules: dict[str, Schedule] = {}
-    for trace in traces:
-        with contextlib.suppress(InvalidRequest):
-            schedules[trace] = replay(mod, trace)
-    features = dict(zip(schedules, extract_features(mod_json, target_json, list(schedules.values())), strict=True))
-    return [features.get(trace, _NO_FEATURES) for trace in traces]
 
 
 def extract_features(

@@ -13,6 +13,8 @@ from fleet.library.values import (
     NewRecord,
     Record,
     RecordKind,
+    RecordProgram,
+    Sample,
     StoredWorkload,
     WorkloadSummary,
 )
@@ -26,7 +28,9 @@ __all__ = [
     "NewRecord",
     "Record",
     "RecordKind",
+    "RecordProgram",
     "RecordScope",
+    "Sample",
     "ScopeFilter",
     "StoredWorkload",
     "WorkloadSummary",

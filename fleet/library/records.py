@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import rows
+from fleet.library import programs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
-from fleet.library.schema import jobs, records, workloads
+from fleet.library.schema import insert_into, jobs, records, workloads
 from fleet.library.values import SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
 
 
@@ -45,7 +44,7 @@ def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> N
     """Add new workloads. Known ones keep their name; only what was blank is filled in."""
     for workload in new:
         row = rows.workload_row(workload)
-        insert = _insert(connection, workloads).values(row)
+        insert = insert_into(connection, workloads).values(row)
         connection.execute(insert.on_conflict_do_nothing(index_elements=["shash"]))
         this = workloads.c.shash == workload.shash
         connection.execute(workloads.update().where(this, workloads.c.flop == 0).values(flop=row["flop"]))
@@ -73,13 +72,15 @@ def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Rec
     values = [
         rows.record_row(record, workload_id=ids[record.workload], job_id=owners.get(record.job_name)) for record in new
     ]
-    insert = _insert(connection, records).on_conflict_do_nothing(index_elements=["uid"])
+    insert = insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"])
     if values:
         connection.execute(insert, values)
     if owners:
         touch(connection, owners.values())
     uids = [str(row["uid"]) for row in values]
-    found = {record.uid: record for record in _fetch(connection, _joined().where(records.c.uid.in_(uids)))}
+    found = {record.uid: record for record in fetch(connection, joined().where(records.c.uid.in_(uids)))}
+    known = {found[uid].id: record.program for uid, record in zip(uids, new, strict=True) if record.program}
+    programs.add(connection, known)
     return [found[uid] for uid in uids]
 
 
@@ -87,10 +88,10 @@ def read_records(
     connection: sa.Connection, selection: Selection, *, with_errors: bool, limit: int | None
 ) -> list[Record]:
     """Return records, oldest first; with a limit, the newest ones."""
-    query = _joined().where(*selection.clauses())
+    query = joined().where(*selection.clauses())
     if not with_errors:
         query = query.where(records.c.error.is_(None))
-    found = _fetch(connection, query.order_by(records.c.id.desc()).limit(limit))
+    found = fetch(connection, query.order_by(records.c.id.desc()).limit(limit))
     return found[::-1]
 
 
@@ -98,14 +99,14 @@ def best(connection: sa.Connection, selection: Selection, *, k: int, checked_onl
     """Return the k fastest candidates, fastest first, each by the record that counts."""
     ranked = _counting(selection, checked_only=checked_only)
     fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
-    query = _joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
-    return _fetch(connection, query)
+    query = joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
+    return fetch(connection, query)
 
 
 def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
     """Return the record that counts for each candidate, oldest first."""
     counting = sa.select(_counting(selection).c.id)
-    return _fetch(connection, _joined().where(records.c.id.in_(counting)).order_by(records.c.id))
+    return fetch(connection, joined().where(records.c.id.in_(counting)).order_by(records.c.id))
 
 
 def baseline(connection: sa.Connection, baselines: Selection) -> Record | None:
@@ -192,7 +193,7 @@ def _counting(selection: Selection, *, checked_only: bool = False) -> sa.Subquer
     """
     candidate = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
     rank = sa.func.row_number().over(
-        partition_by=[records.c[name] for name in candidate], order_by=(_is_disturbed(), records.c.id.desc())
+        partition_by=[records.c[name] for name in candidate], order_by=(is_disturbed(), records.c.id.desc())
     )
     times = (
         sa.select(records.c.id, records.c.median_sec, rank.label("rank"))
@@ -205,18 +206,18 @@ def _counting(selection: Selection, *, checked_only: bool = False) -> sa.Subquer
     return sa.select(ranked.c.id, ranked.c.median_sec).where(ranked.c.rank == 1).subquery()
 
 
-def _is_disturbed() -> sa.ColumnElement[int]:
+def is_disturbed() -> sa.ColumnElement[int]:
     """Return SQL that is 1 if the provenance names disturbances, else 0. It relies on how `JsonText` writes."""
     text = sa.type_coerce(records.c.provenance, sa.Text)
     return sa.case((text.like('%"disturbances":[%') & text.not_like('%"disturbances":[]%'), 1), else_=0)
 
 
-def _joined() -> sa.Select[tuple[object, ...]]:
+def joined() -> sa.Select[tuple[object, ...]]:
     names = sa.select(records, workloads.c.shash.label("workload"), jobs.c.name.label("job_name"))
     return names.select_from(records.join(workloads).outerjoin(jobs))
 
 
-def _fetch(connection: sa.Connection, query: sa.Select[tuple[object, ...]]) -> list[Record]:
+def fetch(connection: sa.Connection, query: sa.Select[tuple[object, ...]]) -> list[Record]:
     return [rows.record_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
@@ -234,10 +235,3 @@ def _is_found_wrong() -> sa.ColumnElement[bool]:
 def _is_found_right() -> sa.ColumnElement[bool]:
     other = records.alias("right")
     return sa.exists().where(_same_candidate(other), other.c.checked.is_(True))
-
-
-def _insert(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    """Return the dialect's INSERT, for ON CONFLICT: both spell it alike, but SQLAlchemy has no common one."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)

@@ -11,6 +11,7 @@ import zlib
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 SCHEMA_VERSION = 3
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
@@ -160,7 +161,6 @@ record_programs = sa.Table(
     sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
     sa.Column("program_hash", sa.Text, nullable=False),
     sa.Column("feature_version", sa.Text, nullable=False),
-    sa.Column("pooled", sa.LargeBinary, nullable=False),
     sa.Column("stores", sa.LargeBinary, nullable=False),
 )
 
@@ -194,3 +194,10 @@ trainer = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("expires_at", UtcDateTime, nullable=False),
 )
+
+
+def insert_into(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Return the dialect's INSERT, for ON CONFLICT: both spell it alike, but SQLAlchemy has no common one."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)

@@ -23,9 +23,10 @@ import sqlalchemy as sa
 
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
-from fleet.errors import LibraryError, NotFound
+from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import engine as engines
 from fleet.library import jobs, records
+from fleet.library.memory import Memory
 from fleet.library.records import Selection
 from fleet.library.rows import clean
 from fleet.library.values import (
@@ -69,6 +70,11 @@ class Library:
         if url.get_backend_name() == "sqlite" and url.database:
             return url.database
         return url.render_as_string(hide_password=True)
+
+    @property
+    def memory(self) -> Memory:
+        """What it has learnt, and can be learnt from."""
+        return Memory(self._engine)
 
     def close(self) -> None:
         """Close all connections; idempotent."""
@@ -244,8 +250,7 @@ class Library:
             names = jobs.abandoned(connection)
         if not names:
             return
-        # With read-only access, reading still has to work.
-        with contextlib.suppress(LibraryError), engines.writing(self._engine) as connection:
+        with contextlib.suppress(LibraryReadOnly), engines.writing(self._engine) as connection:
             jobs.interrupt(connection, names)
 
 

@@ -103,6 +103,20 @@ class StoredWorkload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordProgram:
+    """A record's scheduled program, as search and cost model know it. `fleet.cost_model.stored` makes and reads it."""
+
+    program_hash: str = ""
+    """Hash of the program in hexadecimal: two traces can make one program. Empty: not known."""
+
+    feature_version: str
+    """What extracted the features."""
+
+    stores: bytes
+    """Features of each of its stores, packed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
     """One verdict, ready to be stored: `run_secs`, or an `error`."""
 
@@ -137,10 +151,12 @@ class NewRecord:
     uid: str = ""
     """Of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
 
+    program: RecordProgram | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One verdict, as stored. Fields as in NewRecord."""
+    """One verdict, as stored. Fields as in NewRecord; its program is in the library's memory."""
 
     id: int
     uid: str
@@ -166,6 +182,29 @@ class Record:
     def median_sec(self) -> float:
         """Median of the repeats [s]; infinite for a failed one."""
         return math.inf if self.error or not self.run_secs else statistics.median(self.run_secs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What a cost model learns from one candidate on one device model."""
+
+    record_id: int
+    workload: str
+    """`shash`; times are compared within one workload and scope only."""
+
+    target_key: str
+    """Canonical target."""
+
+    device_model: str
+    tvm_version: str
+    run_sec: float
+    """Median of its repeats; infinite if it failed."""
+
+    is_disturbed: bool
+    """Something made the time doubtful, and no better one is there."""
+
+    stores: bytes
+    """As in RecordProgram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 
 from fleet.base.config import did_you_mean
-from fleet.cost_model.learn import LearnRecord, features_of
+from fleet.cost_model.learn import LearnRecord
+from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
@@ -15,11 +17,12 @@ from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWork
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.propose import SearchRecord
+from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.workload import Workload
 
 _RECALLED_FEATURES = 256
-"""How many of a workload's newest earlier candidates get their features computed again for the cost model."""
+"""How many of a workload's newest candidates without stored features a job computes them for before it starts."""
 
 _FEATURES_TIMEOUT_SEC = 600.0
 
@@ -72,14 +75,28 @@ def choose_workloads(workloads: Sequence[Workload], patterns: Sequence[str], tit
     return chosen
 
 
-async def lessons_of(pool: Pool, item: WorkloadProgress, target_json: str) -> list[LearnRecord]:
-    """Return what the cost model can learn from the newest earlier candidates of a workload."""
-    records = item.records[-_RECALLED_FEATURES:]
-    traces = [record.trace_json for record in records]
-    features = await run_within(pool, _FEATURES_TIMEOUT_SEC, features_of, item.workload.mod_json, target_json, traces)
+async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope: RecordScope) -> list[LearnRecord]:
+    """Return what the cost model can learn from earlier candidates of a workload: those whose features are stored.
+
+    Of a library from before these were, the newest candidates get theirs now.
+    """
+    shash, memory = item.workload.shash, library.memory
+    missing = await asyncio.to_thread(
+        memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES
+    )
+    if missing:
+        traces = [record.trace_json for record in missing]
+        recalled = await run_within(
+            pool, _FEATURES_TIMEOUT_SEC, recall_programs, item.workload.mod_json, scope.target_json, traces
+        )
+        by_record = {record.id: program for record, program in zip(missing, recalled, strict=True)}
+        await asyncio.to_thread(memory.add_programs, by_record)
+    programs = await asyncio.to_thread(memory.programs, shash, scope, feature_version=FEATURE_VERSION)
+    known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]
     return [
-        LearnRecord(workload=item.workload.shash, run_sec=record.run_sec, features=rows)
-        for record, rows in zip(records, features, strict=True)
+        LearnRecord(workload=shash, run_sec=record.run_sec, features=unpack_rows(program.stores))
+        for record, program in known
+        if program is not None
     ]
 
 

@@ -173,6 +173,7 @@ class JobRun:
             trials_total=total,
             holder=default_holder(),
         )
+        self.library.memory.note_device(self.inventory.device_model, _facts(self.inventory))
         self.library.add_job_workloads(job.name, {item.workload.shash: item.workload.weight for item in items})
         return job, total
 
@@ -187,13 +188,13 @@ class JobRun:
             logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
 
     async def _recall_lessons(self, turns: Turns) -> None:
-        """Compute the features of earlier candidates again, so that the cost model starts with what was learnt."""
+        """Have the cost model start with what was learnt."""
         known = [item for item in self.core.progress.workloads if item.trials_before]
         if not known:
             return
         feed(self.core, Said("recalling what was learnt before"))
         async with turns.building():
-            found = await asyncio.gather(*(lessons_of(self.pool, item, self.target_json) for item in known))
+            found = await asyncio.gather(*(lessons_of(self.pool, self.library, item, self._scope) for item in known))
         for item, lessons in zip(known, found, strict=True):
             feed(self.core, LessonsRecalled(item.workload.shash, lessons))
 
@@ -236,6 +237,12 @@ class JobRun:
             workloads=report_workloads(progress),
             model=model,
         )
+
+
+def _facts(inventory: Inventory) -> dict[str, object]:
+    """Return what all devices of one model share."""
+    shared = ("kind", "target_json", "core_count", "memory_bytes", "is_simulated", "facts")
+    return {name: getattr(inventory, name) for name in shared}
 
 
 def _rests_sec(evaluator: Evaluator) -> float:

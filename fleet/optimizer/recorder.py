@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 
-from fleet.library import Library, NewRecord, RecordKind
+from fleet.cost_model.stored import pack_program
+from fleet.errors import InvalidRequest
+from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import MarkChecked, MarkWrong, Notice, Store, Stored
 from fleet.optimizer.core.ledger import BASELINE
+
+logger = logging.getLogger(__name__)
 
 _NOTHING: tuple[Stored, ...] = ()
 
@@ -41,6 +46,7 @@ class Recorder:
             kind=_kind(effect),
             provenance=measurement.provenance,
             checked=effect.is_checked,
+            program=_program(effect),
         )
         stored = await asyncio.to_thread(self._library.add_record, record)
         yield Stored(effect.workload, effect.digest, stored.id, time.monotonic() - conditions.started_at)
@@ -53,6 +59,17 @@ class Recorder:
             await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
         for event in _NOTHING:
             yield event
+
+
+def _program(effect: Store) -> RecordProgram | None:
+    """Return what can be learnt from later. A record is worth keeping without it."""
+    if effect.features is None:
+        return None
+    try:
+        return pack_program(effect.program, effect.features)
+    except InvalidRequest as error:
+        logger.warning("features not stored", extra={"workload": effect.workload, "error": str(error)})
+        return None
 
 
 def _kind(effect: Store) -> RecordKind:

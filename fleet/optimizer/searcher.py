@@ -89,4 +89,4 @@ class Searcher:
         except (BuildError, InvalidRequest) as error:
             kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
             return BuildFailed(shash, digest, kind, str(error))
-        return Built(shash, digest, built.artifact, built.features, built.packings)
+        return Built(shash, digest, built.artifact, built.features, built.packings, built.program)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from tests.contract.library_postgres import find_binaries, make_database, serve_postgres
+from tests.contract.library_postgres import empty_database, find_binaries, serve_postgres
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +28,4 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Where a library can be made, once in each kind of database."""
     if request.param == "sqlite":
         return str(tmp_path_factory.mktemp("library") / "library.sqlite")
-    return make_database(request.getfixturevalue("postgres"))
+    return empty_database(request.getfixturevalue("postgres"))

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,13 +51,15 @@ def serve_postgres(binaries: Path) -> Iterator[sa.URL]:
         shutil.rmtree(home)
 
 
-def make_database(admin_url: sa.URL) -> str:
-    """Make an empty database; return its URL as a user would write it."""
-    name = f"fleet_{uuid.uuid4().hex[:12]}"
+def empty_database(admin_url: sa.URL) -> str:
+    """Empty the server's database, which takes milliseconds; a new one takes 300 files. Return its URL as a user
+    would write it.
+    """
     engine = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0")
-    return admin_url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    return admin_url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def _unprivileged_user() -> str | None:

@@ -13,13 +13,15 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.cost_model.boosting import Trees
-from fleet.cost_model.learn import LearnRecord, features_of, learn
+from fleet.cost_model.learn import LearnRecord, learn
+from fleet.cost_model.stored import NO_PROGRAM, pack_program
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
@@ -202,7 +204,8 @@ def test_candidates_build_and_compute_the_same(workload: Workload, proposals: li
         assert workload.args == built.artifact.args
         if trace is not None:
             assert built.features is not None
-            np.testing.assert_array_equal(features_of(workload.mod_json, TARGET, [trace])[0], built.features)
+            recalled = recall_programs(workload.mod_json, TARGET, [trace])
+            assert recalled == [pack_program(built.program, built.features)]
         assert (trace is None) == (built.features is None)
 
 
@@ -298,7 +301,7 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
     records = tuple(SearchRecord(trace_json=trace, run_sec=1e-3) for trace in traces[1:])
 
     found = propose(ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2, seed=3, records=records))
-    features = features_of(workload.mod_json, TARGET, traces)
+    recalled = recall_programs(workload.mod_json, TARGET, traces)
 
     assert len(found) == 2
-    assert [bool(len(rows)) for rows in features] == [True, False, False, True]
+    assert [program != NO_PROGRAM for program in recalled] == [True, False, False, True]

@@ -15,7 +15,6 @@ def upgrade() -> None:
         sa.Column("record_id", sa.Integer, sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
         sa.Column("program_hash", sa.Text, nullable=False),
         sa.Column("feature_version", sa.Text, nullable=False),
-        sa.Column("pooled", sa.LargeBinary, nullable=False),
         sa.Column("stores", sa.LargeBinary, nullable=False),
     )
     op.create_table(

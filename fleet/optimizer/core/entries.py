@@ -43,6 +43,9 @@ class Candidate:
     stage: Stage = Stage.PROPOSED
     artifact: Artifact | None = None
     features: Features | None = None
+    program: int | None = None
+    """Hash of its scheduled program."""
+
     measurement: Measurement | None = None
     record_id: int | None = None
     packings: tuple[Packing, ...] = ()

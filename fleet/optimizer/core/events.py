@@ -125,6 +125,8 @@ class Built:
     """None where none were wanted."""
 
     packings: tuple[Packing, ...] = ()
+    program: int | None = None
+    """Hash of its scheduled program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +335,9 @@ class Store:
     is_checked: bool | None = None
     is_static: bool = False
     """It is of a static schedule, and no trial."""
+
+    features: Features | None = field(default=None, compare=False)
+    program: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

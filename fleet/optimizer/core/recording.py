@@ -31,6 +31,8 @@ class Recording(Ledger):
                 measurement=measurement,
                 is_checked=True if is_run_off and candidate else None,
                 is_static=candidate is not None and candidate.is_static,
+                features=candidate.features if candidate else None,
+                program=candidate.program if candidate else None,
             )
         )
 

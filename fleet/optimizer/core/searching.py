@@ -121,6 +121,7 @@ class Searching(Recording):
         candidate = self.candidates[event.workload, event.digest]
         candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, Stage.BUILT
         candidate.features = candidate.features if event.features is None else event.features
+        candidate.program = event.program
 
     def _fail_build(self, event: ev.BuildFailed) -> None:
         failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)

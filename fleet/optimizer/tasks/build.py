@@ -12,6 +12,7 @@ from cross.build.library import build
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import extract_features
+from fleet.optimizer.tasks.search_state import program_hash
 from fleet.spaces.choose import finished
 from fleet.spaces.packing import Packing, pack_specs, packings_of
 from fleet.workloads.default_schedule import default_schedule
@@ -48,6 +49,9 @@ class BuiltCandidate:
     packings: tuple[Packing, ...] = ()
     """How to make its arguments from the workload's."""
 
+    program: int | None = None
+    """Hash of the scheduled program."""
+
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:
     """Replay the schedule, extract its features, compile and link.
@@ -57,13 +61,14 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         InvalidRequest: the trace does not fit the workload.
     """
     load_intrinsics(task.target_json)
-    original, features = module_of(task.mod_json), None
+    original, features, program = module_of(task.mod_json), None, None
     packings: tuple[Packing, ...] = ()
     args = argument_specs(original)
     if task.trace_json is None:
         mod = default_schedule(original, task.target_json)
     else:
         schedule = replay(original, task.trace_json)
+        program = program_hash(schedule)
         if task.wants_features:
             features = extract_features(task.mod_json, task.target_json, [schedule])[0]
         mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
@@ -75,4 +80,4 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         args=pack_specs(args, packings),
         checks_arguments=task.trace_json is None,  # candidates run on the arguments that the artifact names
     )
-    return BuiltCandidate(artifact=artifact, packings=packings, features=features)
+    return BuiltCandidate(artifact=artifact, packings=packings, features=features, program=program)

@@ -1,0 +1,61 @@
+"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores.
+
+Rows are kept as they come from the extractor. What a model makes of them (sums, maxima, differences from a workload's
+median) takes microseconds and is its own affair, so it can change without another extraction, which takes 10 ms.
+Values are logarithms up to 40 or shares up to 1: half floats tell 1 part in 1,000 of them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.errors import InvalidRequest
+from fleet.library import RecordProgram
+
+FEATURE_VERSION = "per-store-1"
+"""Names the extractor: rows of another version are neither learnt from nor predicted on."""
+
+_SHAPE = struct.Struct("<HH")
+_MOST_ROWS = 4096
+"""A program has a dozen stores; more than this is no program but damage."""
+
+
+def pack_program(program: int | None, rows: NDArray[np.float32]) -> RecordProgram:
+    """Return what the library keeps of a candidate.
+
+    Args:
+        program: hash of the scheduled program; None: not known.
+        rows: float32, shape [n_stores, n_features]; none at all for a schedule that does not apply any more.
+
+    Raises:
+        InvalidRequest: not finite, or too large for half floats.
+    """
+    limit = np.finfo(np.float16).max
+    if rows.ndim != 2 or len(rows) > _MOST_ROWS or not np.all(np.abs(rows) <= limit):  # False for NaN, too
+        raise InvalidRequest(
+            f"features {rows.shape} are not finite, or beyond half floats: nothing is learnt from them"
+        )
+    packed = _SHAPE.pack(*rows.shape) + zlib.compress(rows.astype("<f2").tobytes())
+    text = "" if program is None else f"{program & 0xFFFFFFFFFFFFFFFF:016x}"
+    return RecordProgram(program_hash=text, feature_version=FEATURE_VERSION, stores=packed)
+
+
+NO_PROGRAM = pack_program(None, np.empty((0, 0), np.float32))
+"""Stands for a trace that does not apply any more, so that nobody tries again."""
+
+
+def unpack_rows(stores: bytes) -> NDArray[np.float32]:
+    """Return float32 [n_stores, n_features] from `RecordProgram.stores`.
+
+    Raises:
+        InvalidRequest: damaged.
+    """
+    try:
+        shape = _SHAPE.unpack_from(stores)
+        return np.frombuffer(zlib.decompress(stores[_SHAPE.size :]), "<f2").reshape(shape).astype(np.float32)
+    except (struct.error, zlib.error, ValueError) as error:
+        raise InvalidRequest(f"stored features cannot be read: {error}") from error

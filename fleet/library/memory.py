@@ -1,0 +1,172 @@
+"""What a library has learnt, or can be learnt from: programs' features, devices' facts.
+
+    library.memory.programs(workload, scope, FEATURE_VERSION)
+
+A library of a version before 3 that may only be read has nothing of it, and says so with empty answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from fleet.domain.measuring import NO_VERDICT, ErrorKind
+from fleet.domain.scope import ANY_SCOPE, ScopeFilter
+from fleet.library import engine as engines
+from fleet.library import programs, records
+from fleet.library.records import Selection
+from fleet.library.schema import device_models, insert_into, record_programs, workloads
+from fleet.library.schema import jobs as jobs_table
+from fleet.library.schema import records as table
+from fleet.library.values import Record, RecordProgram, Sample
+
+_SAYS_NOTHING = sorted(
+    NO_VERDICT | {ErrorKind.BUILD_FAILED, ErrorKind.BUILD_TIMEOUT, ErrorKind.BAD_ARGUMENTS, ErrorKind.WRONG_OUTPUT}
+)
+"""Such records tell nothing about how fast their program is."""
+
+
+class Memory:
+    """One library's. Raises LibraryError or DiskFull whenever the database does not do as told."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        """Use `Library.memory`."""
+        self._engine = engine
+
+    def programs(
+        self, workload: str, within: ScopeFilter = ANY_SCOPE, *, feature_version: str
+    ) -> dict[str, RecordProgram]:
+        """Return what is known of a workload's scheduled programs, by the digest of their trace."""
+        chosen = Selection(workloads=[workload], within=within)
+        query = (
+            sa.select(table.c.trace_digest, *_program_columns())
+            .select_from(_with_programs())
+            .where(*chosen.clauses(), record_programs.c.feature_version == feature_version)
+        )
+        with engines.reading(self._engine) as connection:
+            found = connection.execute(query).mappings().all() if _is_kept(connection) else []
+        return {row["trace_digest"]: _program_of(row) for row in found}
+
+    def without_features(
+        self,
+        feature_version: str,
+        *,
+        workload: str | None = None,
+        within: ScopeFilter = ANY_SCOPE,
+        limit: int,
+    ) -> list[Record]:
+        """Return the newest records that can be learnt from, and have no features of this version; oldest first."""
+        chosen = Selection(workloads=None if workload is None else [workload], within=within)
+        has_none = ~sa.exists().where(
+            record_programs.c.record_id == table.c.id, record_programs.c.feature_version == feature_version
+        )
+        query = records.joined().where(*chosen.clauses(), has_none, _tells(), table.c.trace_digest != "")
+        with engines.reading(self._engine) as connection:
+            if not _is_kept(connection):
+                return []
+            return records.fetch(connection, query.order_by(table.c.id.desc()).limit(limit))[::-1]
+
+    def add_programs(self, by_record: Mapping[int, RecordProgram]) -> None:
+        """Store what was computed of records' programs, by record id."""
+        with engines.writing(self._engine) as connection:
+            programs.add(connection, by_record)
+
+    def samples(self, feature_version: str, *, limit: int) -> list[Sample]:
+        """Return what a cost model learns from: one sample a candidate and scope, of the newest `limit` records.
+
+        Of several times the newest undisturbed one counts. Simulated and emulated devices are left out: their times
+        are no board's.
+        """
+        query = (
+            sa.select(
+                table.c.id.label("record_id"),
+                workloads.c.shash.label("workload"),
+                *(table.c[name] for name in ("target_key", "device_model", "tvm_version", "trace_digest")),
+                table.c.median_sec,
+                records.is_disturbed().label("is_disturbed"),
+                record_programs.c.stores,
+            )
+            .select_from(_with_programs())
+            .where(*Selection().clauses(), record_programs.c.feature_version == feature_version, _tells())
+            .order_by(table.c.id.desc())
+            .limit(limit)
+        )
+        with engines.reading(self._engine) as connection:
+            if not _is_kept(connection):
+                return []
+            found = connection.execute(query).mappings().all()
+            facts = _read_facts(connection)
+        samples: dict[tuple[str, ...], Sample] = {}
+        for row in reversed(found):
+            sample = _sample_of(dict(row))
+            key = (sample.workload, sample.target_key, sample.device_model, sample.tvm_version, row["trace_digest"])
+            if _is_board(sample.device_model, facts) and not (
+                key in samples and sample.is_disturbed and not samples[key].is_disturbed
+            ):
+                samples[key] = sample
+        return list(samples.values())
+
+    def newest_record(self) -> int:
+        """Return the id of the newest record; 0 if there is none."""
+        with engines.reading(self._engine) as connection:
+            return connection.scalar(sa.select(sa.func.max(table.c.id))) or 0
+
+    def note_device(self, device_model: str, facts: Mapping[str, object]) -> None:
+        """Keep what is known of a device model, JSON-ready; once for all of its records. The newest facts stay."""
+        row = {"name": device_model, "facts": dict(facts), "seen_at": datetime.now(UTC)}
+        with engines.writing(self._engine) as connection:
+            insert = insert_into(connection, device_models).values(row)
+            newer = {name: insert.excluded[name] for name in ("facts", "seen_at")}
+            connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=newer))
+
+    def device_facts(self) -> dict[str, Mapping[str, object]]:
+        """Return what was noted, by device model."""
+        with engines.reading(self._engine) as connection:
+            return _read_facts(connection) if _is_kept(connection) else {}
+
+
+def _is_kept(connection: sa.Connection) -> bool:
+    return sa.inspect(connection).has_table(record_programs.name)
+
+
+def _with_programs() -> sa.FromClause:
+    on = record_programs.c.record_id == table.c.id
+    return table.join(workloads).join(record_programs, on).outerjoin(jobs_table)
+
+
+def _program_columns() -> list[sa.ColumnElement[object]]:
+    return [record_programs.c[name] for name in ("program_hash", "feature_version", "stores")]
+
+
+def _tells() -> sa.ColumnElement[bool]:
+    tells = sa.or_(table.c.error.is_(None), table.c.error.not_in(_SAYS_NOTHING))
+    return tells & sa.or_(table.c.checked.is_(None), table.c.checked.is_(True))
+
+
+def _program_of(row: sa.RowMapping) -> RecordProgram:
+    return RecordProgram(program_hash=row["program_hash"], feature_version=row["feature_version"], stores=row["stores"])
+
+
+def _sample_of(row: Mapping[str, object]) -> Sample:
+    names = ("record_id", "workload", "target_key", "device_model", "tvm_version", "stores")
+    run_sec = row["median_sec"]
+    return Sample(
+        **{name: row[name] for name in names},  # type: ignore[arg-type]
+        run_sec=run_sec if isinstance(run_sec, float) else math.inf,
+        is_disturbed=bool(row["is_disturbed"]),
+    )
+
+
+def _read_facts(connection: sa.Connection) -> dict[str, Mapping[str, object]]:
+    found = connection.execute(sa.select(device_models.c.name, device_models.c.facts))
+    return {row.name: row.facts for row in found}
+
+
+def _is_board(device_model: str, facts: Mapping[str, Mapping[str, object]]) -> bool:
+    """Tell whether times are of real hardware. Libraries from before version 3 have the model's name only."""
+    if device_model in facts:
+        return not facts[device_model].get("is_simulated", False)
+    return not (device_model.startswith("emulated ") or device_model.endswith(" (simulated)"))

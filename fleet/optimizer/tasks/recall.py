@@ -1,0 +1,28 @@
+"""Computes again what libraries from before kept of no record: a stateless task for a worker of the build pool."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from cross.targets.intrinsics import load_intrinsics
+from fleet.cost_model.learn import extract_features
+from fleet.cost_model.stored import NO_PROGRAM, pack_program
+from fleet.errors import InvalidRequest
+from fleet.library import RecordProgram
+from fleet.optimizer.tasks.search_state import program_hash
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import module_of
+
+
+def recall_programs(mod_json: str, target_json: str, traces: Sequence[str]) -> list[RecordProgram]:
+    """Return what the library keeps of candidates; NO_PROGRAM for a trace that does not apply (any more)."""
+    load_intrinsics(target_json)
+    mod = module_of(mod_json)
+    found = dict.fromkeys(traces, NO_PROGRAM)
+    for trace in found:
+        with contextlib.suppress(InvalidRequest):
+            schedule = replay(mod, trace)
+            rows = extract_features(mod_json, target_json, [schedule])[0]
+            found[trace] = pack_program(program_hash(schedule), rows)
+    return [found[trace] for trace in traces]

@@ -1,0 +1,149 @@
+"""What a library keeps for learning, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
+from fleet.domain.keys import trace_digest
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.scope import RecordScope
+from fleet.errors import InvalidRequest
+from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
+
+SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
+ROWS = np.array([[1.0, 0.5, 26.02], [0.0, 3.25, 1.0]], np.float32)
+PROGRAM = pack_program(17, ROWS)
+DISTURBED = {"disturbances": [{"kind": "THROTTLED", "text": "hot"}]}
+
+
+@pytest.fixture
+def library(url: str) -> Iterator[Library]:
+    with Library.open(url) as library:
+        library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+        yield library
+
+
+def record(number: int, sec: float | None = 1.0, **facts: object) -> NewRecord:
+    """A record of candidate `number`; no time means that it crashed."""
+    given: dict[str, object] = {
+        "workload": "1",
+        "scope": SCOPE,
+        "trace_json": f"[[{number}],[]]",
+        "run_secs": () if sec is None else (sec,),
+        "error": ErrorKind.CRASHED if sec is None else None,
+        "program": PROGRAM,
+    }
+    return NewRecord(**(given | facts))  # type: ignore[arg-type]
+
+
+def numbers(found: list[Record]) -> list[str]:
+    return [entry.trace_json for entry in found]
+
+
+def test_a_record_keeps_its_program(library: Library) -> None:
+    """The hash and the features come back by the trace, within the scope that is asked for."""
+    library.add_record(record(1))
+    library.add_record(record(2, program=None))
+
+    found = library.memory.programs("1", SCOPE, feature_version=FEATURE_VERSION)
+
+    assert found == {trace_digest("[[1],[]]"): PROGRAM}
+    assert found[trace_digest("[[1],[]]")].program_hash == "0000000000000011"
+    np.testing.assert_array_equal(unpack_rows(PROGRAM.stores), ROWS.astype(np.float16))
+    assert library.memory.programs("1", replace(SCOPE, device_model="other"), feature_version=FEATURE_VERSION) == {}
+    assert library.memory.programs("1", SCOPE, feature_version="another") == {}
+
+
+def test_records_without_features_are_found_until_they_have_them(library: Library) -> None:
+    """The newest first within the limit; those of another version count as missing, those that never ran do not."""
+    library.add_records([record(number, program=None) for number in range(3)])
+    library.add_record(record(3, program=replace(PROGRAM, feature_version="older")))
+    library.add_record(record(4))
+    library.add_record(record(5, None, program=None, error=ErrorKind.BUILD_FAILED))
+    memory = library.memory
+
+    newest = memory.without_features(FEATURE_VERSION, limit=2)
+    memory.add_programs({entry.id: NO_PROGRAM for entry in newest})
+    rest = memory.without_features(FEATURE_VERSION, workload="1", within=SCOPE, limit=9)
+    memory.add_programs({entry.id: PROGRAM for entry in rest})
+
+    assert numbers(newest) == ["[[2],[]]", "[[3],[]]"]
+    assert numbers(rest) == ["[[0],[]]", "[[1],[]]"]
+    assert memory.without_features(FEATURE_VERSION, limit=9) == []
+    assert len(memory.programs("1", feature_version=FEATURE_VERSION)) == 5
+
+
+def test_samples_are_one_a_candidate_by_the_time_that_counts(library: Library) -> None:
+    """A calm time stands, a disturbed one only where there is no other; failures count, wrong candidates do not."""
+    library.add_records([record(1, 1.0), record(1, 2.0, provenance=DISTURBED), record(2, 3.0, provenance=DISTURBED)])
+    library.add_records([record(3, None), record(4, 4.0), record(5, 5.0, kind=RecordKind.STATIC)])
+    library.add_record(record(6, 6.0, kind=RecordKind.BASELINE))
+    wrong = library.add_record(record(7, 7.0))
+    library.mark_wrong(wrong.id)
+
+    found = library.memory.samples(FEATURE_VERSION, limit=100)
+
+    assert [(sample.run_sec, sample.is_disturbed) for sample in found] == [
+        (1.0, False),
+        (3.0, True),
+        (math.inf, False),
+        (4.0, False),
+        (5.0, False),
+    ]
+    assert {(sample.workload, sample.device_model) for sample in found} == {("1", "m")}
+    assert [sample.run_sec for sample in library.memory.samples(FEATURE_VERSION, limit=2)] == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("model", ["virtual", "emulated Pi 4", "Pi 4 (simulated)"])
+def test_simulated_times_are_not_learnt_from(library: Library, model: str) -> None:
+    """Facts of the device say so, and where there are none, its name."""
+    library.memory.note_device("virtual", {"is_simulated": True})
+    library.memory.note_device("m", {"is_simulated": False, "core_count": 4})
+    library.add_record(record(1, 1.0, scope=replace(SCOPE, device_model=model)))
+    library.add_record(record(2, 2.0))
+
+    assert [sample.run_sec for sample in library.memory.samples(FEATURE_VERSION, limit=9)] == [2.0]
+    assert library.memory.device_facts()["m"] == {"is_simulated": False, "core_count": 4}
+
+
+def test_the_newest_facts_of_a_device_stay(library: Library) -> None:
+    """One row a model, however many records."""
+    library.memory.note_device("m", {"core_count": 4})
+    library.memory.note_device("m", {"core_count": 8})
+
+    assert library.memory.device_facts() == {"m": {"core_count": 8}}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 70_000.0])
+def test_features_that_are_no_numbers_are_refused(value: float) -> None:
+    """A model that learns from one NaN predicts nothing else."""
+    with pytest.raises(InvalidRequest, match="not finite, or beyond half floats"):
+        pack_program(1, np.array([[1.0, value]], np.float32))
+
+
+@pytest.mark.parametrize("stores", [b"", b"\x02\x00", PROGRAM.stores[:-5], PROGRAM.stores[:4] + b"nonsense"])
+def test_damaged_features_are_refused(stores: bytes) -> None:
+    """They are reported as such, whatever is damaged."""
+    with pytest.raises(InvalidRequest, match="stored features cannot be read"):
+        unpack_rows(stores)
+
+
+@pytest.mark.parametrize("sec", [math.nan, math.inf, -1.0, 1e7, 3e10])
+def test_absurd_times_are_refused(library: Library, sec: float) -> None:
+    """No kernel runs for months; nothing of the batch is stored."""
+    with pytest.raises(InvalidRequest, match="impossible times"):
+        library.add_records([record(1), record(2, sec)])
+
+    assert library.records() == []
+
+
+def test_a_schedule_that_does_not_apply_has_no_rows() -> None:
+    """It is remembered as such, so that nobody computes it again."""
+    assert unpack_rows(NO_PROGRAM.stores).shape == (0, 0)
+    assert RecordProgram(feature_version=FEATURE_VERSION, stores=NO_PROGRAM.stores) == NO_PROGRAM
