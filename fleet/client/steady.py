@@ -122,6 +122,10 @@ class SteadyDevice:
                 await asyncio.sleep(pause_sec)
         return await self._open_device()
 
+    def bid(self, worth: float) -> None:
+        """Say what a second of the device is worth now; the next request for a lease tells the tracker."""
+        self._wish = replace(self._wish, bid=worth)
+
     async def give_back(self) -> None:
         """End the lease, if there is one. The next measurement acquires another."""
         self._device = None

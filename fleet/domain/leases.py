@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
@@ -66,6 +67,9 @@ class LeaseTerms(_PlainTerms, total=False):
     """Among free devices that will do, take one that also matches this selector, if there is one:
     "bitstream=sha256:...". It never makes anybody wait."""
 
+    bid: float
+    """What a second of the device is worth. It orders the requests of one holder only; 0 when left out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWish:
@@ -78,8 +82,11 @@ class LeaseWish:
     wait_timeout_sec: float | None = None
     purpose: str = ""
     prefer: Selector | None = None
+    bid: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.bid < math.inf:
+            raise InvalidRequest(f"the bid of a request is a number of at least zero, not {self.bid}")
         if self.ttl_sec <= 0 or (self.max_sec is not None and self.max_sec <= 0):
             raise InvalidRequest("the lengths of a lease, ttl_sec and max_sec, must be above zero")
 
@@ -91,9 +98,11 @@ def make_wish(selector: str | LeaseWish, **terms: Unpack[LeaseTerms]) -> LeaseWi
         InvalidRequest: the selector is malformed, or the lease would have no length.
     """
     wish = selector if isinstance(selector, LeaseWish) else LeaseWish(selector=parse_selector(selector))
-    prefer = terms.pop("prefer", None)
+    prefer, bid = terms.pop("prefer", None), terms.pop("bid", None)
     if prefer is not None:
         wish = replace(wish, prefer=parse_selector(prefer) if prefer else None)
+    if bid is not None:
+        wish = replace(wish, bid=bid)
     plain: _PlainTerms = terms
     return replace(wish, **plain)
 

@@ -50,6 +50,7 @@ class TuningLoop:
 
     def __init__(self, core: JobCore, *, device: SteadyDevice, pool: Pool, library: Library, turns: Turns) -> None:
         self._core = core
+        self._device = device
         self._turns = turns
         self._learning = asyncio.Lock()
         self._recorder = Recorder(library, core.conditions)
@@ -137,6 +138,7 @@ class TuningLoop:
         return proposing.workload, tuple(digests)
 
     async def _measure_round(self, made: Round) -> None:
+        self._device.bid(self._core.progress.bid)
         async with self._turns.measuring():
             await self.apply(ev.BatchWanted(*made))
 

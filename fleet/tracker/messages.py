@@ -146,6 +146,7 @@ def client_event(client_id: str, message: lease_service_pb2.ClientEvent) -> ev.E
                 duration_sec(acquire.wait_timeout),
                 acquire.purpose,
                 acquire.prefer,
+                acquire.bid,
             )
         case "cancel":
             return ev.Cancel(client_id, message.cancel.request_id)

@@ -59,6 +59,7 @@ def wish_to_proto(request_id: str, wish: LeaseWish) -> lease_pb2.Acquire:
         wait_timeout=optional_duration(wish.wait_timeout_sec),
         purpose=wish.purpose,
         prefer=str(wish.prefer) if wish.prefer is not None else "",
+        bid=wish.bid,
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.tracker.core.entries import RequestEntry
-from fleet.tracker.core.queue import Queue
+from fleet.tracker.core.queue import BID_REACH_SEC, Queue
 
 NAMES = tuple(f"devices/d{i}" for i in range(5))
 SELECTORS = tuple(
@@ -22,25 +22,29 @@ step = st.one_of(
     st.tuples(st.just("remove"), device),
     st.tuples(st.just("free"), device),
     st.tuples(st.just("busy"), device),
-    st.tuples(st.just("push"), selector, st.integers(-2, 2)),
+    st.tuples(st.just("push"), selector, st.integers(-2, 2), st.sampled_from(["a", "b"]), st.sampled_from([0, 1, 2])),
     st.tuples(st.just("discard"), st.integers(0, 30)),
     st.tuples(st.just("discard many"), st.integers(0, 4)),
 )
 
 
-def make_request(number: int, selector: str, priority: int = 0) -> RequestEntry:
+def make_request(
+    number: int, selector: str, priority: int = 0, *, holder: str = "", bid: float = 0.0, asked_sec: float | None = None
+) -> RequestEntry:
+    asked_sec = float(number) if asked_sec is None else asked_sec
     return RequestEntry(
         client_id="c",
         request_id=str(number),
-        holder="",
+        holder=holder,
         selector=selector,
         priority=priority,
         ttl_sec=30.0,
         max_duration_sec=30.0,
         deadline_sec=None,
-        asked_at_sec=float(number),
+        asked_at_sec=asked_sec,
         purpose="",
-        order=(number - 60.0 * priority, number),
+        order=(asked_sec - 60.0 * priority, number),
+        bid=bid,
     )
 
 
@@ -76,8 +80,9 @@ def _apply(
             queue.set_free(name)
         case "busy", [str(name)] if name in labels:
             queue.set_busy(name)
-        case "push", [str(selector), int(priority)]:
-            requests.append(make_request(number, selector, priority))
+        case "push", [str(selector), int(priority), str(holder), int(bid)]:
+            asked_sec = number * BID_REACH_SEC / 4
+            requests.append(make_request(number, selector, priority, holder=holder, bid=bid, asked_sec=asked_sec))
             queue.push(requests[-1])
         case "discard", [int(index)] if requests:
             queue.discard(requests.pop(index % len(requests)))
@@ -91,7 +96,9 @@ def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Req
     assert list(queue.first(100)) == ordered
     for name, own in labels.items():
         fitting = [request for request in ordered if parse_selector(request.selector).matches(own)]
-        assert queue.next_for(name) is (fitting[0] if fitting else None)
+        first = queue.next_for(name)
+        assert first is (fitting[0] if fitting else None)
+        assert first is None or queue.highest_bid(first, name) is _highest_bid(fitting)
     for request in requests:
         mine = {name for name, own in labels.items() if parse_selector(request.selector).matches(own)}
         rivals = [
@@ -101,6 +108,72 @@ def _compare(queue: Queue, labels: dict[str, dict[str, str]], requests: list[Req
             or any(parse_selector(other.selector).matches(labels[name]) for name in mine)
         ]
         assert queue.position(request) == len(rivals)
+
+
+def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
+    """Return whose bid is highest among those of the first one's holder that may pass it."""
+    first = fitting[0]
+    rivals = [
+        other
+        for other in fitting
+        if (other.holder, other.priority) == (first.holder, first.priority)
+        and other.order[0] - first.due_sec <= BID_REACH_SEC
+    ]
+    return max(rivals, key=lambda other: other.bid)
+
+
+def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
+    """Return in which order one device serves all requests."""
+    queue = Queue()
+    queue.add_device(NAMES[0], device_labels(NAMES[0], "cpu", {}))
+    for request in requests:
+        queue.push(request)
+    served: list[RequestEntry] = []
+    while (first := queue.next_for(NAMES[0])) is not None:
+        request = queue.highest_bid(first, NAMES[0])
+        queue.discard(request)
+        if request is not first:
+            queue.move(first, request.order)
+        queue.validate()
+        served.append(request)
+    return served
+
+
+@given(
+    asked=st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(0, 3), st.integers(0, 90)), max_size=12
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_bids_change_places_of_one_holders_requests_only(asked: list[tuple[str, int, int, int]]) -> None:
+    """Whatever is bid, each holder is served at the same turns, with the same priorities, and nobody waits for ever."""
+    requests = [
+        make_request(number, SELECTORS[0], priority, holder=holder, bid=bid, asked_sec=20.0 * asked_at)
+        for number, (holder, priority, bid, asked_at) in enumerate(asked)
+    ]
+    without = [
+        make_request(number, SELECTORS[0], priority, holder=holder, asked_sec=20.0 * asked_at)
+        for number, (holder, priority, _, asked_at) in enumerate(asked)
+    ]
+
+    served, plain = _served(requests), _served(without)
+
+    turns = [[(request.holder, request.priority) for request in order] for order in (served, plain)]
+    assert turns[0] == turns[1]
+    for place, request in enumerate(served):
+        assert sum(other.due_sec <= request.due_sec + BID_REACH_SEC for other in plain) > place
+
+
+def test_the_highest_bid_goes_first_within_ones_own() -> None:
+    """A bid takes the first of its holder's places; equal ones keep their order."""
+    requests = [
+        make_request(0, SELECTORS[0], holder="a", bid=1.0),
+        make_request(1, SELECTORS[0], holder="b", bid=9.0),
+        make_request(2, SELECTORS[0], holder="a", bid=3.0),
+        make_request(3, SELECTORS[0], holder="a", bid=3.0),
+    ]
+
+    assert ["2", "1", "3", "0"] == [request.request_id for request in _served(requests)]
 
 
 def test_position_among_very_many_selectors_is_never_too_small() -> None:

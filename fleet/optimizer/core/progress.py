@@ -109,6 +109,9 @@ class JobProgress:
     device_model: str = ""
     activity: str = ""
     trials_total: int = 0
+    bid: float = 0.0
+    """What a second of the device was worth when the newest batch was chosen, in the prioritizer's currency."""
+
     workloads: list[WorkloadProgress] = field(default_factory=list)
     first_trial_sec: float | None = None
     """From the start of the process to the first measured candidate [s]."""

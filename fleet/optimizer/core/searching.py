@@ -41,6 +41,7 @@ class Searching(Recording):
             return
         item = self.workload(shash)
         why = f": {sentence(batch.reason)}" if batch is not None else ""
+        self.progress.bid = batch.reason.worth if batch is not None else self.progress.bid
         self._say(f"searching {item.workload.operator}{why}")
         lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
         if len(lessons) > self._lessons_learnt:

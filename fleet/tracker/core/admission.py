@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fleet.domain.selectors import parse_selector
@@ -25,7 +26,7 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
 
     Raises:
-        InvalidRequest: no id, a malformed selector, a priority out of bounds, or texts that are too long.
+        InvalidRequest: no id, a malformed selector, a priority or bid out of bounds, or texts that are too long.
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
@@ -49,7 +50,19 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         purpose=event.purpose[:MAX_SHOWN_CHARS],
         order=(now - event.priority * limits.aging_sec, arrival),
         preferred=preferred_selector(event.selector, event.prefer),
+        bid=checked_bid(event.bid),
     )
+
+
+def checked_bid(bid: float) -> float:
+    """Return a bid that can be compared.
+
+    Raises:
+        InvalidRequest: it is negative, infinite or not a number.
+    """
+    if not 0 <= bid < math.inf:
+        raise InvalidRequest(f"the bid of a request is a number of at least zero, not {bid}")
+    return bid
 
 
 def preferred_selector(selector: str, prefer: str) -> str:

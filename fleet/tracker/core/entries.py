@@ -109,12 +109,20 @@ class RequestEntry:
     asked_at_sec: float
     purpose: str
     order: tuple[float, int]
-    """Requests are served in this order: moment of asking moved by priority, then number of arrival."""
+    """Requests are served in this order: moment of asking moved by priority, then number of arrival. One that is passed
+    by a higher bid of its holder gets the other's."""
     preferred: str = ""
     """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
 
     The journal does not keep it: the client says it again when it repeats the request after a restart.
     """
+    bid: float = 0.0
+    """What it says it is worth, >= 0: orders the requests of one holder. The journal does not keep it either."""
+    due_sec: float = field(init=False)
+    """Moment of its first place in the order."""
+
+    def __post_init__(self) -> None:
+        self.due_sec = self.order[0]
 
     @property
     def key(self) -> tuple[str, str]:

@@ -76,6 +76,7 @@ class Acquire:
     wait_timeout_sec: float = 0.0
     purpose: str = ""
     prefer: str = ""
+    bid: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,15 @@ def serve(book: Book, device: DeviceEntry) -> None:
     if not device.can_serve:
         book.queue.set_busy(device.name)
         return
-    request = None if book.journal_trouble else book.queue.next_for(device.name)
-    if request is None:
+    first = None if book.journal_trouble else book.queue.next_for(device.name)
+    if first is None:
         book.queue.set_free(device.name)
         return
+    request = book.queue.highest_bid(first, device.name)
     book.remove_request(request)
+    if request is not first:
+        book.queue.move(first, request.order)
+        book.changes.requests[first.key] = first
     grant(book, device, request)
 
 

@@ -4,6 +4,9 @@ Requests with one selector form a group. A group knows its matching devices, the
 used first), and its requests in the order of service. A freed device looks only at the heads of the groups that match
 it. The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
 moment of asking moved by the priority sorts them for good.
+
+Bids are what clients say of themselves, so they move nobody else: whose turn it is decides the order, and of that
+holder's requests with the same priority the highest bid takes the turn. The one that it passes gets its place.
 """
 
 from __future__ import annotations
@@ -21,6 +24,12 @@ _MAX_IDLE_GROUPS = 1024
 """Groups without requests that are kept, so that a busy fleet does not match its devices again for every request."""
 _MAX_OVERLAPS = 64
 """A group that shares devices with more others than this counts positions over all requests."""
+
+
+BID_REACH_SEC = 600.0
+"""No bid moves a request of its holder further back than among those that were asked so much later: none starves."""
+_MAX_BIDS = 64
+"""So many of a holder's highest bids are looked at for one that suits the device."""
 
 
 class Group:
@@ -55,6 +64,8 @@ class Queue:
         self._free_count = 0
         self._requests: dict[tuple[float, int], RequestEntry] = {}
         self._all = SortedList()
+        self._bids: dict[tuple[str, int], SortedList] = {}
+        """Requests with a bid, by holder and priority: (-bid, order)."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -141,12 +152,15 @@ class Queue:
         group.waiting.add(request.order)
         self._all.add(request.order)
         self._requests[request.order] = request
+        if request.bid:
+            self._bids.setdefault(_bidder(request), SortedList()).add((-request.bid, request.order))
 
     def discard(self, request: RequestEntry) -> None:
         """Let a request wait no more."""
         if self._requests.pop(request.order, None) is None:
             return
         self._all.remove(request.order)
+        self._discard_bid(request)
         group = self._groups[request.selector]
         group.waiting.remove(request.order)
         if not group.waiting:
@@ -159,6 +173,9 @@ class Queue:
                 self.discard(request)
             return
         gone = {request.order for request in requests if self._requests.pop(request.order, None)}
+        for request in requests:
+            if request.order in gone:
+                self._discard_bid(request)
         self._all = SortedList(order for order in self._all if order not in gone)
         for selector in dict.fromkeys(request.selector for request in requests):
             group = self._groups[selector]
@@ -167,15 +184,32 @@ class Queue:
                 self._retire(selector)
 
     def next_for(self, device_name: str) -> RequestEntry | None:
-        """Return the request that this device should serve."""
+        """Return the request whose turn it is on this device."""
         best: tuple[float, int] | None = None
         for group in self._groups_by_device[device_name]:
             if group.waiting and (best is None or group.waiting[0] < best):
                 best = group.waiting[0]
         return None if best is None else self._requests[best]
 
+    def highest_bid(self, first: RequestEntry, device_name: str) -> RequestEntry:
+        """Return who takes the turn of a request on a device: itself, or one of its holder that bids more."""
+        groups = self._groups_by_device[device_name]
+        latest_sec = first.due_sec + BID_REACH_SEC
+        for negative, order in islice(self._bids.get(_bidder(first), ()), _MAX_BIDS):
+            if -negative <= first.bid:
+                break
+            if order[0] <= latest_sec and self._groups[self._requests[order].selector] in groups:
+                return self._requests[order]
+        return first
+
+    def move(self, request: RequestEntry, order: tuple[float, int]) -> None:
+        """Give a waiting request the place of one that waits no more."""
+        self.discard(request)
+        request.order = order
+        self.push(request)
+
     def position(self, request: RequestEntry) -> int:
-        """Count the requests that are served before this one among those that could take a device from it.
+        """Count the requests that are served before this one, without bids, among those that could take its device.
 
         Where very many selectors compete, all requests are counted, so the number may be too large, never too small.
         """
@@ -189,6 +223,14 @@ class Queue:
     def first(self, limit: int) -> Iterator[RequestEntry]:
         """Yield waiting requests in the order of service."""
         return (self._requests[order] for order in islice(self._all, limit))
+
+    def _discard_bid(self, request: RequestEntry) -> None:
+        if not request.bid:
+            return
+        bids = self._bids[_bidder(request)]
+        bids.remove((-request.bid, request.order))
+        if not bids:
+            del self._bids[_bidder(request)]
 
     # groups
 
@@ -277,6 +319,12 @@ class Queue:
             expected = {group for group in self._groups.values() if name in group.devices}
             _require(set(groups) == expected, f"groups of {name}")
         _require(list(self._all) == sorted(self._requests), "order of all requests")
+        bids = sorted((-request.bid, order) for order, request in self._requests.items() if request.bid)
+        _require(sorted(bid for own in self._bids.values() for bid in own) == bids, "bids")
+
+
+def _bidder(request: RequestEntry) -> tuple[str, int]:
+    return request.holder, request.priority
 
 
 def _exact_name(selector: Selector) -> str | None:

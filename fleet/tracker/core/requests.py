@@ -8,7 +8,7 @@ from functools import partial
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
-from fleet.tracker.core.admission import make_request, no_match_message, preferred_selector
+from fleet.tracker.core.admission import checked_bid, make_request, no_match_message, preferred_selector
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import ClientEntry, RequestEntry
 
@@ -50,6 +50,7 @@ def _take_up(book: Book, client: ClientEntry, parked: RequestEntry, event: ev.Ac
         return
     with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
         parked.preferred = preferred_selector(parked.selector, event.prefer)
+        parked.bid = checked_bid(event.bid)
     _serve_or_wait(book, client, parked)
 
 
