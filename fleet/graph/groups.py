@@ -26,6 +26,9 @@ _MOST_WASTE = 1.2
 _SLIGHT_WASTE = 1.02
 """Whole vectors of 8 are made whole vectors of 16 for that."""
 
+_SLIGHT_WASTE_IN_GROUPS = 1.1
+"""In each of several groups: 136 channels are 17 vectors of 8, which no tile divides."""
+
 _FEWEST = 16
 """Of several groups: smaller ones waste more than they gain. A single one of any size gains."""
 
@@ -54,7 +57,7 @@ def whole_vectors(width: int, groups: int = 1) -> int | None:
         return None
     wide, narrow = (-(-width // size) * size for size in (_VECTORS, _VECTOR))
     if width == narrow:
-        return wide if groups == 1 and wide <= _SLIGHT_WASTE * width else None
+        return wide if wide <= (_SLIGHT_WASTE if groups == 1 else _SLIGHT_WASTE_IN_GROUPS) * width else None
     return wide if wide <= _MOST_WASTE * width else narrow
 
 

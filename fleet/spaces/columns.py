@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps, vector_width
+from fleet.spaces.tiles import Order, Tile, fits_registers, step_cycles
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
@@ -126,7 +127,8 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
         groups, columns = schedule.split(columns, [None, group])
         rows.append(groups)
     is_even = extent(schedule, columns) % tile.columns == 0
-    blocks, lanes = schedule.split(columns, [None, tile.columns])
+    blocks, vectors, lanes = schedule.split(columns, [None, tile.vectors, tile.lanes])
+    within.append(vectors)
     schedule.reorder(*rows, blocks, *row_tiles, *within, lanes)
     are_enough = steps(schedule, rows) >= _TASKS_PER_CORE * facts.cores or not is_even
     shared = rows if are_enough else [*rows, blocks]
@@ -139,22 +141,43 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     schedule.vectorize(lanes)
     for loop in within:
         schedule.unroll(loop)
-    _schedule_tile(schedule, block, depth)
+    _schedule_tile(schedule, block, tile, depth)
     return True
 
 
 def _tile(schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], facts: ProcessorFacts) -> ColumnTile | None:
-    columns = group_of(schedule.get(block)) or extent(schedule, spatial[-1])
+    group = group_of(schedule.get(block))
+    columns = group or extent(schedule, spatial[-1])
     most = lanes_of(schedule.get(block), facts)
     width = vector_width(columns, most)
-    if 2 * width < most < columns and not group_of(schedule.get(block)):
+    if 2 * width < most < columns and not group:
         width = most  # the last vector is cut; within groups, TVM cannot tell then that all lanes read the same data
     if width == 1:
         return None
+    if group:
+        return _tile_in_group(columns // width, width, extent(schedule, spatial[-2]) if len(spatial) > 1 else 1, facts)
     row = extent(schedule, spatial[-2]) if len(spatial) > 1 and _is_windowed(schedule.get(block)) else 1
     row = row if row <= _ACCUMULATORS else _ACCUMULATORS // 2
     vectors = vector_width(columns // width, max(1, _ACCUMULATORS // row)) if columns % width == 0 else 1
     return ColumnTile(row=row, vectors=vectors, lanes=width)
+
+
+def _tile_in_group(vectors: int, lanes: int, row: int, facts: ProcessorFacts) -> ColumnTile:
+    """Return the tile of a group's `vectors` vectors and a row's `row` neighbours that takes the fewest cycles.
+
+    All lanes read the same data, so it is a tile of a product, of which weights are not packed.
+    """
+    tiles = [
+        Tile(y=1, x=x, vectors=count, lanes=lanes, order=Order.ROWS)
+        for count in range(1, vectors + 1)
+        if vectors % count == 0
+        for x in range(1, row + 1)
+    ]
+    best = min(
+        (tile for tile in tiles if fits_registers(tile, facts)),
+        key=lambda tile: step_cycles(tile, row, facts) / (tile.x * tile.vectors),
+    )
+    return ColumnTile(row=best.x, vectors=best.vectors, lanes=lanes)
 
 
 def _is_windowed(block: SBlock) -> bool:
@@ -163,8 +186,6 @@ def _is_windowed(block: SBlock) -> bool:
 
     along = [it.var.name for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2]
     sums = {it.var.name for it in block.iter_vars if it.iter_type != IterVar.DataPar}
-    if group_of(block):
-        return True
     return any(
         along in used and used & sums
         for region in block.reads
@@ -172,9 +193,10 @@ def _is_windowed(block: SBlock) -> bool:
     )
 
 
-def _schedule_tile(schedule: Schedule, block: SBlockRV, depth: int) -> None:
+def _schedule_tile(schedule: Schedule, block: SBlockRV, tile: ColumnTile, depth: int) -> None:
     """Put the reduction outside of the tile."""
     spatial, sums = split_by_kind(schedule, block, depth)
+    spatial[-1:] = schedule.split(spatial[-1], [tile.vectors, tile.lanes])
     schedule.reorder(*sums, *spatial)
     schedule.vectorize(spatial[-1])
     for loop in spatial[:-1]:

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import is_reduction, names_in, stride_of
+from fleet.spaces.columns import group_of
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, steps, vector_width
 
@@ -49,11 +50,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     elif turned is not None:
         outer = _turn(schedule, loops, turned)
     else:
-        width = vector_width(extent(schedule, loops[-1]), most)
-        outside, lanes = schedule.split(loops[-1], [None, width])
-        outer = [*loops[:-1], outside]
-        if width > 1:
-            schedule.vectorize(lanes)
+        outer = _within_groups(schedule, loops, group_of(own), most)
     shared = _enough(schedule, outer, facts)
     for axis in deciding:
         if axis >= len(shared):
@@ -61,6 +58,26 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     if shared:
         share(schedule, shared, work)
     return True
+
+
+def _within_groups(schedule: Schedule, loops: list[LoopRV], group: int | None, most: int) -> list[LoopRV]:
+    """Vectorize the last loop; return the loops around vectors.
+
+    Args:
+        group: size of the groups that are apart in what is read. No vector reaches into the next, its parts would be
+            fetched one by one.
+    """
+    if group and extent(schedule, loops[-1]) % group == 0:
+        loops = [*loops[:-1], *schedule.split(loops[-1], [None, group])]
+    size = extent(schedule, loops[-1])
+    width = vector_width(size, most)
+    is_cut = bool(group) and 2 * width < most < size
+    outside, lanes = schedule.split(loops[-1], [None, most if is_cut else width])
+    if is_cut:
+        split_at_borders(schedule, outside)
+    if is_cut or width > 1:
+        schedule.vectorize(lanes)
+    return [*loops[:-1], outside]
 
 
 def _deciding_axes(block: SBlock) -> list[int]:

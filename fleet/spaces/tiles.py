@@ -85,7 +85,7 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
         for vectors in _divisors(_columns(product) // lanes, _MOST_VECTORS)
         for x in range(1, min(width, _MOST_ROWS) + 1)
         for y in _divisors(height, 7)
-        if _fits(Tile(y, x, vectors, lanes, Order.ROWS), facts)
+        if fits_registers(Tile(y, x, vectors, lanes, Order.ROWS), facts)
         for order in Order
         for unroll in (1, 4)
         for depth in (0, *_depths(Tile(y, x, vectors, lanes, order, unroll), product, facts))
@@ -241,7 +241,7 @@ def _lanes(columns: int, facts: ProcessorFacts) -> list[int]:
     return [width for width in widths if columns % width == 0][:1]
 
 
-def _fits(tile: Tile, facts: ProcessorFacts) -> bool:
+def fits_registers(tile: Tile, facts: ProcessorFacts) -> bool:
     """Tell whether the tile's accumulators and operands fit the registers."""
     sums = tile.y * tile.x * tile.vectors
     scalars = 0 if facts.has_scalar_operands and tile.vectors == 1 else 1

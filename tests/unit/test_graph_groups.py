@@ -24,7 +24,18 @@ TARGET = json.dumps({"kind": "llvm", "num-cores": 2})
 
 @pytest.mark.parametrize(
     ("groups", "width", "padded"),
-    [(2, 34, 40), (2, 68, 80), (2, 24, 24), (2, 6, 6), (1, 21, 24), (1, 1000, 1008), (1, 24, 24), (1, 3, 8), (1, 1, 8)],
+    [
+        (2, 34, 40),
+        (2, 68, 80),
+        (2, 24, 24),
+        (2, 136, 144),
+        (2, 6, 6),
+        (1, 21, 24),
+        (1, 1000, 1008),
+        (1, 24, 24),
+        (1, 3, 8),
+        (1, 1, 8),
+    ],
 )
 def test_channels_are_padded_to_whole_vectors(groups: int, width: int, padded: int) -> None:
     """In each group. Bias and activation stay in the same program; the result and its name are as before."""

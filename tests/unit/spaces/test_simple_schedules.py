@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 HOST = host_target_json()
+AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
 Make = Callable[[], list[Any]]
 
@@ -48,6 +50,19 @@ def grouped(size: int, channels: int, columns: int, groups: int, kernel: int) ->
 
         data, weights = tensors((1, size, size, channels), (kernel, kernel, channels // groups, columns))
         return [data, weights, topi.nn.relu(topi.nn.conv(data, weights, 1, kernel // 2, 1, groups, "NHWC", "HWIO"))]
+
+    return make
+
+
+def padded_groups(groups: int, padded: int, width: int) -> Make:
+    """The columns that count of each padded group, as of a convolution whose groups are no whole vectors."""
+
+    def make() -> list[Any]:
+        from tvm import te
+
+        [data] = tensors((9, 7, groups * padded))
+        shape = (9, 7, groups * width)
+        return [data, te.compute(shape, lambda y, x, c: data[y, x, c // width * padded + c % width] + 1)]
 
     return make
 
@@ -123,6 +138,9 @@ CASES: dict[str, Make] = {
     "grouped, as shufflenet's": grouped(14, 28, 68, 2, 1),
     "grouped, 34 columns": grouped(5, 8, 136, 4, 3),
     "grouped, prime": grouped(5, 6, 21, 3, 3),
+    "grouped, 5 vectors": grouped(7, 16, 320, 4, 1),
+    "padded groups": padded_groups(4, 24, 20),
+    "padded groups, cut": padded_groups(4, 40, 34),
     "max pool": pool(17, 21, "max", 2),
     "average pool": pool(14, 16, "avg", 1),
     "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
@@ -198,12 +216,36 @@ def test_a_scan_has_no_schedule() -> None:
     assert static_schedule(module(unary("cumsum", (4, 9), axis=1)), HOST) is None
 
 
+@pytest.mark.parametrize(("case", "lanes"), [("padded groups", 4), ("padded groups, cut", 8)])
+def test_no_vector_reaches_into_the_next_group(case: str, lanes: int) -> None:
+    """Its parts would be fetched one by one: widths that divide a group are taken, or its last vector is cut."""
+    from tvm.tirx import ForKind
+
+    schedule = static_schedule(module(CASES[case]), AVX2)
+
+    assert schedule is not None
+    loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
+    assert [lanes] == [int(loop.extent) for loop in loops if loop.kind == ForKind.VECTORIZED]
+    assert [4] == [int(loop.extent) for loop in loops[-3:-2]]  # groups
+
+
+@pytest.mark.parametrize(("core", "sums"), [("x86-64-v3", 10), ("x86-64-v4", 25)])
+def test_a_tile_of_a_grouped_convolution_fills_the_registers(core: str, sums: int) -> None:
+    """Multiply-adds wait for each other if there are few of them: 25 of 32 registers hold sums, or 10 of 16."""
+    schedule = static_schedule(module(grouped(10, 16, 320, 4, 1)), json.dumps({"kind": "llvm", "mcpu": core}))
+
+    assert schedule is not None
+    loops = [schedule.get(loop) for loop in schedule.get_loops(schedule.get_sblock("group_conv2d_nhwc_update"))]
+    *rows, lanes = [int(loop.extent) for loop in loops[-4:]]
+    assert (sums, 8 if core == "x86-64-v3" else 16) == (math.prod(rows), lanes)
+
+
 @pytest.mark.parametrize(("case", "lanes"), [("concat of vectors", 8), ("concat", None)])
 def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | None) -> None:
     """As many as are always of one piece; what has no such number is left to LLVM."""
     from tvm.tirx import ForKind
 
-    schedule = static_schedule(module(CASES[case]), json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}))
+    schedule = static_schedule(module(CASES[case]), AVX2)
 
     assert schedule is not None
     loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
