@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,8 +22,10 @@ from fleet.export.targets import target_of
 from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
     from fleet.domain.roofline import Roofline
-    from fleet.graph.explaining import Explanation
+    from fleet.graph.explaining import Explanation, Scheduled
 
 _COPIED_BYTES = 64 * 1024**2
 _COPIES = 5
@@ -60,7 +63,7 @@ def explain(
 
     Lists the passes between import and tuning with what each left of the graph (operators, layouts, transposes, bytes
     moved), and the fused programs that are tuned, with their operations, bytes and least time. What cannot be scheduled
-    is named. No device is needed.
+    is named, and how many concats copy nothing. No device is needed.
 
     Example: fleet explain model.onnx --target rpi4-64
     """
@@ -83,20 +86,40 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
         "roofline": asdict(roofline),
         "passes": [asdict(stage) for stage in found.stages],
         "programs": [asdict(program) | {"least_sec": least_sec(program, roofline)} for program in found.programs],
-        "loop_nests": list(found.loop_nests),
+        "loop_nests": list(found.scheduled.loop_nests),
+        "concats": {
+            "in_place": found.scheduled.concats_in_place,
+            "copied": Counter(found.scheduled.concats_copied),
+        },
     }
 
 
 def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
     from fleet.graph.explaining import explain as explain_module
     from fleet.models.model import import_model, load_model
-    from fleet.workloads.applying import apply_schedules
 
     mod = import_model(load_model(model, shapes=shapes, batch_size=batch_size))
     try:
-        return explain_module(mod, target_json, lambda lowered: apply_schedules(lowered, target_json, {}).loop_nests)
+        return explain_module(mod, target_json, lambda lowered: _scheduled(lowered, target_json))
     except Exception as error:
         raise ImportFailed(f"{model.name}: TVM cannot lower the model: {last_lines(error)}") from error
+
+
+def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:
+    from fleet.graph.concats import CopyReason, is_fused_concat
+    from fleet.graph.explaining import Scheduled
+    from fleet.graph.marking import calls_of
+    from fleet.workloads.applying import apply_schedules
+    from fleet.workloads.concats import join_concats
+
+    applied = apply_schedules(lowered, target_json, {})
+    joined = join_concats(applied.mod, target_json)
+    fused = [call for callee, calls in calls_of(lowered).items() if is_fused_concat(lowered[callee]) for call in calls]
+    return Scheduled(
+        loop_nests=applied.loop_nests,
+        concats_in_place=joined.in_place,
+        concats_copied=(*joined.copied, *[CopyReason.FUSED] * len(fused)),
+    )
 
 
 def _roofline(target: str, target_json: str, peak_gflops: float | None, bandwidth_gbs: float | None) -> Roofline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -10,17 +11,28 @@ from rich.text import Text
 
 from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, duration, line, make_table
 from fleet.domain.roofline import Roofline
-from fleet.graph.explaining import Explanation, Program, Stage
+from fleet.graph.concats import CopyReason
+from fleet.graph.explaining import Explanation, Program, Scheduled, Stage
 
 _MOST_OPERATORS = 8
 """Operators of the imported graph that are named; the most frequent."""
 
 _MOST_LOOP_NESTS = 8
 
+_WHY_COPIED = {
+    CopyReason.NOT_COMPUTED: "an operand is an input or a constant, or not the only result of a program",
+    CopyReason.SHARED: "an operand has its place elsewhere",
+    CopyReason.RETURNED: "an operand is a result of the model, or is not only read by programs",
+    CopyReason.UNKNOWN_SIZE: "the size of an operand is known only when the model runs",
+    CopyReason.OPAQUE: "an operand is not only reached by indices",
+    CopyReason.FUSED: "in one program with what follows",
+    CopyReason.GPU: "programs of GPUs write tensors of their own",
+}
+
 
 def render_explanation(found: Explanation, roofline: Roofline, *, title: str, width: int = 80) -> RenderableType:
     """Show the passes, then the programs."""
-    before = found.stages[0]
+    before, loop_nests = found.stages[0], found.scheduled.loop_nests
     parts: list[RenderableType] = [
         Text(title, style="bold"),
         Text(f"imported: {_counted(before.operators)}", style="dim"),
@@ -29,7 +41,7 @@ def render_explanation(found: Explanation, roofline: Roofline, *, title: str, wi
         "",
         _program_table(found, roofline, width),
         "",
-        *([Text(loop_nests_line(found.loop_nests), style="yellow")] if found.loop_nests else []),
+        *([Text(loop_nests_line(loop_nests), style="yellow")] if loop_nests else []),
         *(Text(text, style="dim") for text in _footnotes(found, roofline)),
     ]
     return Group(*parts)
@@ -46,6 +58,16 @@ def loop_nests_line(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST_LOOP_NESTS])
     rest = f" and {len(names) - _MOST_LOOP_NESTS} more (--json names all)" if len(names) > _MOST_LOOP_NESTS else ""
     return f"not scheduled, so plain loops: {shown}{rest}"
+
+
+def concat_lines(scheduled: Scheduled) -> list[str]:
+    """Say how many concats copy nothing, and why the others do; nothing of a model without any."""
+    reasons = Counter(scheduled.concats_copied).most_common()
+    total = scheduled.concats_in_place + len(scheduled.concats_copied)
+    if not total:
+        return []
+    copied = [f"{count} copied: {_WHY_COPIED[reason]}" for reason, count in reasons]
+    return ["; ".join([f"concats: {scheduled.concats_in_place} of {total} written in place", *copied])]
 
 
 def _stage_table(found: Explanation) -> Table:
@@ -97,6 +119,7 @@ def _footnotes(found: Explanation, roofline: Roofline) -> list[str]:
     known = [sec for sec in times if sec is not None]
     total = f"{flop / 1e9:.4g} GFLOP in {sum(item.calls for item in found.programs)} calls"
     return [
+        *concat_lines(found.scheduled),
         f"{total}; at best {duration(sum(known))}" if known else total,
         f"limits: {roofline.source}",
         "moved: what calls read and write, weights included, as if no cache kept anything",

@@ -23,6 +23,7 @@ from fleet.export.targets import target_of
 from fleet.graph.pipeline import lower
 from fleet.library import Library
 from fleet.workloads.applying import apply_schedules, workload_module
+from fleet.workloads.concats import join_concats
 from fleet.workloads.workload import Workload, workload_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def pipeline(
         with Library.open(library) as opened:
             choice = choose(opened, _workloads(lowered), within)
         scheduled = apply_schedules(lowered, target_json, choice.traces).mod
-        return relax.get_default_pipeline(made)(scheduled)
+        return relax.get_default_pipeline(made)(join_concats(scheduled, target_json).mod)
 
     return tvm.transform.module_pass(run, opt_level=0, name="FleetPipeline")
 

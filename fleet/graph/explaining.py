@@ -15,6 +15,7 @@ from cross.targets.intrinsics import keep_package_light
 from cross.targets.target import make_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload, operators_of
+from fleet.graph.concats import CopyReason
 from fleet.graph.constants import dtype_of, is_constant, shape_of
 from fleet.graph.marking import calls_of
 from fleet.graph.pipeline import steps
@@ -76,6 +77,20 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """What the schedules make of the programs; rooms above this one know."""
+
+    loop_nests: tuple[str, ...] = ()
+    """What nothing can schedule: programs by function, blocks of them, operators."""
+
+    concats_in_place: int = 0
+    """Concats without a program: their operands are written where they end up."""
+
+    concats_copied: tuple[CopyReason, ...] = ()
+    """Of each of the others, why it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What became of a model, and how."""
 
@@ -85,17 +100,16 @@ class Explanation:
     programs: tuple[Program, ...]
     """Those with the most operations in one run first."""
 
-    loop_nests: tuple[str, ...] = ()
-    """What nothing can schedule: programs by function, blocks of them, operators."""
+    scheduled: Scheduled
 
 
 def explain(
-    mod: IRModule, target_json: str, loop_nests_in: Callable[[IRModule], tuple[str, ...]] = lambda _: ()
+    mod: IRModule, target_json: str, schedule: Callable[[IRModule], Scheduled] = lambda _: Scheduled()
 ) -> Explanation:
     """Lower a model as the pipeline does, and note what each pass changes.
 
     Args:
-        loop_nests_in: tells what of the lowered model cannot be scheduled; rooms above this one know.
+        schedule: tells what becomes of the lowered model.
     """
     stages = [_stage("imported", "what the model's exporter wrote", mod)]
     with make_target(target_json):
@@ -104,7 +118,7 @@ def explain(
             stages.append(_stage(step.name, step.reason, mod))
     programs = [_program(mod, callee, calls) for callee, calls in calls_of(mod).items()]
     ordered = sorted(programs, key=lambda program: (-program.flop * program.calls, -program.moved_bytes, program.name))
-    return Explanation(stages=tuple(stages), programs=tuple(ordered), loop_nests=loop_nests_in(mod))
+    return Explanation(stages=tuple(stages), programs=tuple(ordered), scheduled=schedule(mod))
 
 
 def _stage(name: str, reason: str, mod: IRModule) -> Stage:

@@ -116,7 +116,7 @@ def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
     from tvm import ir, relax
 
     main = mod["main"]
-    if not _is_plain(main):
+    if not is_plain(main):
         return mod
     others = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
     rebuilt, functions = _rebuild(main, others, apply)
@@ -127,22 +127,24 @@ def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
 def count_uses(function: Function) -> Counter[Var]:
     """Return how often each variable is read."""
     values = [binding.value for block in function.body.blocks for binding in block.bindings]
-    return Counter(var for value in [*values, function.body.body] for var in _variables(value))
+    return Counter(var for value in [*values, function.body.body] for var in variables_of(value))
 
 
-def _variables(expr: Expr) -> Iterator[Var]:
+def variables_of(expr: Expr) -> Iterator[Var]:
+    """Return the variables that an expression reads, once for each time."""
     from tvm import relax
 
     if isinstance(expr, relax.Var):
         yield expr
     elif isinstance(expr, relax.Tuple | relax.Call):
         for child in expr.fields if isinstance(expr, relax.Tuple) else expr.args:
-            yield from _variables(child)
+            yield from variables_of(child)
     elif isinstance(expr, relax.TupleGetItem):
-        yield from _variables(expr.tuple_value)
+        yield from variables_of(expr.tuple_value)
 
 
-def _is_plain(function: Function) -> bool:
+def is_plain(function: Function) -> bool:
+    """Tell whether a function is one sequence of bindings, without branches or functions inside."""
     from tvm import relax
 
     return isinstance(function.body, relax.SeqExpr) and all(

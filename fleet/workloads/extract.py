@@ -18,6 +18,7 @@ from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
 from fleet.workloads.applying import apply_schedules
+from fleet.workloads.concats import join_concats
 from fleet.workloads.several_shapes import free_name, one_program
 from fleet.workloads.workload import Workload, workload_of
 
@@ -52,7 +53,7 @@ def compile_model(
     Args:
         schedules: best trace (JSON) by workload hash. A workload without one gets its static schedule, on GPUs that of
             TVM's default rules.
-        is_static: False: a workload without one gets the default schedule: slow, but right.
+        is_static: False: a workload without one gets the default schedule, and concats copy: slow, but right.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -69,6 +70,7 @@ def compile_model(
         }
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
+        mod = join_concats(mod, target_json).mod if is_static else mod
         with gpu_code.compiling(target_json):
             executable = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json))
     except FleetError:

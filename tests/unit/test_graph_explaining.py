@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from fleet.cli.explain_view import least_sec, render_explanation
-from fleet.graph.explaining import Explanation, Program, Stage, explain
+from fleet.graph.concats import CopyReason
+from fleet.graph.explaining import Explanation, Program, Scheduled, Stage, explain
 from fleet.spaces.limits import expected_roofline
 from tests.unit.graph_models import function_of, random_array
 
@@ -99,7 +100,10 @@ def test_the_least_time_is_that_of_the_tighter_limit() -> None:
     roofline = expected_roofline(AVX2, peak_gflops=1, bandwidth_gbs=1)
     console = Console(file=StringIO(), width=120, color_system=None)
 
-    found = Explanation(stages=(stage,), programs=(program,), loop_nests=("cumsum",))
+    scheduled = Scheduled(
+        loop_nests=("cumsum",), concats_in_place=2, concats_copied=(CopyReason.SHARED, CopyReason.SHARED)
+    )
+    found = Explanation(stages=(stage,), programs=(program,), scheduled=scheduled)
     console.print(render_explanation(found, roofline, title="m", width=120))
 
     assert pytest.approx(4e-3) == least_sec(program, roofline)
@@ -108,3 +112,4 @@ def test_the_least_time_is_that_of_the_tighter_limit() -> None:
     assert "arithmetic" in shown
     assert "conv2d + relu" in shown
     assert "not scheduled, so plain loops: cumsum" in shown
+    assert "concats: 2 of 4 written in place; 2 copied: an operand has its place elsewhere" in shown

@@ -17,7 +17,14 @@ from device_agents.driver import Driver
 from device_agents.runtimes.contract import Runtime
 
 _ROOT = Path(__file__).parents[2]
-_NO_MODULES = ("fleet.drivers", "fleet.opencl.use_events", "fleet.constants", "fleet.attention", "fleet.winograd")
+_NO_MODULES = (
+    "fleet.drivers",
+    "fleet.opencl.use_events",
+    "fleet.attention",
+    "fleet.concat",
+    "fleet.constants",
+    "fleet.winograd",
+)
 """An entry point group, a function that the OpenCL plugin registers with TVM, and attributes of tensor programs."""
 
 _NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fleet.domain.measuring import OperatorCall
 from fleet.library import Record, RecordKind
 from fleet.optimizer.profiling.profile import CALL_SEC, SLOWER_IN_PLACE
+from fleet.workloads.slices import program_of
 from fleet.workloads.workload import Workload
 
 Lineup = Mapping[str, str]
@@ -171,8 +172,9 @@ def secs_in_place(calls: Iterable[OperatorCall], workloads: Iterable[Workload]) 
     shash_by_function = {workload.name: workload.shash for workload in workloads}
     secs: dict[str, list[float]] = {}
     for call in calls:
-        if call.function in shash_by_function:
-            secs.setdefault(shash_by_function[call.function], []).append(call.min_sec)
+        shash = shash_by_function.get(program_of(call.function))
+        if shash is not None:
+            secs.setdefault(shash, []).append(call.min_sec)
     return {shash: statistics.fmean(own) for shash, own in secs.items()}
 
 

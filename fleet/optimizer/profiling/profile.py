@@ -14,6 +14,7 @@ from fleet.domain.measuring import OperatorCall, TensorSpec
 from fleet.domain.roofline import Roofline, share_of
 from fleet.models.reference_profile import ReferenceProfile
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
+from fleet.workloads.slices import program_of
 from fleet.workloads.workload import Workload
 
 VM_PREFIX = "vm.builtin."
@@ -175,7 +176,7 @@ def join(
     calls_by_name: dict[str, list[OperatorCall]] = {}
     for call in calls:
         if not call.function.startswith(VM_PREFIX):
-            calls_by_name.setdefault(call.function, []).append(call)
+            calls_by_name.setdefault(program_of(call.function), []).append(call)
     found = [
         _operator(name, own, by_name.get(name), alone, roofline, call_sec)
         for name, own in sorted(calls_by_name.items())

@@ -1,0 +1,141 @@
+"""Lets a scheduled program work on slices of larger tensors: it computes the same, elsewhere in memory.
+
+A schedule, and the record of it, are made for tensors of their own. What changes is done last: the parameter gets the
+larger tensor's shape, and each index moves by where the slice begins. That is an argument of the program, so that one
+program serves all slices of a size: compiling one for each of DenseNet's took three times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.ir import Expr, TensorLoad, TensorRegion
+    from tvm.tirx import BufferStore, PrimFunc, Var
+
+
+SLICE = "__slice"
+"""In the name of a program that works on slices, behind that of the program it is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a tensor."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+    starts: tuple[int, ...]
+    """First element of the part along each axis."""
+
+
+def program_of(name: str) -> str:
+    """Return the name of the program that one which works on slices is made of; of any other its own."""
+    return name.split(SLICE)[0]
+
+
+def is_indexed(function: PrimFunc, parameter: int) -> bool:
+    """Tell whether a program reaches a parameter by its indices alone: no pointer to it, no other view of it."""
+    import tvm_ffi
+    from tvm.ir import Var
+    from tvm.tirx import IntImm
+
+    variable = function.params[parameter]
+    if not all(isinstance(size, IntImm) for size in variable.shape):
+        return False
+    body = _body_on(function, [_move(variable, Slice(tuple(map(int, variable.shape)), (0,) * len(variable.shape)))])
+    left: list[Var] = []
+    tvm_ffi.structural_walk(body, [(Var, lambda found: left.append(found) if found.same_as(variable) else None)])
+    return not left
+
+
+def on_slices(function: PrimFunc, slices: Mapping[int, Slice]) -> PrimFunc:
+    """Return the program with these parameters, by index, as slices of larger tensors.
+
+    Its parameters are the old one's but the last, which is the output; where the slices begin, as `start_arguments`
+    lists them; the output.
+
+    Args:
+        slices: of parameters that `is_indexed`.
+    """
+    from tvm.tirx import PrimFunc
+
+    moves = [_move(function.params[index], slice_) for index, slice_ in sorted(slices.items())]
+    wholes = {move.part: move.whole for move in moves}
+    *inputs, output = [wholes.get(param, param) for param in function.params]
+    starts = [start for move in moves for start in move.starts if start is not None]
+    return PrimFunc([*inputs, *starts, output], _body_on(function, moves), function.ret_type, function.attrs)
+
+
+def start_arguments(function: PrimFunc, slices: Mapping[int, Slice]) -> list[Expr]:
+    """Return the arguments for where the slices begin: along each axis where it is not at 0."""
+    from tvm import tirx
+
+    return [
+        tirx.IntImm(size.ty.dtype, start)
+        for index, slice_ in sorted(slices.items())
+        for size, start in zip(function.params[index].shape, slice_.starts, strict=True)
+        if start
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    part: Var
+    whole: Var
+    starts: Sequence[Var | None]
+    """By axis; None: at 0."""
+
+
+def _move(part: Var, slice_: Slice) -> _Move:
+    """Return the parameter for the whole tensor, and those for where the part begins in it."""
+    from tvm import tirx
+
+    kind = part.ty
+    whole = tirx.decl_buffer(
+        [tirx.IntImm(size.ty.dtype, whole) for size, whole in zip(part.shape, slice_.shape, strict=True)],
+        kind.dtype,
+        part.name,
+        elem_offset=kind.elem_offset,
+        data_alignment=kind.data_alignment,
+        offset_factor=kind.offset_factor,
+        layout=None,
+    )
+    starts = [
+        tirx.Var(f"{part.name}_start{axis}", size.ty.dtype) if start else None
+        for axis, (size, start) in enumerate(zip(part.shape, slice_.starts, strict=True))
+    ]
+    return _Move(part, whole, starts)
+
+
+def _body_on(function: PrimFunc, moves: Sequence[_Move]) -> object:
+    import tvm_ffi
+    from tvm.ir import Range, TensorLoad, TensorRegion
+    from tvm.tirx import BufferLoad, BufferRegion, BufferStore
+
+    def find(source: Expr) -> _Move | None:
+        return next((move for move in moves if source.same_as(move.part)), None)
+
+    def load(node: TensorLoad) -> Expr:
+        move = find(node.source)
+        return node if move is None else BufferLoad(move.whole, _shifted(node.indices, move))
+
+    def store(node: BufferStore) -> BufferStore:
+        move = find(node.buffer)
+        return node if move is None else BufferStore(move.whole, node.value, _shifted(node.indices, move))
+
+    def region(node: TensorRegion) -> TensorRegion:
+        move = find(node.source)
+        if move is None:
+            return node
+        begins = _shifted([axis.min for axis in node.region], move)
+        ranges = [Range.from_min_extent(begin, axis.extent) for begin, axis in zip(begins, node.region, strict=True)]
+        return BufferRegion(move.whole, ranges)
+
+    return tvm_ffi.structural_map(function.body, [(TensorLoad, load), (BufferStore, store), (TensorRegion, region)])
+
+
+def _shifted(indices: Sequence[Expr], move: _Move) -> list[Expr]:
+    return [index if start is None else index + start for index, start in zip(indices, move.starts, strict=True)]
