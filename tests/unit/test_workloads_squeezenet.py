@@ -31,9 +31,13 @@ pytestmark = pytest.mark.slow
 TARGET = host_target_json()
 
 
+_TIMEOUT_SEC = 300.0
+"""Of a whole model's build: it takes five seconds of a processor that others may be using."""
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[BuildPool]:
-    with BuildPool(2, target_json=TARGET) as pool:
+    with BuildPool(2, timeout_sec=_TIMEOUT_SEC, target_json=TARGET) as pool:
         yield pool
 
 
