@@ -57,6 +57,12 @@ def concat_starts(function: PrimFunc) -> tuple[tuple[int, ...], ...] | None:
     return tuple(begin for [begin] in found) if pieces and is_each_once else None
 
 
+def marked(function: PrimFunc, original: PrimFunc) -> PrimFunc:
+    """Return a scheduled function with a note that it is a concat, if it is, which its loops may not tell any more."""
+    starts = concat_starts(original)
+    return function if starts is None else function.with_attr(ATTRIBUTE, starts)
+
+
 def is_fused_concat(function: PrimFunc) -> bool:
     """Tell whether an unscheduled program puts tensors side by side and computes something else, too."""
     stores = _stores(function)

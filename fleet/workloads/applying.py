@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.errors import BuildError, InvalidRequest
-from fleet.graph.concats import ATTRIBUTE as CONCAT
-from fleet.graph.concats import concat_starts
+from fleet.graph.concats import marked
 from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
@@ -68,7 +67,7 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
         if is_named and trace != NO_TRACE:
             loop_nests += blocks_left(variable.name_hint, schedule)
         if schedule is not None:
-            functions[variable] = _marked(_renamed(finished(schedule.mod, target_json)["main"], function), function)
+            functions[variable] = marked(_renamed(finished(schedule.mod, target_json)["main"], function), function)
             packings[variable] = packings_of(schedule, own)
         elif not needs_schedule(target_json):
             functions[variable] = reorder_products(function)
@@ -106,12 +105,6 @@ def _renamed(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
     function = scheduled.with_attr("tirx.is_scheduled", True)
     name = original.attrs.get("global_symbol") if original.attrs else None
     return function.with_attr("global_symbol", name) if name else function.without_attr("global_symbol")
-
-
-def _marked(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
-    """Return a scheduled function with a note that it is a concat, which its loops do not tell any more."""
-    starts = concat_starts(original)
-    return scheduled if starts is None else scheduled.with_attr(CONCAT, starts)
 
 
 def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, ...]]) -> IRModule:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fleet.graph.concats import CopyReason
+from fleet.graph.concats import CopyReason, marked
 from fleet.graph.constants import shape_of
 from fleet.graph.rebuilding import is_plain, op_name
 from fleet.workloads.concat_places import Place, Places, concat_places, is_concat
@@ -62,15 +62,37 @@ def join_concats(mod: IRModule, target_json: str) -> Joined:
     return Joined(mod=unused(relax.transform.Normalize()(builder.get())), in_place=in_place, copied=copied)
 
 
+def skipped_programs(lowered: IRModule, target_json: str) -> frozenset[str]:
+    """Return the names of the programs that `join_concats` will leave no call of: tuning them would be in vain.
+
+    Args:
+        lowered: of `fleet.graph.pipeline.lower`, without schedules.
+    """
+    from tvm import ir, relax
+
+    if needs_schedule(target_json) or not _is_graph(lowered["main"]):
+        return frozenset()
+    functions = {
+        variable: function if isinstance(function, relax.Function) else marked(function, function)
+        for variable, function in lowered.functions.items()
+    }
+    mod = ir.IRModule(functions)
+    joined = concat_places(mod, mod["main"]).joined
+    concats = _concats(mod, mod["main"])
+    left = {call.args[0] for result, call in concats.items() if result not in joined}
+    return frozenset(str(call.args[0].name_hint) for call in concats.values() if call.args[0] not in left)
+
+
 def _is_graph(function: BaseFunc) -> bool:
     from tvm import relax
 
     return isinstance(function, relax.Function) and is_plain(function)
 
 
-def _concats(mod: IRModule, function: Function) -> list[Call]:
-    values = [binding.value for block in function.body.blocks for binding in block.bindings]
-    return [value for value in values if is_concat(mod, value)]
+def _concats(mod: IRModule, function: Function) -> dict[Var, Call]:
+    """Return the calls of concats by their results."""
+    values = {binding.var: binding.value for block in function.body.blocks for binding in block.bindings}
+    return {result: value for result, value in values.items() if is_concat(mod, value)}
 
 
 class _Joining:

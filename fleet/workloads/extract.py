@@ -18,7 +18,7 @@ from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
 from fleet.models.model import Model, import_model
 from fleet.workloads.applying import apply_schedules
-from fleet.workloads.concats import join_concats
+from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.several_shapes import free_name, one_program
 from fleet.workloads.workload import Workload, workload_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def extract(model: Model, target_json: str) -> list[Workload]:
-    """Return the workloads of a model, the costliest (weight times operations) first.
+    """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing.
 
     Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
 
@@ -91,9 +91,12 @@ def _fused(model: Model, target_json: str) -> IRModule:
 
 
 def _workloads(model: Model, target_json: str) -> list[Workload]:
+    fused = _fused(model, target_json)
+    skipped = skipped_programs(fused, target_json)
     return [
         workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
-        for task in _tasks(_fused(model, target_json), target_json)
+        for task in _tasks(fused, target_json)
+        if str(task.task_name) not in skipped
     ]
 
 

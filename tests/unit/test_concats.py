@@ -11,7 +11,7 @@ import pytest
 from fleet.graph.concats import CopyReason, concat_starts, is_fused_concat
 from fleet.graph.pipeline import lower
 from fleet.workloads.applying import apply_schedules
-from fleet.workloads.concats import join_concats
+from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.slices import SLICE, Slice, is_indexed, on_slices, program_of, start_arguments
 from tests.unit.graph_models import TARGET, function_of, operators, random_array, run
 
@@ -241,6 +241,23 @@ def test_an_operand_that_the_model_returns_is_copied() -> None:
     joined = join_concats(apply_schedules(lowered, TARGET, {}).mod, TARGET)
 
     assert (joined.in_place, joined.copied) == (0, (CopyReason.RETURNED,))
+
+
+@pytest.mark.slow
+def test_what_will_not_be_computed_is_known_before_it_is_scheduled() -> None:
+    """So nobody tunes it; a program that is still called somewhere, or runs on a GPU, is not among it."""
+    from tvm import relax
+
+    def twice(x: Expr, emit: Emit) -> Expr:
+        first = emit(relax.op.concat([emit(relax.op.exp(x)), emit(relax.op.abs(x))], 1))
+        second = emit(relax.op.concat([x, emit(relax.op.sqrt(x))], 1))
+        rows = [emit(relax.op.nn.relu(first)), emit(relax.op.nn.relu(second))]
+        return relax.op.negative(emit(relax.op.concat(rows, 0)))
+
+    lowered = relax.transform.LegalizeOps()(function_of([(2, 3)], twice))
+
+    assert skipped_programs(lowered, TARGET) == {"concatenate1"}
+    assert skipped_programs(lowered, CUDA) == frozenset()
 
 
 @pytest.mark.slow
