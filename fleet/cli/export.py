@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from fleet.cli.tune import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
-from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest
+from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest, TensorType
 
 
 def export(
@@ -104,8 +105,11 @@ def table(exported: Exported) -> Table:
         ("device", _gpu(manifest)),
         ("runs on", " ".join([manifest.machine, *manifest.cpu_features])),
         ("with", f"TVM {manifest.tvm_version}, {manifest.threads} threads"),
-        ("inputs", ", ".join(f"{spec.name}: {spec}" for spec in manifest.inputs)),
-        ("outputs", ", ".join(f"{spec.name}: {spec}" for spec in manifest.outputs)),
+        *(
+            row
+            for variant in manifest.variants
+            for row in (("inputs", _listed(variant.inputs)), ("outputs", _listed(variant.outputs)))
+        ),
         ("tuned", f"{found}, on {manifest.device_model}" if manifest.records else f"{found}: fleet tune finds more"),
         ("answers by", manifest.check.reference),
         ("not checked", manifest.check.weakness),
@@ -114,6 +118,10 @@ def table(exported: Exported) -> Table:
         if text:
             shown.add_row(name, text)
     return shown
+
+
+def _listed(specs: Sequence[TensorType]) -> str:
+    return ", ".join(f"{spec.name}: {spec}" for spec in specs)
 
 
 def _gpu(manifest: Manifest) -> str:
