@@ -41,6 +41,13 @@ def test_contradictions_are_named(shapes: dict[str, tuple[int, ...]], batch_size
         close_shapes(BERT, shapes, batch_size)
 
 
+def test_a_batch_size_goes_with_shapes_that_have_it() -> None:
+    """The shape closes what the batch size leaves open; a dimension without a name cannot contradict it, either."""
+    assert close_shapes({"x": ("", "length")}, {"x": (3, 4)}, batch_size=3) == {"x": (3, 4)}
+    with pytest.raises(InvalidRequest, match="the batch size is 2, and by the shape of input 'x' it is 3"):
+        close_shapes({"x": ("", "length")}, {"x": (3, 4)}, batch_size=2)
+
+
 def test_batch_size_of_a_fixed_model_is_refused() -> None:
     """Rather than ignored."""
     with pytest.raises(InvalidRequest, match="batch size cannot be set"):

@@ -52,11 +52,16 @@ def close_shapes(
     if batch_size is not None and batch_size < 1:
         raise InvalidRequest(f"a batch has at least one element, not {batch_size}")
     if batch_size is not None:
-        firsts = [shape[0] for name, shape in inputs.items() if shape and _is_open(shape[0]) and name not in shapes]
-        if not firsts:
+        opened = [name for name, shape in inputs.items() if shape and _is_open(shape[0])]
+        if not opened:
             raise InvalidRequest("no input has an open first dimension, so the model's batch size cannot be set")
-        for first in firsts:
-            _note(sizes, first, batch_size, "the batch size")
+        for name in opened:
+            _note(sizes, (inputs[name] or ())[0], batch_size, "the batch size")
+            given = shapes[name][0] if name in shapes else batch_size
+            if given != batch_size:
+                raise InvalidRequest(
+                    f"the batch size is {batch_size}, and by the shape of input {name!r} it is {given}"
+                )
     closed = {name: _closed(shape, sizes, batch_size) for name, shape in inputs.items()}
     closed.update(shapes)
     _check_all_closed(inputs, closed)
