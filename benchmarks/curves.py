@@ -150,7 +150,7 @@ def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -
                 at_sec=record.created_at.timestamp() - started,
                 run_sec=record.median_sec if math.isfinite(record.median_sec) else None,
             )
-            for record in sorted(records, key=lambda record: record.id)
+            for record in sorted(records, key=lambda record: record.id)[:trials]  # the static schedules' count, too
         )
     )
 

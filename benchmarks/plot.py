@@ -16,7 +16,8 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _LEFT, _TOP = 300, 190, 34, 24
 _COLUMNS = 4
 _TITLE_HEIGHT, _LEGEND_HEIGHT = 30, 28
 _LEGEND_STEP = 150
-_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_TICK_STEPS = (0.25, 0.5, 1.0, 2.0, 5.0)
+_MOST_TICKS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ def _panel(panel: Panel, styles: Mapping[str, str]) -> str:
     def y(value: float) -> float:
         return bottom - (bottom - _TOP) * value / top
 
-    ticks = [tick for tick in _TICKS if tick <= top]
+    step = next((step for step in _TICK_STEPS if top <= step * _MOST_TICKS), top)
+    ticks = [step * number for number in range(int(top / step + 0.01) + 1)]
     parts = [_label(_LEFT, _TOP - 9, panel.title)]
     parts += [f'<path d="M{_LEFT} {y(tick):.1f}H{right}" stroke="#e4e4e4"/>' for tick in ticks]
     parts += [_label(6, y(tick) + 4, f"{tick:.2f}", size=10) for tick in ticks]
