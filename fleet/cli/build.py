@@ -20,7 +20,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
-from fleet.cli.tune import parse_shapes
+from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
 from fleet.errors import BuildError, ConfigError, InvalidRequest
 from fleet.export.targets import target_of

@@ -15,8 +15,8 @@ import typer
 from cross.build.library import last_lines
 from fleet.cli import options
 from fleet.cli.explain_view import least_sec, render_explanation
+from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_one_shape
 from fleet.errors import ImportFailed
 from fleet.export.targets import target_of
 from fleet.models.importing.shapes import Shapes

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import options
-from fleet.cli.tune import parse_shapes
+from fleet.cli.shapes import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of

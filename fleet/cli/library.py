@@ -1,4 +1,4 @@
-"""`fleet library best|jobs|export|import`: what past tuning runs found."""
+"""`fleet library best|export|import`: what past tuning runs found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import typer
 
 from cross.targets.boards import load_boards
 from fleet.cli import options
-from fleet.cli.library_view import BestRow, best_data, job_data, print_best, print_jobs, print_summary, summary_data
+from fleet.cli.library_view import BestRow, best_data, print_best
+from fleet.cli.options import LibraryOption
+from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
@@ -32,17 +34,6 @@ def library_group() -> None:
 
     Example: fleet library best 'conv2d 3x3*'
     """
-
-
-LibraryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--library",
-        metavar="URL",
-        envvar="FLEET_LIBRARY",
-        help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
-    ),
-]
 
 
 def _target_of_board(text: str | None) -> str | None:
@@ -93,7 +84,7 @@ def best(
     Example: fleet library best 'conv2d 3x3*' --top 3
     """
     within = ScopeFilter(target_json=target, device_model=device_model)
-    with _existing(library) as opened:
+    with existing_library(library) as opened:
         workloads = opened.find_workloads(pattern)
         scopes = _of_version(opened.scopes([workload.shash for workload in workloads], within), tvm_version)
         rows = [row for scope in scopes for workload in workloads for row in _best_rows(opened, workload, scope, top)]
@@ -104,34 +95,6 @@ def best(
         options.stderr().print(f"No records of workloads {pattern!r} in {opened.url}.")
         return
     print_best(rows, make_console(is_wide=wide))
-
-
-@app.command()
-def jobs(
-    ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Show this job with its workloads.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
-    library: LibraryOption = None,
-    wide: WideOption = False,
-    json_output: options.JsonOption = False,
-) -> None:
-    """List tuning runs, or show what one did.
-
-    Example: fleet library jobs
-    """
-    as_json = options.wants_json(ctx, json_output)
-    with _existing(library) as opened:
-        if name is not None:
-            summary = opened.job(name if name.startswith("jobs/") else f"jobs/{name}")
-            options.print_json(summary_data(summary)) if as_json else print_summary(summary, make_console(is_wide=wide))
-            return
-        found = opened.jobs(limit)
-    if as_json:
-        options.print_json([job_data(job) for job in found])
-    elif found:
-        print_jobs(found, make_console(is_wide=wide))
-    else:
-        options.stderr().print(f"No jobs in {opened.url}.")
 
 
 @app.command("export")
@@ -152,7 +115,7 @@ def export_(
     Example: fleet library export tuned/ --device-model 'Cortex-A72 x4'
     """
     within = ScopeFilter(target_json=target, device_model=device_model)
-    with _existing(library) as opened:
+    with existing_library(library) as opened:
         scopes = opened.scopes([workload.shash for workload in opened.find_workloads(pattern)], within)
         versions = {scope.tvm_version for scope in _of_version(scopes, tvm_version)}
         if len(versions) == 1:
@@ -217,10 +180,3 @@ def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int
     """Return the fastest. A fast one may be wrong, so unchecked ones count only where none was checked."""
     checked = library.best(workload.shash, scope, k=k, checked_only=True)
     return checked or library.best(workload.shash, scope, k=k)
-
-
-def _existing(url_or_path: str | None) -> Library:
-    """Open a library for reading; a file that is not there is a typing error, not a library to make."""
-    if url_or_path is not None and "://" not in url_or_path and not Path(url_or_path).expanduser().exists():
-        raise LibraryError(f"there is no library {url_or_path}; name the one that a tune wrote with --library")
-    return Library.open(url_or_path)

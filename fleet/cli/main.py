@@ -36,10 +36,12 @@ _COMMANDS = {
     "devices": "List devices, or show one.",
     "leases": "List leases, or revoke one.",
     "acquire": "Run a command while holding a device.",
+    "jobs": "Submit tuning runs, and see what became of them.",
     "library": "Look into the records of all tuning runs.",
     "targets": "List the boards that can be built for, or show one.",
     "doctor": "Say what works on this machine, and what to do about the rest.",
     "tracker": "Serve a tracker.",
+    "optimizer": "Run the jobs that were submitted.",
     "agent": "Serve this machine's devices, or bring an agent to a board.",
 }
 """Names and short help texts. Each command lives in the module of its name, with _ for -."""

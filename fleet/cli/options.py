@@ -25,6 +25,15 @@ ConnectTimeoutOption = Annotated[
     float, typer.Option("--connect-timeout", metavar="SEC", help="Give up when no tracker answers for this long.")
 ]
 
+LibraryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--library",
+        metavar="URL",
+        envvar="FLEET_LIBRARY",
+        help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
+    ),
+]
 PreferOption = Annotated[
     str,
     typer.Option(

@@ -9,8 +9,8 @@ import typer
 
 from fleet.cli import options, stepping
 from fleet.cli.profile_view import render_profile
+from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune import parse_one_shape
 from fleet.export.targets import target_of
 from fleet.models.model import check_exists
 from fleet.optimizer.profiling.profile import ModelProfile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -119,3 +120,8 @@ def gflops(flop: float, sec: float | None) -> float | None:
 def rate(value: float | None) -> str:
     """Return operations per second as text; empty when they are not known."""
     return f"{value:.1f}" if value else ""
+
+
+def clock_time(at: datetime) -> str:
+    """Return a moment as people of this place write it."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M")

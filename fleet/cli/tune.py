@@ -6,142 +6,54 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
 
 import psutil
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
-from fleet.cli.options import (
-    BatchSizeOption,
-    ConnectTimeoutOption,
-    JsonOption,
-    ShapeOption,
-    tracker_address,
-    wants_json,
-)
-from fleet.cli.tables import WideOption, make_console
+from fleet.cli.tables import make_console
+from fleet.cli.tune_options import with_tune_options
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
-from fleet.errors import ConfigError, FleetError
-from fleet.export.targets import target_of
-from fleet.models.importing.shapes import Shapes
+from fleet.cli.watching import submit_and_watch
+from fleet.errors import FleetError, InvalidRequest
+from fleet.library import Library
 from fleet.optimizer.core.progress import JobProgress
-from fleet.optimizer.job import TuneOptions, TuneReport, trial_evaluator
+from fleet.optimizer.job import TuneOptions, TuneReport, report_progress
 from fleet.optimizer.service import tune as run_tune
 
 _REFRESH_PER_SEC = 2
 """Slow on purpose: on one machine the display shares its cores with the measurements."""
 
 
-def tune(
-    ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
-    on: Annotated[
-        str, typer.Option(metavar="SELECTOR", help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'.")
-    ] = "cpu",
-    trials: Annotated[
-        int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
-    ] = None,
-    tasks: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only workloads whose name matches, like 'conv2d 3x3*'; may be repeated."),
-    ] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
-    tracker: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."),
-    ] = None,
-    library: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="FLEET_LIBRARY",
-            help="Where records go: a SQLite file, or postgresql://host/database. Default: yours, in the data "
-            "directory.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 0,
-    shape: ShapeOption = None,
-    batch_size: BatchSizeOption = None,
-    random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
-    ] = False,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 8,
-    enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
-    wait_timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SEC", help="Give up if no device becomes free for this long. Default: wait forever."),
-    ] = None,
-    connect_timeout: ConnectTimeoutOption = 10.0,
-    priority: Annotated[int, typer.Option(help="Larger goes first in the queue for a device.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
-    cooldown_ms: Annotated[
-        int, typer.Option(min=0, metavar="MS", help="Rest between the repeats of a candidate; it multiplies the time.")
-    ] = 0,
-    cool_below_c: Annotated[
-        float | None,
-        typer.Option(
-            metavar="C", help="Wait before each candidate until the device is at most this warm, half a minute at most."
-        ),
-    ] = None,
-    flush_cache: Annotated[
-        bool,
-        typer.Option(
-            "--flush-cache", help="Empty the caches before each run: times of a first run, not of a warm one."
-        ),
-    ] = False,
-    compare_model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
-    ] = True,
-    wide: WideOption = False,
-    json_output: JsonOption = False,
-) -> None:
+def _tune(options: TuneOptions, as_json: bool, is_wide: bool) -> None:
     """Tune the operators of a model on a device.
 
     Finds the model's operators, proposes schedules, builds them, measures them on a leased device, checks their
     numbers, and keeps every result in the library. Stop it at any time; the next run goes on from there.
 
+    Where an optimizer runs for the same tracker and library, it does the work, and this command watches.
+
     Example: fleet tune model.onnx --top 5 --trials 128
     """
-    options = TuneOptions(
-        model=model,
-        selector=on,
-        tracker=tracker_address(ctx, tracker),
-        library=library,
-        trials=trials,
-        tasks=tuple(tasks or ()),
-        top=top,
-        seed=seed,
-        shapes=parse_shapes(shape or ()),
-        input_batch_size=batch_size,
-        random_weights=random_weights,
-        target_json=target_of(target) if target else None,
-        batch_size=batch,
-        enough=enough,
-        wait_timeout_sec=wait_timeout,
-        connect_timeout_sec=connect_timeout,
-        priority=priority,
-        workers=workers,
-        evaluator=trial_evaluator(cooldown_ms=cooldown_ms, cool_below_c=cool_below_c, flush_cache=flush_cache),
-        compares_model=compare_model,
-    )
-    report = _run(options)
-    if wants_json(ctx, json_output):
-        print(json.dumps(report.to_json()))
-    else:
-        console = make_console(is_wide=wide)
-        console.print(render_report(report, width=console.width))
-        console.print(records_line(report), soft_wrap=True, highlight=False)
+    reports = submit_and_watch(options) if _has_optimizer(options) else [_run(options)]
+    if as_json:
+        print(json.dumps(reports[0].to_json() if len(reports) == 1 else [report.to_json() for report in reports]))
+    for report in reports:
+        if not as_json:
+            console = make_console(is_wide=is_wide)
+            console.print(render_report(report, width=console.width))
+            console.print(records_line(report), soft_wrap=True, highlight=False)
+    for report in reports:
+        check_model(report)
+
+
+tune = with_tune_options(_tune)
+
+
+def check_model(report: TuneReport) -> None:
+    """Raise FleetError if the tuned model computes something else than it should."""
     if report.model is not None and not report.model.is_right:
         if not report.model.reference:
             raise FleetError(report.model.message)
@@ -150,49 +62,22 @@ def tune(
         )
 
 
-def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
-    """Read all --shape options: the n-th shapes of all inputs belong together; an input with one has it in all sets.
+def _has_optimizer(options: TuneOptions) -> bool:
+    """Tell whether somebody runs the jobs of this library on this fleet.
 
     Raises:
-        ConfigError: one is something else, or inputs have different numbers of shapes.
+        InvalidRequest: nobody does, and the job is for several kinds of boards.
     """
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for name, shape in map(parse_shape, texts):
-        found.setdefault(name, []).append(shape)
-    counts = {name: len(shapes) for name, shapes in found.items() if len(shapes) > 1}
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
-        raise ConfigError(f"--shape: {told}; give each input as many shapes as there are sets of them, or one for all")
-    sets = max(counts.values(), default=1)
-    return tuple({name: shapes[index % len(shapes)] for name, shapes in found.items()} for index in range(sets))
-
-
-def parse_one_shape(texts: Sequence[str]) -> Shapes:
-    """Read all --shape options of a command that looks at one set of shapes.
-
-    Raises:
-        ConfigError: one is something else, or there are several sets.
-    """
-    shapes = parse_shapes(texts)
-    if len(shapes) > 1:
-        raise ConfigError(f"--shape gives {len(shapes)} sets of shapes; this command looks at one")
-    return shapes[0]
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read "name=1,3,224,224".
-
-    Raises:
-        ConfigError: `text` is something else.
-    """
-    name, _, numbers = text.rpartition("=")
-    try:
-        shape = tuple(int(number) for number in numbers.split(","))
-    except ValueError:
-        shape = ()
-    if not name or not shape or min(shape) < 1:
-        raise ConfigError(f"--shape {text!r}: write it like --shape data=1,3,224,224")
-    return name, shape
+    if options.tracker is not None:
+        with Library.open(options.library) as library:
+            if any(optimizer.tracker == options.tracker for optimizer in library.queue.optimizers()):
+                return True
+    if options.also_on:
+        raise InvalidRequest(
+            "several kinds of boards at once need an optimizer: fleet optimizer serve --tracker ..., then the same "
+            "with --tracker"
+        )
+    return False
 
 
 def _run(options: TuneOptions) -> TuneReport:
@@ -220,7 +105,8 @@ def _display(console: Console, progress: JobProgress, started_at: float) -> Live
     spinner = Spinner("dots")
 
     def view() -> object:
-        return render_progress(progress, spinner, elapsed_sec=time.monotonic() - started_at, width=console.width)
+        report = report_progress(progress, elapsed_sec=time.monotonic() - started_at)
+        return render_progress(report, spinner, width=console.width)
 
     progress.notice = lambda text: console.print(text, style="yellow", highlight=False, markup=False)
     if not console.is_terminal:

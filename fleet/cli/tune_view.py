@@ -11,7 +11,7 @@ from rich.text import Text
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
-from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport, report_workload
+from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
 
 _SHOWN = 12
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""
@@ -20,7 +20,7 @@ _ENGINES = {"torch": "PyTorch"}
 """Names of engines for people; ONNX Runtime where there is no other."""
 
 
-def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: float, width: int = 80) -> RenderableType:
+def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 80) -> RenderableType:
     """Show a running job: what it does, how far it is, and the workloads found so far."""
     spinner.update(text=Text(progress.activity))
     line = Table.grid(padding=(0, 1))
@@ -30,13 +30,13 @@ def render_progress(progress: JobProgress, spinner: Spinner, *, elapsed_sec: flo
         f"{progress.trials_done}/{progress.trials_total} trials",
         f"{progress.trials_failed} failed" if progress.trials_failed else "",
         _repeats(progress.repeats),
-        f"{elapsed_sec:.0f} s",
-        Text(progress.device_name.removeprefix("devices/"), style="dim"),
+        f"{progress.elapsed_sec:.0f} s",
+        Text(progress.device.removeprefix("devices/"), style="dim"),
     )
     parts: list[RenderableType] = [line, spinner]
     if progress.workloads:
         shown = progress.workloads[:_SHOWN]
-        parts.insert(0, workload_table([_row(report_workload(item)) for item in shown], width))
+        parts.insert(0, workload_table(list(map(_row, shown)), width))
         if len(progress.workloads) > len(shown):
             parts.insert(1, Text(f"and {len(progress.workloads) - len(shown)} cheaper ones", style="dim"))
     return Group(*parts)

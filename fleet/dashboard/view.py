@@ -28,10 +28,12 @@ _STATES = {
     DeviceState.FAULTED: ("faulted", "bold red"),
 }
 _JOB_STATES = {
+    JobState.QUEUED: ("queued", "dim"),
     JobState.RUNNING: ("running", "cyan"),
     JobState.FINISHED: ("finished", "green"),
     JobState.INTERRUPTED: ("interrupted", "yellow"),
     JobState.FAILED: ("failed", "bold red"),
+    JobState.CANCELLED: ("cancelled", "yellow"),
 }
 
 

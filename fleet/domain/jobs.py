@@ -5,14 +5,47 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from fleet.errors import InvalidRequest
+
 
 class JobState(enum.StrEnum):
     """The state of a tuning run. The names are those of fleet.v1.JobState without their prefix."""
 
+    QUEUED = "QUEUED"
+    """It waits for an optimizer."""
+
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"
     INTERRUPTED = "INTERRUPTED"
+    """It stands still: stopped in the middle, or its process is gone. It may be resumed."""
+
     FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    """Its user stopped it. It may be resumed."""
+
+
+class PriorityClass(enum.IntEnum):
+    """How urgent a job is. The number is that of its requests for devices: larger goes first."""
+
+    BACKGROUND = -10
+    NORMAL = 0
+    URGENT = 10
+
+
+def parse_priority(text: str) -> int:
+    """Read "urgent", "normal", "background", or a whole number.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    found = {item.name.lower(): item.value for item in PriorityClass}.get(text.strip().lower())
+    if found is not None:
+        return found
+    try:
+        return int(text)
+    except ValueError:
+        names = ", ".join(item.name.lower() for item in sorted(PriorityClass, reverse=True))
+        raise InvalidRequest(f"there is no priority {text!r}; known are {names}, and whole numbers") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

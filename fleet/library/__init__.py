@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.library.queue import JobQueue, Standing
 from fleet.library.store import Library
 from fleet.library.values import (
     Job,
@@ -11,6 +12,7 @@ from fleet.library.values import (
     JobSummary,
     ModelRun,
     NewRecord,
+    Optimizer,
     Record,
     RecordKind,
     RecordProgram,
@@ -21,17 +23,20 @@ from fleet.library.values import (
 
 __all__ = [
     "Job",
+    "JobQueue",
     "JobState",
     "JobSummary",
     "Library",
     "ModelRun",
     "NewRecord",
+    "Optimizer",
     "Record",
     "RecordKind",
     "RecordProgram",
     "RecordScope",
     "Sample",
     "ScopeFilter",
+    "Standing",
     "StoredWorkload",
     "WorkloadSummary",
     "canonical_target",

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from fleet.errors import InvalidRequest, NotFound
 from fleet.library import rows
 from fleet.library.rows import Row, clean
-from fleet.library.schema import job_workloads, jobs, model_runs, records, workloads
+from fleet.library.schema import job_orders, job_workloads, jobs, model_runs, records, workloads
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
 
 _SAME_START_SEC = 2.0
@@ -22,35 +22,58 @@ _SAME_START_SEC = 2.0
 
 
 def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
-    """Insert a running job of this process; return its name."""
+    """Insert a running job of this process, unless the fields say otherwise; return its name."""
     now = datetime.now(UTC)
     name = f"jobs/{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     row = {
-        **fields,
         "name": name,
         "state": JobState.RUNNING.value,
         "message": "",
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "process_started_sec": psutil.Process().create_time(),
+        **this_process(),
         "started_at": now,
         "touched_at": now,
+        **fields,
     }
     connection.execute(jobs.insert(), row)
     return name
+
+
+def insert_order(connection: sa.Connection, name: str, fields: Mapping[str, object]) -> None:
+    """Insert what was ordered of a job, and who has it."""
+    row = {
+        "job_id": job_id(connection, name),
+        "spec": None,
+        "priority": 0,
+        "is_queued": False,
+        "optimizer": "",
+        "is_stop_asked": False,
+        "progress": None,
+        "report": None,
+        **fields,
+    }
+    connection.execute(job_orders.insert(), row)
+
+
+def this_process() -> dict[str, object]:
+    """Return the columns that name this process."""
+    return {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "process_started_sec": psutil.Process().create_time(),
+    }
 
 
 def job_id(connection: sa.Connection, name: str) -> int:
     """Return the database id of a job. Raises NotFound."""
     found: int | None = connection.scalar(sa.select(jobs.c.id).where(jobs.c.name == name))
     if found is None:
-        raise NotFound(f"the library has no job {name!r}; `fleet library jobs` lists them")
+        raise NotFound(f"the library has no job {name!r}; `fleet jobs list` lists them")
     return found
 
 
 def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
     """Return jobs with their counts, newest first."""
-    candidates = records.c.kind == RecordKind.CANDIDATE.value
+    candidates = records.c.kind.in_([RecordKind.CANDIDATE.value, RecordKind.REVERTED_CANDIDATE.value])
     # A candidate that was measured twice, as the best few are, is one trial.
     trial = sa.distinct(sa.cast(records.c.workload_id, sa.String) + records.c.trace_digest)
     done = sa.select(sa.func.count(trial)).where(records.c.job_id == jobs.c.id, candidates).scalar_subquery()
@@ -62,7 +85,18 @@ def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int 
     query = sa.select(jobs, done.label("trials_done"), failed.label("trials_failed")).order_by(jobs.c.id.desc())
     if name is not None:
         query = query.where(jobs.c.name == name)
-    return [rows.job_of(dict(row)) for row in connection.execute(query.limit(limit)).mappings()]
+    found = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
+    orders = {order["job_id"]: order for order in _orders(connection, [row["id"] for row in found])}
+    return [rows.job_of(row, orders.get(row["id"], {})) for row in found]
+
+
+def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> list[Row]:
+    """Return the orders of jobs, of all running ones for None; none in an older library that may only be read."""
+    if not sa.inspect(connection).has_table(job_orders.name):
+        return []
+    is_it = jobs.c.state == JobState.RUNNING.value if owners is None else jobs.c.id.in_(owners)
+    query = sa.select(job_orders).select_from(job_orders.join(jobs)).where(is_it)
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def touch(connection: sa.Connection, owners: Iterable[int]) -> None:
@@ -142,21 +176,40 @@ def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[Mo
 
 
 def abandoned(connection: sa.Connection) -> list[str]:
-    """Return the running jobs whose process on this host is gone; other hosts' processes cannot be seen."""
-    here = (jobs.c.state == JobState.RUNNING.value) & (jobs.c.host == platform.node())
-    query = sa.select(jobs.c.name, jobs.c.pid, jobs.c.process_started_sec).where(here)
-    found = connection.execute(query).all()
-    return [row.name for row in found if not _lives(row.pid, row.process_started_sec)]
+    """Return the running jobs whose process is gone: one of this host is seen to be, others let their claim expire."""
+    columns = (jobs.c.id, jobs.c.name, jobs.c.host, jobs.c.pid, jobs.c.process_started_sec)
+    running = sa.select(*columns).where(jobs.c.state == JobState.RUNNING.value)
+    found = [dict(row) for row in connection.execute(running).mappings()]
+    now = datetime.now(UTC)
+    expired = {
+        order["job_id"] for order in _orders(connection) if order["claimed_until"] and order["claimed_until"] < now
+    }
+    return [row["name"] for row in found if row["id"] in expired or _is_process_gone(row)]
 
 
 def interrupt(connection: sa.Connection, names: Sequence[str]) -> None:
-    """Mark jobs whose process is gone; `ended_at` is their last sign of life."""
+    """Mark jobs whose process is gone: submitted ones wait for another optimizer, `ended_at` of the others is their
+    last sign of life.
+    """
+    if not names:
+        return
     is_it = jobs.c.name.in_(names) & (jobs.c.state == JobState.RUNNING.value)
-    values = {"state": JobState.INTERRUPTED.value, "message": "its process is gone", "ended_at": jobs.c.touched_at}
-    connection.execute(jobs.update().where(is_it).values(values))
+    owners = list(connection.scalars(sa.select(jobs.c.id).where(is_it)))
+    is_queued = jobs.c.id.in_(sa.select(job_orders.c.job_id).where(job_orders.c.is_queued))
+    waiting = {"state": JobState.QUEUED.value, "message": "its optimizer is gone; it waits for another"}
+    connection.execute(jobs.update().where(is_it, is_queued).values(waiting))
+    ended = {"state": JobState.INTERRUPTED.value, "message": "its process is gone", "ended_at": jobs.c.touched_at}
+    connection.execute(jobs.update().where(is_it).values(ended))
+    freed = {"optimizer": "", "claimed_until": None}
+    connection.execute(job_orders.update().where(job_orders.c.job_id.in_(owners)).values(freed))
 
 
-def _lives(pid: int, started_sec: float) -> bool:
+def _is_process_gone(row: Row) -> bool:
+    return row["host"] == platform.node() and not is_process_alive(row["pid"], row["process_started_sec"])
+
+
+def is_process_alive(pid: int, started_sec: float) -> bool:
+    """Tell whether a process of this host runs, and is not another one with the same pid."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

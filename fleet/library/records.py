@@ -14,7 +14,7 @@ from fleet.errors import NotFound
 from fleet.library import programs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import insert_into, jobs, records, workloads
-from fleet.library.values import SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library.values import REVERTED, SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,14 @@ def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: 
         connection.execute(records.update().where(*same, records.c.error.is_(None)).values(values))
         return
     connection.execute(records.update().where(*same, records.c.checked.is_(None)).values(values))
+
+
+def revert(connection: sa.Connection, owner: int, *, is_undone: bool) -> None:
+    """Give the records of a job kinds that no query asks for unless it means them, or those that they had."""
+    for kind, reverted in REVERTED.items():
+        old, new = (reverted, kind) if is_undone else (kind, reverted)
+        is_it = (records.c.job_id == owner) & (records.c.kind == old.value)
+        connection.execute(records.update().where(is_it).values(kind=new.value))
 
 
 def trial_counts(connection: sa.Connection, selection: Selection) -> dict[str, int]:

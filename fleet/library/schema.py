@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -92,6 +92,42 @@ jobs = sa.Table(
     sa.Column("ended_at", UtcDateTime),
 )
 
+job_orders = sa.Table(
+    "job_orders",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    sa.Column("spec", JsonText),  # what an optimizer needs to run it; null: it cannot be run again from here
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("is_queued", sa.Boolean, nullable=False),  # it was submitted: an optimizer takes it
+    sa.Column("optimizer", sa.Text, nullable=False),
+    sa.Column("claimed_until", UtcDateTime),
+    sa.Column("is_stop_asked", sa.Boolean, nullable=False),
+    sa.Column("progress", JsonText),
+    sa.Column("report", JsonText),
+    sa.Column("reverted_at", UtcDateTime),
+)
+
+optimizers = sa.Table(
+    "optimizers",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("tracker", sa.Text, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started_sec", sa.Float, nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("alive_until", UtcDateTime, nullable=False),
+)
+
+model_parts = sa.Table(
+    "model_parts",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+
 workloads = sa.Table(
     "workloads",
     metadata,
@@ -140,6 +176,21 @@ records = sa.Table(
     sa.Index("records_by_workload_median", "workload_id", "kind", "median_sec"),
     sa.Index("records_by_workload_trace", "workload_id", "trace_digest"),
     sa.Index("records_by_job", "job_id"),
+)
+
+candidate_claims = sa.Table(
+    "candidate_claims",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), nullable=False),
+    sa.Column("workload_id", sa.ForeignKey("workloads.id"), nullable=False),
+    sa.Column("target_key", sa.Text, nullable=False),
+    sa.Column("device_model", sa.Text, nullable=False),
+    sa.Column("tvm_version", sa.Text, nullable=False),
+    sa.Column("trace_digest", sa.Text, nullable=False),
+    sa.Column("trace_json", CompressedText, nullable=False),
+    sa.UniqueConstraint("workload_id", "target_key", "device_model", "tvm_version", "trace_digest"),
+    sa.Index("candidate_claims_by_job", "job_id"),
 )
 
 model_runs = sa.Table(

@@ -26,7 +26,10 @@ from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import engine as engines
 from fleet.library import jobs, records
+from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
+from fleet.library.model_files import ModelFiles
+from fleet.library.queue import JobQueue, claim_end
 from fleet.library.records import Selection
 from fleet.library.rows import clean
 from fleet.library.values import (
@@ -51,6 +54,9 @@ class Library:
     def __init__(self, engine: sa.Engine) -> None:
         """Use `Library.open`."""
         self._engine = engine
+        self.queue = JobQueue(engine)
+        self.claims = CandidateClaims(engine)
+        self.model_files = ModelFiles(engine)
 
     @classmethod
     def open(cls, url_or_path: str | Path | None = None) -> Self:
@@ -97,14 +103,20 @@ class Library:
         tuner: str = "",
         trials_total: int = 0,
         holder: str = "",
+        optimizer: str = "",
     ) -> Job:
-        """Store a job that this process runs from now on."""
+        """Store a job that this process runs from now on.
+
+        Args:
+            optimizer: under which name it claims candidates; then it renews its claim, see `fleet.library.queue`.
+        """
         texts = {"title": title, "model_digest": model_digest, "tuner": tuner, "holder": holder}
-        fields = {key: clean(text) for key, text in texts.items()}
+        fields: dict[str, object] = {key: clean(text) for key, text in texts.items()}
+        fields |= {"conditions": dict(conditions or {}), "trials_total": trials_total}
+        order = {"optimizer": optimizer, "claimed_until": claim_end()} if optimizer else {}
         with engines.writing(self._engine) as connection:
-            name = jobs.insert_job(
-                connection, {**fields, "conditions": dict(conditions or {}), "trials_total": trials_total}
-            )
+            name = jobs.insert_job(connection, fields)
+            jobs.insert_order(connection, name, order)
             return jobs.read_jobs(connection, name=name)[0]
 
     def finish_job(self, name: str, state: JobState, message: str = "") -> Job:

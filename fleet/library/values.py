@@ -1,7 +1,7 @@
 """What the library keeps, as values: jobs, workloads, records. They know nothing of the database.
 
-A record is one verdict about one candidate on one device. Only the check of its output ever changes it: the same
-candidate measured again leaves another record.
+A record is one verdict about one candidate on one device. Only the check of its output ever changes it, and whether its
+job is reverted: the same candidate measured again leaves another record.
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ class RecordKind(enum.StrEnum):
     """The schedule that a whole model has after its best few ran in it; timed there. Its provenance has the digests of
     all that were "compared"."""
 
+    REVERTED_CANDIDATE = "reverted candidate"
+    REVERTED_STATIC = "reverted static"
+    REVERTED_BASELINE = "reverted baseline"
+    REVERTED_IN_PLACE = "reverted in place"
+
+
+REVERTED = {
+    RecordKind.CANDIDATE: RecordKind.REVERTED_CANDIDATE,
+    RecordKind.STATIC: RecordKind.REVERTED_STATIC,
+    RecordKind.BASELINE: RecordKind.REVERTED_BASELINE,
+    RecordKind.IN_PLACE: RecordKind.REVERTED_IN_PLACE,
+}
+"""What records become when their job is reverted: kept, and used for nothing. The name begins with "reverted "."""
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
 """Records of schedules, whoever chose them."""
@@ -72,6 +85,41 @@ class Job:
     """Its last sign of life."""
 
     ended_at: datetime | None = None
+    spec: Mapping[str, object] | None = None
+    """What an optimizer needs to run it, JSON-ready; None: it cannot be run again from the library alone."""
+
+    priority: int = 0
+    is_queued: bool = False
+    """It was submitted: any optimizer of the library runs it."""
+
+    optimizer: str = ""
+    """Who runs it."""
+
+    is_stop_asked: bool = False
+    progress: Mapping[str, object] | None = None
+    """How far it is, as whoever runs it last said, JSON-ready."""
+
+    report: Mapping[str, object] | None = None
+    """What it ended with, JSON-ready."""
+
+    reverted_at: datetime | None = None
+    """Since then its records are used for nothing; None: they are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """A process that takes jobs from the library."""
+
+    name: str
+    """ "optimizers/<id>"."""
+
+    tracker: str
+    """The fleet that it measures on, as its user named it."""
+
+    holder: str
+    host: str
+    pid: int
+    started_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.optimizer.tasks.build import BuildTask
+from fleet.optimizer.tasks.searches import Search
 from fleet.workloads.workload import Workload
 
 
@@ -28,6 +29,13 @@ class Conditions:
 
     enough: int
     """A workload with this many trials, over all jobs, is left alone."""
+
+    search: Search = Search.EVOLUTIONARY
+    uses_model: bool = True
+    """Whether the cost model chooses among what the search finds."""
+
+    target_sec: float | None = None
+    """The job ends once its workloads together take this, weighted [s]; None: it has no target."""
 
     evaluator: Evaluator
     trial_timeout_sec: float

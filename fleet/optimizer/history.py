@@ -24,6 +24,9 @@ from fleet.workloads.workload import Workload
 _RECALLED_FEATURES = 256
 """How many of a workload's newest candidates without stored features a job computes them for before it starts."""
 
+_REPLAYED = 1_000
+"""How many of a workload's fastest schedules are tried again elsewhere, at most."""
+
 _FEATURES_TIMEOUT_SEC = 600.0
 
 
@@ -48,6 +51,12 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]
         found.append(progress)
     return found
+
+
+def traces_of(library: Library, workload: Workload) -> list[str]:
+    """Return the traces of a workload's candidates on any device, the fastest first; none that was found wrong."""
+    found = library.best(workload.shash, k=_REPLAYED)
+    return list(dict.fromkeys(record.trace_json for record in found))
 
 
 def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:

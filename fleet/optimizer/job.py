@@ -6,13 +6,17 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
+from fleet.optimizer.prioritizer.sentences import sentence
+from fleet.optimizer.prioritizer.values import Reason
 from fleet.optimizer.profiling.contest import Placed
+from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 from fleet.optimizer.weakness import Weakness
 
 TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
@@ -43,6 +47,9 @@ class TuneOptions:
 
     model: Path
     selector: str = "cpu"
+    also_on: tuple[str, ...] = ()
+    """Selectors of more kinds of boards: the job tunes for each of them, with an equal share of its trials."""
+
     tracker: str | None = None
     """Address of a running fleet; None: start one for this machine and stop it at the end."""
 
@@ -56,6 +63,9 @@ class TuneOptions:
 
     top: int | None = None
     """Only this many of them, the costliest."""
+
+    strategy: str = DEFAULT_STRATEGY
+    """How candidates are found, see `fleet.optimizer.strategies`."""
 
     seed: int = 0
     shapes: Sequence[Shapes] = ()
@@ -77,8 +87,19 @@ class TuneOptions:
     build_timeout_sec: float = 30.0
     trial_timeout_sec: float = 10.0
     evaluator: Evaluator = TRIAL_EVALUATOR
+    deadline: datetime | None = None
+    """No search begins after this; what was found by then is compared and kept. Aware."""
+
+    target_ms: float | None = None
+    """Stop once the tuned workloads, each as often as the model calls it, take this together [ms]."""
+
     compares_model: bool = True
     """Build the whole model untuned, static and tuned, time them, and check the outputs."""
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """Return what each board is chosen by, one for each kind."""
+        return self.selector, *self.also_on
 
     def conditions(self) -> dict[str, object]:
         """Return the options that decide whether a run continues an interrupted one; JSON-ready."""
@@ -88,6 +109,7 @@ class TuneOptions:
             "tasks": list(self.tasks),
             "top": self.top,
             "seed": self.seed,
+            **({} if self.strategy == DEFAULT_STRATEGY else {"strategy": self.strategy}),
             "random_weights": self.random_weights,
             "shapes": [{name: list(shape) for name, shape in shapes.items()} for shapes in self.shapes],
             "input_batch_size": self.input_batch_size,
@@ -226,6 +248,71 @@ class TuneReport:
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the keys that scripts rely on."""
         return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReport:
+    """A batch that the prioritizer wanted next."""
+
+    operator: str
+    count: int
+    reason: Reason
+    sentence: str
+    """The reason, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReport:
+    """How far a job is, as anybody sees it who looks into the library."""
+
+    selector: str = ""
+    """Which kind of board this is about."""
+
+    activity: str = ""
+    device: str = ""
+    trials_done: int = 0
+    """Of the job, also in earlier runs of it."""
+
+    trials_total: int = 0
+    trials_failed: int = 0
+    """Since the job last went on."""
+
+    repeats: RepeatCount = field(default_factory=RepeatCount)
+    elapsed_sec: float = 0.0
+    """Since it last went on [s]."""
+
+    workloads: tuple[WorkloadReport, ...] = ()
+    decisions: tuple[DecisionReport, ...] = ()
+    """The newest, oldest first."""
+
+    notices: tuple[str, ...] = ()
+    """The newest messages that its user should not miss, oldest first."""
+
+
+def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
+    """Sum up a running job."""
+    return ProgressReport(
+        activity=progress.activity,
+        device=progress.device_name,
+        trials_done=done_before + progress.trials_done,
+        trials_total=done_before + progress.trials_total,
+        trials_failed=progress.trials_failed,
+        repeats=progress.repeats,
+        elapsed_sec=elapsed_sec,
+        workloads=report_workloads(progress),
+        decisions=_report_decisions(progress),
+    )
+
+
+def _report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
+    operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
+    return tuple(
+        DecisionReport(
+            operator=operators[batch.workload], count=batch.count, reason=batch.reason, sentence=sentence(batch.reason)
+        )
+        for batch in progress.decisions
+        if batch.workload in operators
+    )
 
 
 def report_workload(item: WorkloadProgress) -> WorkloadReport:

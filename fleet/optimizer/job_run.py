@@ -6,30 +6,35 @@ import asyncio
 import logging
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fleet.base.machine import machine_fingerprint
-from fleet.client.aio import Fleet, default_holder
+from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
 from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.jobs import JobStatus
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
-from fleet.errors import FleetError
+from fleet.errors import LibraryError
 from fleet.library import Job, JobState, Library
 from fleet.models.model import Model
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import JobStarted, LessonsRecalled, Said, WorkloadsChosen
+from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.history import choose_workloads, interrupted_job, lessons_of, recall, schedules
+from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of
 from fleet.optimizer.in_place import Placing
-from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_workloads
+from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_progress, report_workloads
+from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.profiling.run import why_unfit
+from fleet.optimizer.strategies import strategy_of
+from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -56,43 +61,64 @@ class JobRun:
     target_json: str
     artifact_dir: Path
     started_at: float
+    entry: JobEntry
+    turns: Turns
+    """Of what builds and measures on this machine."""
+
+    notices: Sequence[str] = ()
+    """What the user was told so far."""
+
+    gives_back: bool = False
+    """Give the device back while nothing is measured."""
 
     async def run(self) -> TuneReport:
-        """Run the job, and write in the library how it ended.
+        """Run the job. Whoever made its entry writes how it ended.
 
         Raises:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.service.tune`.
         """
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
         items = await asyncio.to_thread(recall, self.library, chosen, self._scope)
-        job, total = self._start(items)
-        feed(self.core, JobStarted(self._conditions(job), total, items))
-        publishing = asyncio.create_task(self._publish(job), name="publish job")
-        state, message = JobState.FAILED, "ended by an error"
+        if strategy_of(self.options.strategy).search is Search.REPLAY:
+            for item in items:
+                item.replayed = await asyncio.to_thread(traces_of, self.library, item.workload)
+        begun = self.entry.begin(self._beginning(items))
+        self.library.memory.note_device(self.inventory.device_model, _facts(self.inventory))
+        if begun.notice:
+            self.core.progress.notice(begun.notice)
+        feed(self.core, JobStarted(self._conditions(begun.job), begun.trials, items))
+        publishing = asyncio.create_task(self._publish(begun), name="publish job")
+        deadline = asyncio.create_task(self._end_at_deadline(), name="end at the deadline")
+        state = JobState.FAILED
         try:
-            report = await self._tune(items)
-            state, message = JobState.FINISHED, ""
+            model = await self._tune(items)
+            state = JobState.FINISHED
             feed(self.core, Said(""))
-            return self._report(job, report)
+            return self._report(begun.job, model)
         except asyncio.CancelledError:
-            state, message = JobState.INTERRUPTED, "stopped by its user"
-            raise
-        except FleetError as error:
-            message = str(error)
+            state = JobState.INTERRUPTED
             raise
         finally:
             publishing.cancel()
-            self.client.publish(self._status(job, state))
-            self._finish(job, state, message)
+            deadline.cancel()
+            self.client.publish(self._status(begun, state))
 
     async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
         core, progress = self.core, self.core.progress
-        turns = Turns(shares_cores=self._is_local)
-        loop = TuningLoop(core, device=self.device, pool=self.pool, library=self.library, turns=turns)
+        turns = self.turns if self._is_local else Turns(shares_cores=False)
+        loop = TuningLoop(
+            core,
+            device=self.device,
+            pool=self.pool,
+            library=self.library,
+            turns=turns,
+            gives_back=self.gives_back,
+        )
         await loop.measure_static()
         await loop.measure_untuned()
         feed(core, WorkloadsChosen(self.options.top))
         await self._recall_lessons(turns)
+        await loop.take_up(await asyncio.to_thread(self._in_flight))
         await loop.run()
         if not self.options.compares_model:
             return None
@@ -112,6 +138,13 @@ class JobRun:
         )
         own = progress.workloads
         return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
+
+    def _in_flight(self) -> dict[str, dict[str, str]]:
+        """Return what the job had claimed when it was interrupted: for each of its workloads, traces by digest."""
+        progress = self.core.progress
+        found = self.library.claims.in_flight(progress.job_name, self._scope)
+        own = {item.workload.shash for item in progress.workloads if not item.closed_because}
+        return {shash: traces for shash, traces in found.items() if shash in own}
 
     def _placing(self, turns: Turns) -> Placing:
         return Placing(
@@ -146,46 +179,34 @@ class JobRun:
             search_threads=options.workers or os.cpu_count() or 1,
             shares_cores=self._is_local,
             enough=options.enough,
+            search=strategy_of(options.strategy).search,
+            uses_model=strategy_of(options.strategy).uses_model,
+            target_sec=None if options.target_ms is None else options.target_ms / 1e3,
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
             artifact_dir=self.artifact_dir,
             started_at=self.started_at,
         )
 
-    def _start(self, items: list[WorkloadProgress]) -> tuple[Job, int]:
-        """Enter the job into the library; return it and how many trials it may have."""
+    def _beginning(self, items: list[WorkloadProgress]) -> Beginning:
         options = self.options
-        conditions = {**options.conditions(), **asdict(self._scope)}
         count = len(items) if options.top is None else min(options.top, len(items))
         total = options.trials if options.trials is not None else options.trials_per_workload * count
-        older = interrupted_job(self.library, self.model.digest, conditions)
-        if older is not None:
-            total = max(0, older.trials_total - older.trials_done)
-            self.core.progress.notice(
-                f"going on with {older.name}, interrupted after {older.trials_done} of {older.trials_total} trials"
-            )
-            conditions = {**conditions, "resumes": older.name}
-        job = self.library.start_job(
+        return Beginning(
             title=options.model.name,
             model_digest=self.model.digest,
-            conditions=conditions,
-            tuner="evolutionary search, gradient-boosted trees",
-            trials_total=total,
-            holder=default_holder(),
+            conditions=options.conditions(),
+            scope=self._scope,
+            trials=total,
+            tuner=strategy_of(options.strategy).summary,
+            weight_by_shash={item.workload.shash: item.workload.weight for item in items},
         )
-        self.library.memory.note_device(self.inventory.device_model, _facts(self.inventory))
-        self.library.add_job_workloads(job.name, {item.workload.shash: item.workload.weight for item in items})
-        return job, total
 
-    def _finish(self, job: Job, state: JobState, message: str) -> None:
-        """Write how the job ended. Nothing is awaited: it must be written even while the task is being cancelled."""
-        try:
-            self.library.finish_job(job.name, state, message=message)
-        except FleetError as error:
-            if state is JobState.FINISHED:
-                raise
-            # Do not hide the error that ended the job. Readers will see that the process is gone.
-            logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
+    async def _end_at_deadline(self) -> None:
+        deadline = self.options.deadline
+        if deadline is not None:
+            await asyncio.sleep((deadline - datetime.now(UTC)).total_seconds())
+            feed(self.core, EndWanted("the job's deadline has come"))
 
     async def _recall_lessons(self, turns: Turns) -> None:
         """Have the cost model start with what was learnt."""
@@ -198,12 +219,22 @@ class JobRun:
         for item, lessons in zip(known, found, strict=True):
             feed(self.core, LessonsRecalled(item.workload.shash, lessons))
 
-    async def _publish(self, job: Job) -> None:
+    async def _publish(self, begun: Begun) -> None:
+        done_before = begun.job.trials_done
         while True:
-            self.client.publish(self._status(job, JobState.RUNNING))
+            self.client.publish(self._status(begun, JobState.RUNNING))
+            elapsed_sec = time.monotonic() - self.started_at
+            report = report_progress(self.core.progress, elapsed_sec=elapsed_sec, done_before=done_before)
+            try:
+                await asyncio.to_thread(
+                    self.entry.tell, replace(report, selector=self.options.selector, notices=tuple(self.notices))
+                )
+            except LibraryError as error:  # the job itself stops when it cannot store a result
+                logger.warning("progress not stored", extra={"job": begun.job.name, "error": str(error)})
             await asyncio.sleep(_PUBLISH_SEC)
 
-    def _status(self, job: Job, state: JobState) -> JobStatus:
+    def _status(self, begun: Begun, state: JobState) -> JobStatus:
+        job = begun.job
         progress = self.core.progress
         return JobStatus(
             name=job.name,

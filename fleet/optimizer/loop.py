@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 from fleet.client.steady import SteadyDevice
@@ -48,11 +48,28 @@ def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
 class TuningLoop:
     """Runs the loop for one job that was started in its core."""
 
-    def __init__(self, core: JobCore, *, device: SteadyDevice, pool: Pool, library: Library, turns: Turns) -> None:
+    def __init__(
+        self,
+        core: JobCore,
+        *,
+        device: SteadyDevice,
+        pool: Pool,
+        library: Library,
+        turns: Turns,
+        gives_back: bool = False,
+    ) -> None:
+        """Measure nothing yet.
+
+        Args:
+            gives_back: end the lease whenever nothing is left to measure for the moment.
+        """
         self._core = core
         self._device = device
+        self._gives_back = gives_back
         self._turns = turns
         self._learning = asyncio.Lock()
+        self._measurings = 0
+        self._is_next_built: Callable[[], bool] = lambda: False
         self._recorder = Recorder(library, core.conditions)
         self._measurer = Measurer(device)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
@@ -90,15 +107,32 @@ class TuningLoop:
         async with self._turns.building():
             for built in await asyncio.gather(*map(self._checker.build_baseline, missing)):
                 await self.apply(built)
-        async with self._turns.measuring():
+        async with self._measuring():
             await self.apply(ev.BaselinesWanted(missing))
+
+    async def take_up(self, in_flight: Mapping[str, Mapping[str, str]]) -> None:
+        """Build and measure what was under way when the job was interrupted, as far as its trials go.
+
+        Args:
+            in_flight: for each workload, traces by digest.
+        """
+        left = self._core.progress.trials_total
+        for shash, traces in in_flight.items():
+            some = dict(list(traces.items())[:left])
+            left -= len(some)
+            ours = await self._recorder.claim(ev.Proposed(shash, some))
+            if ours.traces_by_digest:
+                async with self._turns.building():
+                    await self.apply(ours)
+                await self._measure_round((shash, tuple(ours.traces_by_digest)))
 
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
         feed(self._core, ev.SearchBegun())
         queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=1)
+        self._is_next_built = lambda: not queue.empty()
         await _together({"produce": self._produce(queue), "consume": self._consume(queue)})
-        async with self._turns.measuring():
+        async with self._measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
 
@@ -129,7 +163,8 @@ class TuningLoop:
                     return None
                 await self._perform([effect for effect in effects if effect is not proposing])
             digests: list[str] = []
-            async for proposed in self._searcher.propose(proposing):
+            async for found in self._searcher.propose(proposing):
+                proposed = await self._recorder.claim(found) if isinstance(found, ev.Proposed) else found
                 builds = feed(self._core, proposed)
                 await self._perform(builds)
                 digests += [
@@ -139,8 +174,19 @@ class TuningLoop:
 
     async def _measure_round(self, made: Round) -> None:
         self._device.bid(self._core.progress.bid)
-        async with self._turns.measuring():
+        async with self._measuring():
             await self.apply(ev.BatchWanted(*made))
+
+    @asynccontextmanager
+    async def _measuring(self) -> AsyncIterator[None]:
+        async with self._turns.measuring():
+            self._measurings += 1
+            try:
+                yield
+            finally:
+                self._measurings -= 1
+        if self._gives_back and not self._measurings and not self._is_next_built():
+            await self._device.give_back()
 
     async def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:

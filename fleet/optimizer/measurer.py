@@ -1,4 +1,4 @@
-"""Sends trials to a device and reports their results."""
+"""Sends trials to a device and reports their results; a run of errors stops the batch, and the device is given back."""
 
 from __future__ import annotations
 
@@ -8,24 +8,42 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fleet.client.steady import SteadyDevice
+from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
+
+RUN_OF_ERRORS = 5
+"""So many candidates in a row that break down say more about the device than about themselves."""
+
+_BROKEN = (ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED, ErrorKind.TIMEOUT, ErrorKind.RUN_FAILED)
+_PROBE_SEC = 2.5
+"""A device's agent probes its health every second, and the tracker grants none that is not healthy."""
 
 
 class Measurer:
     """Measures on one device at a time."""
 
-    def __init__(self, device: SteadyDevice) -> None:
+    def __init__(self, device: SteadyDevice, *, probe_sec: float = _PROBE_SEC) -> None:
         self._device = device
+        self._probe_sec = probe_sec
+        self._errors_in_a_row = 0
 
     async def measure(self, effect: Measure) -> AsyncGenerator[Measured | MeasureEnded, None]:
-        """Measure all trials, in order.
+        """Measure all trials, in order, or as many as it takes to suspect the device.
 
         Raises:
             DeviceUnreachable: see SteadyDevice.measure.
         """
         await asyncio.sleep(effect.pause_sec)
-        started = time.monotonic()
+        started, is_suspected, device_name = time.monotonic(), False, ""
         async with aclosing(self._device.measure(effect.artifacts, effect.trials)) as measurements:
             async for measurement in measurements:
-                yield Measured(effect.batch, self._device.name, measurement)
-        yield MeasureEnded(effect.batch, self._device.name, time.monotonic() - started)
+                device_name = self._device.name or device_name
+                self._errors_in_a_row = self._errors_in_a_row + 1 if measurement.error in _BROKEN else 0
+                yield Measured(effect.batch, device_name, measurement)
+                if self._errors_in_a_row >= RUN_OF_ERRORS:
+                    is_suspected, self._errors_in_a_row = True, 0
+                    break
+        if is_suspected:
+            await self._device.give_back()
+            await asyncio.sleep(self._probe_sec)
+        yield MeasureEnded(effect.batch, device_name, time.monotonic() - started, is_suspected)

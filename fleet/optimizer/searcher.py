@@ -50,17 +50,19 @@ class Searcher:
             mod_json=self._workload_of(effect.workload).mod_json,
             target_json=self._conditions.scope.target_json,
             records=effect.records,
-            model=self._snapshot,
+            model=self._snapshot if self._conditions.uses_model else None,
             count=effect.count,
             seed=effect.seed,
             known=effect.known,
             threads=self._conditions.search_threads,
             is_static=effect.is_static,
+            search=self._conditions.search,
+            replayed=effect.replayed,
         )
         try:
             near = self._pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, propose, task)
             proposals = await asyncio.wrap_future(near)
-        except BuildError as error:
+        except (BuildError, InvalidRequest) as error:
             yield SearchFailed(effect.workload, str(error))
         else:
             traces = {proposal.digest: proposal.trace_json for proposal in proposals}

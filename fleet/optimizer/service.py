@@ -7,6 +7,7 @@ runs in this process: import, extraction, search and builds are tasks of the poo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,19 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import PendingRequest, make_wish
 from fleet.domain.selectors import parse_selector
 from fleet.domain.tvm_versions import check_versions
-from fleet.library import Library
+from fleet.errors import FleetError
+from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
+from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.loop import feed
 from fleet.optimizer.pool import run_within
+from fleet.optimizer.turns import Turns
 from fleet.workloads.extract import extract
 
 _IMPORT_TIMEOUT_SEC = 600.0
@@ -57,65 +61,110 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        core = JobCore(progress)
-        feed(core, Titled(options.model.name))
-        opening = _Opening(options=options, core=core, pool=pool, stack=stack)
-        return await opening.run(library, artifact_dir, started_at)
+        shop = Workshop(library=library, pool=pool, artifact_dir=artifact_dir, turns=Turns(shares_cores=True))
+        entry, core = OwnEntry(library), JobCore(progress)
+        state, message = JobState.FAILED, "ended by an error"
+        try:
+            report = await OpenJob(options=options, core=core, shop=shop, entry=entry, started_at=started_at).run()
+            state, message = JobState.FINISHED, ""
+        except asyncio.CancelledError:
+            state, message = JobState.INTERRUPTED, "stopped by its user"
+            raise
+        except FleetError as error:
+            message = str(error)
+            raise
+        finally:
+            entry.end(state, message)
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Opening:
-    """Opens the parts of a run, one after the other, on `stack`."""
+class Workshop:
+    """What the jobs of one process share."""
+
+    library: Library
+    pool: BuildPool
+    artifact_dir: Path
+    turns: Turns
+    """Of what builds and measures on this machine."""
+
+    client: Fleet | None = None
+    """None: connect to the tracker that the job names, or start a fleet for this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenJob:
+    """Opens the parts of a run one after the other, runs it, and closes them."""
 
     options: TuneOptions
     core: JobCore
-    pool: BuildPool
-    stack: AsyncExitStack
+    shop: Workshop
+    entry: JobEntry
+    started_at: float
+    notices: Sequence[str] = ()
+    """What the user was told so far."""
 
-    async def run(self, library: Library, artifact_dir: Path, started_at: float) -> TuneReport:
-        """Open everything, and run the job."""
-        self._say(f"importing {self.options.model.name}")
-        importing = asyncio.create_task(self._import_model(), name="import model")
-        try:
-            client = await self._connect()
-            model = await importing
-        finally:
-            importing.cancel()
-        self._say(f"waiting for a device: {self.options.selector}")
-        steady = await self.stack.enter_async_context(self._steady_device(client))
-        device = await steady.device()
-        inventory = device.inventory
-        feed(self.core, DeviceFound(device.name, inventory.device_model))
-        self._say("finding the workloads")
-        target_json = self.options.target_json or inventory.target_json
-        workloads = await run_within(self.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
-        job = JobRun(
-            options=self.options,
-            core=self.core,
-            library=library,
-            pool=self.pool,
-            client=client,
-            device=steady,
-            inventory=inventory,
-            model=model,
-            workloads=workloads,
-            target_json=target_json,
-            artifact_dir=artifact_dir,
-            started_at=started_at,
-        )
-        return await job.run()
+    async def run(self) -> TuneReport:
+        """Open everything, and run the job.
 
-    async def _connect(self) -> Fleet:
+        Raises:
+            FleetError, asyncio.CancelledError: see `tune`.
+        """
+        feed(self.core, Titled(self.options.model.name))
+        async with AsyncExitStack() as stack:
+            self._say(f"importing {self.options.model.name}")
+            importing = asyncio.create_task(self._import_model(), name="import model")
+            try:
+                client = self.shop.client or await self._connect(stack)
+                model = await importing
+            finally:
+                importing.cancel()
+            self._say(f"waiting for a device: {self.options.selector}")
+            steady = await stack.enter_async_context(self._steady_device(client))
+            device = await steady.device()
+            inventory = device.inventory
+            feed(self.core, DeviceFound(device.name, inventory.device_model))
+            if self._gives_back:
+                await steady.give_back()
+            self._say("finding the workloads")
+            target_json = self.options.target_json or inventory.target_json
+            workloads = await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
+            job = JobRun(
+                options=self.options,
+                core=self.core,
+                library=self.shop.library,
+                pool=self.shop.pool,
+                client=client,
+                device=steady,
+                inventory=inventory,
+                model=model,
+                workloads=workloads,
+                target_json=target_json,
+                artifact_dir=self.shop.artifact_dir,
+                started_at=self.started_at,
+                entry=self.entry,
+                turns=self.shop.turns,
+                notices=self.notices,
+                gives_back=self._gives_back,
+            )
+            return await job.run()
+
+    @property
+    def _gives_back(self) -> bool:
+        """Whether others may want the device while this job only searches."""
+        return self.shop.client is not None
+
+    async def _connect(self, stack: AsyncExitStack) -> Fleet:
         address = self.options.tracker
         if address is None:
             self._say("starting a tracker and an agent for this machine")
             drivers = drivers_for(self.options.selector)
-            local = await self.stack.enter_async_context(
+            local = await stack.enter_async_context(
                 LocalFleet(agent_drivers=drivers, restarts=True, on_change=self.core.progress.notice)
             )
             address = local.address
         client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
-        return await self.stack.enter_async_context(client)
+        return await stack.enter_async_context(client)
 
     def _steady_device(self, client: Fleet) -> SteadyDevice:
         options = self.options
@@ -135,7 +184,7 @@ class _Opening:
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None
         return await run_within(
-            self.pool,
+            self.shop.pool,
             _IMPORT_TIMEOUT_SEC,
             load_model,
             self.options.model,

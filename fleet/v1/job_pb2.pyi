@@ -16,11 +16,15 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_STATE_FINISHED: _ClassVar[JobState]
     JOB_STATE_INTERRUPTED: _ClassVar[JobState]
     JOB_STATE_FAILED: _ClassVar[JobState]
+    JOB_STATE_QUEUED: _ClassVar[JobState]
+    JOB_STATE_CANCELLED: _ClassVar[JobState]
 JOB_STATE_UNSPECIFIED: JobState
 JOB_STATE_RUNNING: JobState
 JOB_STATE_FINISHED: JobState
 JOB_STATE_INTERRUPTED: JobState
 JOB_STATE_FAILED: JobState
+JOB_STATE_QUEUED: JobState
+JOB_STATE_CANCELLED: JobState
 
 class Job(_message.Message):
     __slots__ = ("name", "title", "holder", "state", "started_at", "trials_done", "trials_total", "trials_failed", "best_us", "untuned_us", "workload_count", "activity", "trials_repeated")

@@ -12,10 +12,12 @@ from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_pro
 from fleet.wire.times import optional_timestamp, timestamp, timestamp_sec
 
 _STATES: Mapping[JobState, job_pb2.JobState] = {
+    JobState.QUEUED: job_pb2.JOB_STATE_QUEUED,
     JobState.RUNNING: job_pb2.JOB_STATE_RUNNING,
     JobState.FINISHED: job_pb2.JOB_STATE_FINISHED,
     JobState.INTERRUPTED: job_pb2.JOB_STATE_INTERRUPTED,
     JobState.FAILED: job_pb2.JOB_STATE_FAILED,
+    JobState.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
 }
 _STATES_BY_NUMBER = {number: state for state, number in _STATES.items()}
 

@@ -1,4 +1,4 @@
-"""`fleet library` on a real file, as a user runs it."""
+"""`fleet library` and `fleet jobs` on a real file, as a user runs them."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def path(tmp_path: Path) -> str:
 
 
 def fleet(*args: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
-    result = CliRunner().invoke(app, ["library", *args], env={"COLUMNS": "200"}, prog_name="fleet")
+    """Exit code, stdout, stderr of a command of `fleet library`, or of `fleet jobs`."""
+    words = args if args[0] == "jobs" else ("library", *args)
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"}, prog_name="fleet")
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -77,9 +78,9 @@ def test_a_workload_has_a_readable_name_and_that_of_tvm(path: str) -> None:
     narrow = CliRunner().invoke(app, ["library", "best", "conv2d 3x3*", "--library", path], env={"COLUMNS": "80"})
     wide = CliRunner().invoke(app, ["library", "best", "--wide", "--library", path], env={"COLUMNS": "80"})
     data = json.loads(fleet("best", "fused_conv*", "--library", path, "--json")[1])
-    [job] = json.loads(fleet("jobs", "--library", path, "--json")[1])
-    shown = CliRunner().invoke(app, ["library", "jobs", job["name"], "--library", path], env={"COLUMNS": "80"})
-    summary = json.loads(fleet("jobs", job["name"], "--library", path, "--json")[1])
+    [job] = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])
+    shown = CliRunner().invoke(app, ["jobs", "show", job["name"], "--library", path], env={"COLUMNS": "80"})
+    summary = json.loads(fleet("jobs", "show", job["name"], "--library", path, "--json")[1])
 
     assert OPERATOR in narrow.stdout
     assert "fused_conv2d" not in narrow.stdout
@@ -160,8 +161,8 @@ def test_best_gives_data(path: str) -> None:
 
 def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
     """At 80 columns the name stays in one piece."""
-    [job] = json.loads(fleet("jobs", "--library", path, "--json")[1])
-    result = CliRunner().invoke(app, ["library", "jobs", "--library", path], env={"COLUMNS": "80"})
+    [job] = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])
+    result = CliRunner().invoke(app, ["jobs", "list", "--library", path], env={"COLUMNS": "80"})
     assert job["name"] in result.stdout
 
 
@@ -179,26 +180,27 @@ def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
         library.add_record(replace(record, trace_json="[[1],[]]", run_secs=(123.456,)))
         library.add_record(replace(record, trace_json="[[2],[]]", error=ErrorKind.TIMEOUT))
         library.add_record(replace(record, kind=RecordKind.BASELINE, run_secs=(1234.5,)))
-    args, rest = {"jobs": (["jobs"], 1), "best": (["best"], 8), "job": (["jobs", job.name], 3)}[what]
+    args, rest = {"jobs": (["jobs", "list"], 1), "best": (["best"], 8), "job": (["jobs", "show", job.name], 3)}[what]
 
-    result = CliRunner().invoke(app, ["library", *args, "--library", path], env={"COLUMNS": "80"})
+    words = args if args[0] == "jobs" else ["library", *args]
+    result = CliRunner().invoke(app, [*words, "--library", path], env={"COLUMNS": "80"})
 
-    rows = len(json.loads(fleet(what, "--library", path, "--json")[1])) if what != "job" else 1
+    rows = len(json.loads(fleet(*args, "--library", path, "--json")[1])) if what != "job" else 1
     assert len(result.stdout.splitlines()) == rest + rows
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_jobs_are_listed_and_shown(path: str) -> None:
     """The list names the job; by its name it is shown with its workloads and the model's latency."""
-    code, out, _ = fleet("jobs", "--library", path, "--json")
+    code, out, _ = fleet("jobs", "list", "--library", path, "--json")
     [job] = json.loads(out)
     assert (code, job["state"], job["trials_done"], job["trials_failed"]) == (0, "FINISHED", 3, 1)
 
-    assert job["name"] in fleet("jobs", "--library", path)[1]
-    shown = fleet("jobs", job["name"].removeprefix("jobs/"), "--library", path)[1]
+    assert job["name"] in fleet("jobs", "list", "--library", path)[1]
+    shown = fleet("jobs", "show", job["name"].removeprefix("jobs/"), "--library", path)[1]
     assert "1 TIMEOUT" in shown
     assert "tuned 9.00 ms" in shown
-    data = json.loads(fleet("jobs", job["name"], "--library", path, "--json")[1])
+    data = json.loads(fleet("jobs", "show", job["name"], "--library", path, "--json")[1])
     assert data["workloads"][0]["errors"] == {"TIMEOUT": 1}
 
 
@@ -218,7 +220,7 @@ def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("no database " * 99)
 
-    code, out, err = fleet("jobs", "--library", str(path))
+    code, out, err = fleet("jobs", "list", "--library", str(path))
 
     assert (code, out) == (1, "")
     assert err.splitlines() == [f"error: sqlite:///{path} is no SQLite database; name another --library"]
@@ -226,10 +228,10 @@ def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
 
 def test_an_unknown_job_is_named(path: str) -> None:
     """The message says how to list the jobs there are."""
-    code, _, err = fleet("jobs", "none", "--library", path)
+    code, _, err = fleet("jobs", "show", "none", "--library", path)
 
     assert code == 1
-    assert "no job 'jobs/none'; `fleet library jobs` lists them" in err
+    assert "no job 'jobs/none'; `fleet jobs list` lists them" in err
 
 
 def test_an_import_needs_a_device_model(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.tune import parse_one_shape, parse_shapes
+from fleet.cli.shapes import parse_one_shape, parse_shapes
 from fleet.errors import ConfigError, ImportFailed, InvalidRequest
 from fleet.models.importing.shapes import close_shapes
 

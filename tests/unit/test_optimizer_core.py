@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -16,9 +18,15 @@ from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, secs, workload
 
+T = TypeVar("T")
+
 
 def known(name: str = "w", **facts: object) -> WorkloadProgress:
     return WorkloadProgress(workload=workload(name), **facts)  # type: ignore[arg-type]
+
+
+def find(effects: Sequence[object], kind: type[T]) -> list[T]:
+    return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def test_a_candidate_goes_through_its_stages() -> None:
@@ -278,3 +286,43 @@ def test_broken_rules_are_found() -> None:
     job.core.candidates["w", "a"].record_id = None
 
     assert len(broken_invariants(job.core)) == 2
+
+
+def test_what_another_job_measures_is_not_asked_for_again() -> None:
+    """Nothing of a batch was free, but the workload is not exhausted: the next search leaves these out."""
+    script = Script()
+    script.feed(ev.SearchBegun())
+    script.run(ev.Proposed("w", {}, taken=frozenset({"a", "b"})))
+
+    [proposing] = find(script.feed(ev.RoundWanted()), ev.Propose)
+
+    assert proposing.known == {"a", "b"}
+    assert not script.core.workload("w").closed_because
+
+
+def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
+    """No search begins any more, and each workload says why."""
+    late, fast = Script(), Script(target_sec=2.0)
+    for script in (late, fast):
+        script.build_baseline()
+        script.run(ev.BaselinesWanted(["w"]))
+        script.feed(ev.SearchBegun())
+    late.run(ev.EndWanted("the deadline has come"))
+
+    for script, why in ((late, "deadline"), (fast, "target of 2000 ms")):
+        assert not find(script.feed(ev.RoundWanted()), ev.Propose)
+        assert why in script.core.workload("w").closed_because
+
+
+def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:
+    """The batch ends after those that broke down; the others are no trials, and not under way any more."""
+    script = Script()
+    script.run(ev.Proposed("w", {digest: digest for digest in "abc"}))
+    [measure] = find(script.feed(ev.BatchWanted("w", "abc")), ev.Measure)
+    crash = Measurement(candidate_id="a", error=ErrorKind.CRASHED)
+    script.run(ev.Measured(measure.batch, "devices/d", crash))
+    script.run(ev.MeasureEnded(measure.batch, "devices/d", 1.0, is_suspected=True))
+
+    item = script.core.workload("w")
+    assert (item.trials, item.under_way) == (1, set())
+    assert "healthy" in script.notices[-1]

@@ -93,7 +93,7 @@ def test_the_report_says_unknown_instead_of_infinite() -> None:
 
 def test_shapes_are_read() -> None:
     """--shape names an input and its dimensions; anything else shows a good one."""
-    from fleet.cli.tune import parse_shape
+    from fleet.cli.shapes import parse_shape
 
     assert ("data", (1, 3, 224, 224)) == parse_shape("data=1,3,224,224")
     assert ("odd=name", (4,)) == parse_shape("odd=name=4")

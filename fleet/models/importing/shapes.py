@@ -19,7 +19,7 @@ Dim: TypeAlias = "int | str"
 OpenShape: TypeAlias = "tuple[Dim, ...] | None"
 """None: not even the number of dimensions is known."""
 
-Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Shape by input name, of some or all inputs."""
 
 

@@ -82,6 +82,13 @@ class RoundWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class EndWanted:
+    """No more searches: what was found by now is compared and kept."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaticWanted:
     """There is room for the static schedule of a workload, which is no trial. Answered by Propose."""
 
@@ -97,6 +104,8 @@ class Proposed:
     is_static: bool = False
     features_by_digest: Mapping[str, Features] = field(default_factory=dict)
     """Of those that the search needed them for."""
+    taken: frozenset[str] = frozenset()
+    """Digests of candidates that were found, too, but are another job's to measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,9 @@ class MeasureEnded:
     wall_sec: float
     """Time since its start [s]."""
 
+    is_suspected: bool = False
+    """So many candidates in a row broke down that the rest was not sent: the device has to be probed first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -259,6 +271,7 @@ Event = (
     | WorkloadsChosen
     | LessonsRecalled
     | RoundWanted
+    | EndWanted
     | StaticWanted
     | Proposed
     | SearchFailed
@@ -297,6 +310,9 @@ class Propose:
     records: tuple[SearchRecord, ...]
     known: frozenset[str]
     """Digests that are under way."""
+
+    replayed: tuple[str, ...] = ()
+    """Traces that a replay proposes, in this order."""
 
     is_static: bool = False
     """Only the schedule that the workload's space chooses without a trial is wanted."""

@@ -37,10 +37,20 @@ class Judging(Measuring):
         self._finishers[Purpose.RUN_OFF] = self._finish_run_off
 
     def _finish_batch(self, batch: Batch) -> None:
-        measured = [self.candidates[batch.workload, trial.candidate_id] for trial in batch.all_trials]
+        self._release_unmeasured(batch)
+        wanted = [self.candidates.get((batch.workload, trial.candidate_id)) for trial in batch.all_trials]
+        measured = [candidate for candidate in wanted if candidate is not None]
         timed = sorted((c for c in measured if math.isfinite(c.median_sec)), key=lambda c: c.median_sec)
         self.checking[batch.workload] = Checking(purpose=Purpose.SEARCH, waiting=deque(timed[:_CHECKED_PER_BATCH]))
         self._check_next(batch.workload)
+
+    def _release_unmeasured(self, batch: Batch) -> None:
+        """Forget those that were not sent, as nothing is known of them: they may be proposed again."""
+        for trial in batch.all_trials:
+            key = batch.workload, trial.candidate_id
+            if key in self.candidates and self.candidates[key].stage is Stage.BUILT:
+                self.workload(batch.workload).under_way.discard(trial.candidate_id)
+                del self.candidates[key]
 
     def _make_reference(self, event: ev.ReferenceMade) -> None:
         self.workload(event.workload).weakness = event.weakness

@@ -129,7 +129,7 @@ class Measuring(Searching):
         is_baseline = batch.purpose is Purpose.BASELINES
         workload = measurement.candidate_id if is_baseline else batch.workload
         digest = BASELINE if is_baseline else measurement.candidate_id
-        self._ask_to_store(event.batch, workload, digest, measurement)
+        self._ask_to_store(event.batch, workload, digest, measurement, on=event.device_name)
 
     def _end_measuring(self, event: ev.MeasureEnded) -> None:
         batch = self.batches[event.batch]
@@ -137,6 +137,13 @@ class Measuring(Searching):
             self.workload(batch.workload).device_sec += event.wall_sec
         count, seen, was_spent = self.progress.repeats, tuple(batch.seen), self.progress.repeats.is_spent
         device = event.device_name or "the device"
+        if event.is_suspected:
+            self._notify(
+                f"{device}: candidate after candidate broke down; it is given back, and measured on again once its "
+                "agent finds it healthy"
+            )
+            self._finish(event.batch, batch)
+            return
         again = self._repeats.choose(event.device_name, seen, batch.trials, made=batch.repeats)
         if count.is_spent and not was_spent:
             self._notify(

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind
-from fleet.optimizer.prioritizer.values import Outcome
+from fleet.optimizer.prioritizer.values import Outcome, ProposedBatch
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
+
+_KEPT_DECISIONS = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,8 +61,14 @@ class WorkloadProgress:
 
     records: list[SearchRecord] = field(default_factory=list)
     lessons: list[LearnRecord] = field(default_factory=list)
+    replayed: list[str] = field(default_factory=list)
+    """Traces of other devices for a replay, the fastest first; empty for other searches."""
+
     under_way: set[str] = field(default_factory=set)
     """Digests of the traces that are under way."""
+
+    taken: set[str] = field(default_factory=set)
+    """Digests of the traces that other jobs measure, or have measured."""
 
     asked: int = 0
     """Candidates that a search under way was asked for; 0: none is."""
@@ -118,6 +126,8 @@ class JobProgress:
 
     last_record_sec: float | None = None
     repeats: RepeatCount = field(default_factory=RepeatCount)
+    decisions: deque[ProposedBatch] = field(default_factory=lambda: deque(maxlen=_KEPT_DECISIONS))
+    """The prioritizer's newest, oldest first."""
 
     listener: Callable[[], None] = lambda: None
     notice: Callable[[str], None] = lambda text: None

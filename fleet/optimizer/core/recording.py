@@ -17,7 +17,8 @@ from fleet.optimizer.tasks.propose import SearchRecord
 class Recording(Ledger):
     """Records results. Nothing else happens to a result before it is stored."""
 
-    def _ask_to_store(self, batch: int, workload: str, digest: str, measurement: Measurement) -> None:
+    def _ask_to_store(self, batch: int, workload: str, digest: str, measurement: Measurement, *, on: str = "") -> None:
+        """Ask for a record. `on`: the device that was measured on; "": the job's last one."""
         candidate = self.candidates.get((workload, digest))
         is_run_off = batch in self.batches and self.batches[batch].purpose is Purpose.RUN_OFF
         self.unstored[workload, digest] = (batch, measurement)
@@ -27,7 +28,7 @@ class Recording(Ledger):
                 digest=digest,
                 trace_json=candidate.trace_json if candidate else "",
                 artifact_digest=candidate.artifact.digest if candidate and candidate.artifact else "",
-                device_name=self.progress.device_name,
+                device_name=on or self.progress.device_name,
                 measurement=measurement,
                 is_checked=True if is_run_off and candidate else None,
                 is_static=candidate is not None and candidate.is_static,

@@ -31,7 +31,14 @@ class Searching(Recording):
         for item in self.progress.workloads:
             item.judged_sec = item.current_sec
 
+    def _end_search(self, reason: str) -> None:
+        for item in self.progress.workloads:
+            close(item, reason)
+
     def _begin_round(self, event: ev.RoundWanted) -> None:
+        target_sec = self.conditions.target_sec
+        if target_sec is not None and self.progress.total_sec(tuned=True) <= target_sec:
+            self._end_search(f"the job's target of {target_sec * 1e3:g} ms is reached")
         self._close_those_with_enough()
         batch = self._next_batch(event.workload)
         shash = batch.workload if batch is not None else event.workload
@@ -44,7 +51,7 @@ class Searching(Recording):
         self.progress.bid = batch.reason.worth if batch is not None else self.progress.bid
         self._say(f"searching {item.workload.operator}{why}")
         lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
-        if len(lessons) > self._lessons_learnt:
+        if self.conditions.uses_model and len(lessons) > self._lessons_learnt:
             self._lessons_learnt = len(lessons)
             self._effects.append(ev.Learn(lessons[-_LESSONS:]))
         self._effects.append(
@@ -53,9 +60,12 @@ class Searching(Recording):
                 count=count,
                 seed=self.conditions.seed + self._rounds,
                 records=tuple(item.records),
-                known=frozenset(item.under_way),
+                known=frozenset(item.under_way | item.taken),
+                replayed=tuple(item.replayed),
             )
         )
+        if batch is not None:
+            self.progress.decisions.append(batch)
         item.asked = count
         item.batches += 1
         item.forecasts.append(batch.expected_share if batch is not None else 0.0)
@@ -89,9 +99,11 @@ class Searching(Recording):
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
         item.asked = 0 if not event.is_static else item.asked
+        item.taken |= event.taken
         if not event.traces_by_digest:
             if not event.is_static:
                 forget_forecast(item)
+            if not event.is_static and not event.taken:
                 close(item, "nothing new to try")
             return
         for digest, trace_json in event.traces_by_digest.items():

@@ -31,6 +31,7 @@ class JobCore(Judging):
             ev.WorkloadsChosen: self._choose_workloads,
             ev.LessonsRecalled: self._recall,
             ev.RoundWanted: self._begin_round,
+            ev.EndWanted: lambda event: self._end_search(event.reason),
             ev.StaticWanted: self._begin_static,
             ev.Proposed: self._propose,
             ev.SearchFailed: self._fail_search,

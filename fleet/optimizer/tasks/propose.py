@@ -19,6 +19,7 @@ from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.boosting import Trees
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
+from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
 
 _OWN_FIRST = 24
 """So many records of a workload come from its own space before MetaSchedule's rules get half of a batch."""
@@ -66,6 +67,10 @@ class ProposeTask:
     """64 programs over 2 generations cost a fifteenth of the stock 512 over 4 (0.7 s a round instead of 6-16 s), and
     in 64 trials found as good a matrix product and a better 1x1 convolution."""
 
+    search: Search = Search.EVOLUTIONARY
+    replayed: tuple[str, ...] = ()
+    """Traces that a replay proposes, in this order."""
+
     is_static: bool = False
     """Return only the static schedule, or nothing where there is none."""
 
@@ -102,10 +107,21 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     # Skip traces that do not replay, such as those imported for another program: the search can do without.
     task = replace(task, records=tuple(r for r in task.records if programs[r.trace_json] is not None))
     fresh = _Fresh(programs=set(programs.values()), digests=task.known)
-    found = _from_own_space(task, state, fresh)[: task.count - _share_of_rules(task)]
-    if len(found) < task.count:
-        found += _searched(task, state, fresh, task.count - len(found))
+    found = _found(task, state, fresh)
     return [_proposal(candidate, score) for candidate, score in _ranked(task, state, found)]
+
+
+def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
+    match task.search:
+        case Search.GRID:
+            return search_grid(state, fresh, task.count)
+        case Search.REPLAY:
+            return replay_traces(task.mod_json, task.replayed, state, fresh, task.count)
+        case Search.RANDOM:
+            rules = replace(_rules(task, is_alone=False), times=(), model=None)
+            return search_randomly(state, fresh, task.count, rules)
+    found = _from_own_space(task, state, fresh)[: task.count - _share_of_rules(task)]
+    return found + (_searched(task, state, fresh, task.count - len(found)) if len(found) < task.count else [])
 
 
 class _Fresh:
@@ -144,8 +160,16 @@ def _share_of_rules(task: ProposeTask) -> int:
 
 def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) -> list[Made]:
     """Return new candidates of MetaSchedule's search, now and then a random one among them."""
-    is_alone = next(state.own_space(), None) is None
-    found = Evolution(
+    found = _rules(task, is_alone=next(state.own_space(), None) is None).run()
+    chance = random.Random(task.seed)
+    explored = sum(chance.random() < EXPLORED for _ in range(count))
+    best = list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), count - explored))
+    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, reversed(found))), explored))
+
+
+def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
+    """Return MetaSchedule's search; a smaller one beside an own space."""
+    return Evolution(
         mod_json=task.mod_json,
         target_json=task.target_json,
         times=[(record.trace_json, record.run_sec) for record in task.records],
@@ -155,11 +179,7 @@ def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) 
         most=task.count + len(task.records) + len(task.known),  # it may return all known ones again
         seed=task.seed,
         threads=task.threads,
-    ).run()
-    chance = random.Random(task.seed)
-    explored = sum(chance.random() < EXPLORED for _ in range(count))
-    best = list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), count - explored))
-    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, reversed(found))), explored))
+    )
 
 
 def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[tuple[Made, float]]:

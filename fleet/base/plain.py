@@ -1,0 +1,120 @@
+"""Values as plain data and back: frozen dataclasses to what JSON holds, and the same dataclasses from that.
+
+A reader ignores keys that it does not know and gives a field that is not there its default, so that either side may be
+the newer one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar, cast
+
+from fleet.errors import InvalidRequest
+
+T = TypeVar("T")
+
+_INFINITE = "Infinity"
+"""JSON has no infinity, and times that are not known are infinite."""
+
+
+def to_plain(value: object) -> object:
+    """Return what JSON holds of dataclasses, collections, paths, times and enums."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return to_plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key.value if isinstance(key, enum.Enum) else key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and math.isinf(value):
+        return _INFINITE if value > 0 else f"-{_INFINITE}"
+    return value
+
+
+def from_plain(cls: type[T], plain: object) -> T:
+    """Make a dataclass from what `to_plain` made of one.
+
+    Raises:
+        InvalidRequest: something in it is not what the field of its name holds.
+    """
+    return cast("T", _read(cls, plain, cls.__name__))
+
+
+def _read(hint: object, plain: object, where: str) -> object:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _read_first(args, plain, where)
+    if origin is typing.Literal and plain in args:
+        return plain
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _read_fields(hint, plain, where)
+    if origin in (tuple, list, Sequence) and isinstance(plain, list):
+        hints = [args[0]] * len(plain) if origin is not tuple or args[1:] == (...,) else list(args)
+        if len(hints) != len(plain):
+            raise InvalidRequest(f"{where}: expected {len(hints)} values, found {len(plain)}")
+        found = [_read(item, value, f"{where}[{n}]") for n, (item, value) in enumerate(zip(hints, plain, strict=True))]
+        return found if origin is list else tuple(found)
+    if (origin is Mapping or origin is dict) and isinstance(plain, dict):
+        return {_read(args[0], key, where): _read(args[1], value, f"{where}.{key}") for key, value in plain.items()}
+    if isinstance(hint, type):
+        return _read_single(hint, plain, where)
+    raise InvalidRequest(f"{where}: expected {hint}, found {plain!r}")
+
+
+def _read_first(hints: Sequence[object], plain: object, where: str) -> object:
+    for hint in hints:
+        if hint is types.NoneType and plain is None:
+            return None
+    fault = InvalidRequest(f"{where}: there is no value")
+    for hint in hints:
+        if hint is types.NoneType:
+            continue
+        try:
+            return _read(hint, plain, where)
+        except InvalidRequest as error:
+            fault = error
+    raise fault
+
+
+def _read_fields(cls: type, plain: object, where: str) -> object:
+    if not isinstance(plain, dict):
+        raise InvalidRequest(f"{where}: expected a {cls.__name__}, found {plain!r}")
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.init and field.name in plain]
+    try:
+        return cls(**{name: _read(hints[name], plain[name], f"{where}.{name}") for name in names})
+    except TypeError as error:  # a field without a default is not there
+        raise InvalidRequest(f"{where}: {error}") from error
+
+
+def _read_single(cls: type, plain: object, where: str) -> object:
+    if cls is object:
+        return plain
+    if cls is float and plain in (_INFINITE, f"-{_INFINITE}"):
+        return math.inf if plain == _INFINITE else -math.inf
+    if cls is float and isinstance(plain, int) and not isinstance(plain, bool):
+        return float(plain)
+    if isinstance(plain, cls) and (cls is bool or not isinstance(plain, bool)):
+        return plain
+    try:
+        if issubclass(cls, enum.Enum):
+            return cls(plain)
+        if isinstance(plain, str) and issubclass(cls, datetime):
+            return datetime.fromisoformat(plain)
+        if isinstance(plain, str) and issubclass(cls, Path):
+            return Path(plain)
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: {error}") from error
+    raise InvalidRequest(f"{where}: expected {cls.__name__}, found {plain!r}")

@@ -1,0 +1,175 @@
+"""`fleet jobs submit|list|show|watch|cancel|resume|revert`: tuning runs, in the queue and in the library."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from fleet.cli import options
+from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
+from fleet.cli.options import JsonOption, LibraryOption
+from fleet.cli.stored import existing_library
+from fleet.cli.tables import WideOption, make_console
+from fleet.cli.tune_options import with_tune_options
+from fleet.cli.tune_view import records_line, render_report
+from fleet.cli.watching import watch as watch_job
+from fleet.client.aio import default_holder
+from fleet.library import Job, Library
+from fleet.optimizer.job import TuneOptions
+from fleet.optimizer.order import submit as submit_job
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.")]
+
+
+@app.callback()
+def jobs() -> None:
+    """Submit tuning runs, and see what became of them.
+
+    Example: fleet jobs submit model.onnx --on kind=cpu,arch=aarch64
+    """
+
+
+def _submit(wanted: TuneOptions, as_json: bool, is_wide: bool) -> None:
+    """Have a model tuned by whichever optimizer is free: the options are those of 'fleet tune'.
+
+    The model's files go into the library, so they may change or vanish here. Prints the job's name and returns at once.
+
+    Example: fleet jobs submit model.onnx --trials 512 --priority background
+    """
+    with Library.open(wanted.library) as library:
+        job = submit_job(library, wanted, holder=default_holder())
+        is_served = bool(library.queue.optimizers())
+    if as_json:
+        options.print_json(job_data(job))
+    else:
+        print(job.name)
+    if not is_served:
+        options.stderr().print("no optimizer runs for this library; the job waits for one: fleet optimizer serve")
+
+
+app.command("submit")(with_tune_options(_submit))
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
+    library: LibraryOption = None,
+    wide: WideOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """List tuning runs, newest first.
+
+    Example: fleet jobs list
+    """
+    with existing_library(library) as opened:
+        found = opened.jobs(limit)
+    if options.wants_json(ctx, json_output):
+        options.print_json([job_data(job) for job in found])
+    elif found:
+        print_jobs(found, make_console(is_wide=wide))
+    else:
+        options.stderr().print(f"No jobs in {opened.url}.")
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: NameArgument,
+    library: LibraryOption = None,
+    wide: WideOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Show what a tuning run did for each workload, and what is decided next and why.
+
+    Example: fleet jobs show 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        summary = opened.job(_full(name))
+    if options.wants_json(ctx, json_output):
+        options.print_json(summary_data(summary))
+    else:
+        print_summary(summary, make_console(is_wide=wide))
+
+
+@app.command()
+def watch(
+    ctx: typer.Context,
+    name: NameArgument,
+    library: LibraryOption = None,
+    wide: WideOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Show a job live until it ends, then its report. Ctrl-C leaves the job alone.
+
+    Example: fleet jobs watch 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        reports = watch_job(opened, _full(name))
+    if options.wants_json(ctx, json_output):
+        print(json.dumps([report.to_json() for report in reports]))
+        return
+    console = make_console(is_wide=wide)
+    for report in reports:
+        console.print(render_report(report, width=console.width))
+        console.print(records_line(report), soft_wrap=True, highlight=False)
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context, name: NameArgument, library: LibraryOption = None, json_output: JsonOption = False
+) -> None:
+    """Stop a job; its records stay, and 'fleet jobs resume' goes on with it.
+
+    Example: fleet jobs cancel 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        _say(ctx, opened.queue.cancel(_full(name)), json_output)
+
+
+@app.command()
+def resume(
+    ctx: typer.Context, name: NameArgument, library: LibraryOption = None, json_output: JsonOption = False
+) -> None:
+    """Put a job that was cancelled, failed or interrupted into the queue again.
+
+    Example: fleet jobs resume 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        _say(ctx, opened.queue.resume(_full(name)), json_output)
+
+
+@app.command()
+def revert(
+    ctx: typer.Context,
+    name: NameArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the job's records again.")] = False,
+    library: LibraryOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Use a job's records for nothing any more: no model is built with them, no search learns from them.
+
+    They stay in the library.
+
+    Example: fleet jobs revert 20261122-153000-ab12cd
+    """
+    with existing_library(library) as opened:
+        _say(ctx, opened.queue.revert(_full(name), is_undone=undo), json_output)
+
+
+def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
+    """Print a job after a change."""
+    if options.wants_json(ctx, json_output):
+        options.print_json(job_data(job))
+        return
+    state = "is asked to stop" if job.is_stop_asked else f"is {job.state.value.lower()}"
+    reverted = ", and its records are used for nothing" if job.reverted_at else ""
+    options.stderr().print(f"{job.name} {state}{reverted}", markup=False)
+
+
+def _full(name: str) -> str:
+    return name if name.startswith("jobs/") else f"jobs/{name}"

@@ -1,0 +1,131 @@
+"""What `fleet jobs` shows: tables for people, data for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from fleet.cli.tables import (
+    ROOMY_COLUMNS,
+    WorkloadRow,
+    clock_time,
+    failure_notes,
+    gflops,
+    line,
+    make_table,
+    workload_table,
+)
+from fleet.cli.watching import progress_of
+from fleet.library import Job, JobSummary
+
+
+def job_data(job: Job) -> dict[str, object]:
+    """Return what is known of a tuning run."""
+    return {
+        "name": job.name,
+        "title": job.title,
+        "state": job.state.value,
+        "message": job.message,
+        "trials_done": job.trials_done,
+        "trials_failed": job.trials_failed,
+        "trials_total": job.trials_total,
+        "holder": job.holder,
+        "host": job.host,
+        "optimizer": job.optimizer,
+        "priority": job.priority,
+        "is_queued": job.is_queued,
+        "reverted_at": job.reverted_at.isoformat() if job.reverted_at else None,
+        "model_digest": job.model_digest,
+        "tuner": job.tuner,
+        "conditions": dict(job.conditions),
+        "started_at": job.started_at.isoformat(),
+        "ended_at": job.ended_at.isoformat() if job.ended_at else None,
+    }
+
+
+def print_jobs(jobs: Sequence[Job], console: Console) -> None:
+    """Print a row for each tuning run."""
+    has_room = console.width >= ROOMY_COLUMNS
+    columns = ["job", "model", "state", "trials", "failed", "lasted"]
+    columns += ["started", "holder"] if has_room else []
+    table = make_table(*columns, left=frozenset({"model", "holder"}))
+    for column in ("job", "state"):  # never cut: people copy them and search for them
+        table.columns[columns.index(column)].justify = "left"
+    for job in jobs:
+        total = f"/{job.trials_total}" if job.trials_total else ""
+        table.add_row(
+            job.name,
+            line(job.title),
+            _state(job),
+            f"{job.trials_done}{total}",
+            str(job.trials_failed),
+            lasted(job),
+            *((clock_time(job.started_at), line(job.holder)) if has_room else ()),
+        )
+    console.print(table)
+
+
+def summary_data(summary: JobSummary) -> dict[str, object]:
+    """Return what a tuning run did for each workload and for the model."""
+    workloads = [
+        {
+            "name": entry.workload.name,
+            "operator": entry.workload.operator,
+            "shash": entry.workload.shash,
+            "weight": entry.weight,
+            "trials": entry.trials,
+            "untuned_us": _us(entry.untuned_sec),
+            "best_us": _us(entry.best_sec),
+            "errors": {kind.value: count for kind, count in entry.errors.items()},
+        }
+        for entry in summary.workloads
+    ]
+    names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")
+    runs = [{name: getattr(run, name) for name in names} for run in summary.model_runs]
+    job = summary.job
+    ordered = {"spec": job.spec, "progress": job.progress, "report": job.report}
+    return {**job_data(job), "workloads": workloads, "model_runs": runs, **ordered}
+
+
+def print_summary(summary: JobSummary, console: Console) -> None:
+    """Print what a tuning run did."""
+    job = summary.job
+    why = f": {job.message}" if job.message else ""
+    console.print(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials", markup=False)
+    rows = [
+        WorkloadRow(
+            operator=entry.workload.operator,
+            name=entry.workload.name,
+            weight=entry.weight,
+            trials=entry.trials,
+            untuned_sec=entry.untuned_sec,
+            best_sec=entry.best_sec,
+            gflops=gflops(entry.workload.flop, entry.best_sec),
+            errors={kind.value: count for kind, count in entry.errors.items()},
+        )
+        for entry in summary.workloads
+    ]
+    console.print(workload_table(rows, console.width))
+    for note in failure_notes(rows):
+        console.print(note, style="dim", markup=False)
+    for kind in progress_of(job):
+        for decision in kind.decisions:
+            console.print(Text(f"{decision.count} candidates of {decision.operator}: {decision.sentence}", style="dim"))
+    for run in summary.model_runs:
+        parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
+        console.print("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
+
+
+def lasted(job: Job) -> str:
+    """Return how long a job has been there."""
+    return str((job.ended_at or job.touched_at) - job.started_at).split(".")[0]
+
+
+def _state(job: Job) -> str:
+    return f"{job.state.value}, reverted" if job.reverted_at is not None else job.state.value
+
+
+def _us(sec: float | None) -> float | None:
+    return None if sec is None else sec * 1e6

@@ -1,0 +1,81 @@
+"""`fleet optimizer serve|list`: who runs the jobs that were submitted."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import typer
+
+from fleet.base.config import TRACKER_PORT
+from fleet.cli import options
+from fleet.cli.options import ConnectTimeoutOption, JsonOption, LibraryOption, TrackerOption
+from fleet.cli.tables import make_console, make_table
+from fleet.library import Library
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def optimizer() -> None:
+    """Run the jobs of a library: any number of optimizers share one library and one fleet."""
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    tracker: TrackerOption = None,
+    library: LibraryOption = None,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at the same time.")] = 2,
+    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    connect_timeout: ConnectTimeoutOption = 10.0,
+) -> None:
+    """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
+
+    It leases devices only while it measures. Killed at any moment, its jobs go on from their records, in the next one.
+
+    Example: fleet optimizer serve --tracker 10.0.0.5:9290 --library postgresql://db/fleet
+    """
+    from fleet.base import logs
+    from fleet.optimizer.serving import OptimizerOptions
+    from fleet.optimizer.serving import serve as run
+
+    logs.setup(options.settings(ctx).log_level or "info")
+    wanted = OptimizerOptions(
+        tracker=options.tracker_address(ctx, tracker) or f"127.0.0.1:{TRACKER_PORT}",
+        library=library,
+        jobs=jobs,
+        workers=workers,
+        connect_timeout_sec=connect_timeout,
+    )
+
+    async def work() -> None:
+        options.cancel_on(signal.SIGTERM, signal.SIGINT)
+        await run(wanted)
+
+    try:
+        options.run(work())
+    except asyncio.CancelledError:
+        options.stderr().print("stopped")
+
+
+@app.command("list")
+def list_(ctx: typer.Context, library: LibraryOption = None, json_output: JsonOption = False) -> None:
+    """List the optimizers of a library that are alive.
+
+    Example: fleet optimizer list
+    """
+    with Library.open(library) as opened:
+        found = opened.queue.optimizers()
+    if options.wants_json(ctx, json_output):
+        names = ("name", "tracker", "holder", "host", "pid")
+        options.print_json([{name: getattr(item, name) for name in names} for item in found])
+        return
+    if not found:
+        options.stderr().print(f"No optimizer runs for {opened.url}; start one: fleet optimizer serve")
+        return
+    table = make_table("optimizer", "tracker", "holder", "process", left=frozenset({"tracker", "holder"}))
+    for item in found:
+        table.add_row(item.name, item.tracker, item.holder, f"{item.host}:{item.pid}")
+    make_console(is_wide=False).print(table)

@@ -1,0 +1,161 @@
+"""The options of `fleet tune` and `fleet jobs submit`, which are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet.cli.options import (
+    BatchSizeOption,
+    ConnectTimeoutOption,
+    JsonOption,
+    LibraryOption,
+    ShapeOption,
+    tracker_address,
+    wants_json,
+)
+from fleet.cli.shapes import parse_shapes
+from fleet.cli.tables import WideOption
+from fleet.domain.jobs import parse_priority
+from fleet.export.targets import target_of
+from fleet.optimizer.job import TuneOptions, trial_evaluator
+from fleet.optimizer.order import check_options
+from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
+
+Act = Callable[[TuneOptions, bool, bool], None]
+"""Gets the options, whether data goes out as JSON, and whether tables are wide."""
+
+
+def with_tune_options(act: Act) -> Callable[..., None]:
+    """Return the command that does `act` with the options that its user gave; its help is the docstring of `act`."""
+
+    def run(
+        ctx: typer.Context,
+        model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
+        on: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="SELECTOR",
+                help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'. Default: cpu. May be repeated where "
+                "an optimizer runs, once for each kind of board.",
+            ),
+        ] = None,
+        trials: Annotated[
+            int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
+        ] = None,
+        tasks: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="PATTERN", help="Only workloads whose name matches, like 'conv2d 3x3*'; may be repeated."
+            ),
+        ] = None,
+        top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
+        tracker: Annotated[
+            str | None,
+            typer.Option(metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."),
+        ] = None,
+        library: LibraryOption = None,
+        strategy: Annotated[
+            str,
+            typer.Option(
+                metavar="NAME",
+                help="How candidates are found: evolutionary, random, replay (of the library's schedules), or "
+                "AutoTVM's xgb, ga, random, gridsearch.",
+            ),
+        ] = DEFAULT_STRATEGY,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 0,
+        shape: ShapeOption = None,
+        batch_size: BatchSizeOption = None,
+        random_weights: Annotated[
+            bool, typer.Option("--random-weights", help="Replace constant weights, so that wrong kernels show.")
+        ] = False,
+        target: Annotated[
+            str | None,
+            typer.Option(
+                metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
+            ),
+        ] = None,
+        batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 8,
+        enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
+        wait_timeout: Annotated[
+            float | None,
+            typer.Option(metavar="SEC", help="Give up if no device becomes free for this long. Default: wait forever."),
+        ] = None,
+        connect_timeout: ConnectTimeoutOption = 10.0,
+        priority: Annotated[
+            str, typer.Option(metavar="CLASS", help="urgent, normal, background, or a number: larger goes first.")
+        ] = "normal",
+        deadline: Annotated[
+            datetime | None,
+            typer.Option(
+                formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"],
+                help="Search no longer than until then, in local time.",
+            ),
+        ] = None,
+        target_ms: Annotated[
+            float | None,
+            typer.Option(
+                metavar="MS", help="Stop once the tuned workloads, as the model calls them, take this together."
+            ),
+        ] = None,
+        workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+        cooldown_ms: Annotated[
+            int,
+            typer.Option(min=0, metavar="MS", help="Rest between the repeats of a candidate; it multiplies the time."),
+        ] = 0,
+        cool_below_c: Annotated[
+            float | None,
+            typer.Option(
+                metavar="C",
+                help="Wait before each candidate until the device is at most this warm, half a minute at most.",
+            ),
+        ] = None,
+        flush_cache: Annotated[
+            bool,
+            typer.Option(
+                "--flush-cache", help="Empty the caches before each run: times of a first run, not of a warm one."
+            ),
+        ] = False,
+        compare_model: Annotated[
+            bool, typer.Option("--model/--no-model", help="Build, time and check the whole model at the end.")
+        ] = True,
+        wide: WideOption = False,
+        json_output: JsonOption = False,
+    ) -> None:
+        selectors = tuple(on or ["cpu"])
+        options = TuneOptions(
+            model=model,
+            selector=selectors[0],
+            also_on=selectors[1:],
+            tracker=tracker_address(ctx, tracker),
+            library=library,
+            trials=trials,
+            tasks=tuple(tasks or ()),
+            top=top,
+            strategy=strategy,
+            seed=seed,
+            shapes=parse_shapes(shape or ()),
+            input_batch_size=batch_size,
+            random_weights=random_weights,
+            target_json=target_of(target) if target else None,
+            batch_size=batch,
+            enough=enough,
+            wait_timeout_sec=wait_timeout,
+            connect_timeout_sec=connect_timeout,
+            priority=parse_priority(priority),
+            deadline=deadline.astimezone() if deadline is not None else None,
+            target_ms=target_ms,
+            workers=workers,
+            evaluator=trial_evaluator(cooldown_ms=cooldown_ms, cool_below_c=cool_below_c, flush_cache=flush_cache),
+            compares_model=compare_model,
+        )
+        check_options(options, datetime.now(UTC))
+        act(options, wants_json(ctx, json_output), wide)
+
+    run.__name__ = act.__name__.strip("_")
+    run.__doc__ = act.__doc__
+    return run

@@ -1,0 +1,101 @@
+"""Watches a job that an optimizer runs, from the library alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+
+from fleet.base.plain import from_plain
+from fleet.cli.tune_view import render_progress
+from fleet.client.aio import default_holder
+from fleet.errors import FleetError
+from fleet.library import Job, JobState, Library
+from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
+from fleet.optimizer.order import submit
+
+_LOOK_SEC = 0.5
+_ENDED = (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.INTERRUPTED)
+
+
+def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
+    """Submit a job, watch it, and return its reports, one for each kind of board. Ctrl-C leaves it to its optimizer.
+
+    Raises:
+        FleetError: it failed, or was cancelled.
+    """
+    with Library.open(options.library) as library:
+        job = submit(library, options, holder=default_holder())
+        return watch(library, job.name)
+
+
+def watch(library: Library, name: str) -> list[TuneReport]:
+    """Show a job on stderr until it ends; return its reports.
+
+    Raises:
+        NotFound: no such job.
+        FleetError: it failed, or was cancelled or interrupted.
+    """
+    console = Console(stderr=True)
+    try:
+        job = _watch_live(library, name, console) if console.is_terminal else _watch_lines(library, name, console)
+    except KeyboardInterrupt:
+        console.print(f"{name} goes on; see it with: fleet jobs watch {name}; stop it with: fleet jobs cancel {name}")
+        raise
+    if job.state is not JobState.FINISHED:
+        raise FleetError(f"{name} is {job.state.value.lower()}: {job.message}")
+    return reports_of(job)
+
+
+def reports_of(job: Job) -> list[TuneReport]:
+    """Return what a finished job reported."""
+    found = (job.report or {}).get("reports")
+    return [from_plain(TuneReport, report) for report in found] if isinstance(found, list) else []
+
+
+def progress_of(job: Job) -> list[ProgressReport]:
+    """Return how far a job is, for each kind of board."""
+    found = (job.progress or {}).get("kinds")
+    return [from_plain(ProgressReport, kind) for kind in found] if isinstance(found, list) else []
+
+
+def _watch_live(library: Library, name: str, console: Console) -> Job:
+    spinners: dict[str, Spinner] = {}
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        for job in _looks(library, name):
+            kinds = progress_of(job)
+            views = [
+                render_progress(kind, spinners.setdefault(kind.selector, Spinner("dots")), width=console.width)
+                for kind in kinds
+            ]
+            live.update(Group(*views) if views else f"{name} is {job.state.value.lower()}", refresh=True)
+    return job
+
+
+def _watch_lines(library: Library, name: str, console: Console) -> Job:
+    shown: set[str] = set()
+    last: list[str] = []
+    for job in _looks(library, name):
+        kinds = progress_of(job)
+        lines = [
+            f"{kind.selector}: {kind.activity} ({kind.trials_done}/{kind.trials_total} trials)" for kind in kinds
+        ] or [f"{name} is {job.state.value.lower()}"]
+        for text in [*(line for line in lines if line not in last), *(n for k in kinds for n in k.notices)]:
+            if text in lines or text not in shown:
+                console.print(text, highlight=False, markup=False)
+            shown.add(text)
+        last = lines
+    return job
+
+
+def _looks(library: Library, name: str) -> Iterator[Job]:
+    """Yield the job again and again; the last time when it has ended."""
+    while True:
+        job = library.queue.get(name)
+        yield job
+        if job.state in _ENDED:
+            return
+        time.sleep(_LOOK_SEC)

@@ -1,0 +1,69 @@
+"""Files of models in the library, by digest, so that any optimizer can read what somebody submitted.
+
+A file lies there in parts, each a row: no database likes rows of hundreds of megabytes, and both kinds do these alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from fleet.errors import LibraryError, NotFound
+from fleet.library import engine as engines
+from fleet.library.schema import model_parts
+
+_PART_BYTES = 4 << 20
+
+
+class ModelFiles:
+    """The files in one library."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def add(self, path: Path) -> str:
+        """Store a file unless its content is there; return its digest, "sha256:<hex>".
+
+        Raises:
+            LibraryError: it cannot be read or stored.
+            DiskFull: no space left.
+        """
+        digest = _digest_of(path)
+        with engines.writing(self._engine) as connection:
+            same = model_parts.c.digest == digest
+            if connection.scalar(sa.select(sa.func.count()).select_from(model_parts).where(same)):
+                return digest
+            with path.open("rb") as file:
+                for part, content in enumerate(iter(lambda: file.read(_PART_BYTES), b"")):
+                    connection.execute(model_parts.insert(), {"digest": digest, "part": part, "content": content})
+        return digest
+
+    def write(self, digest: str, path: Path) -> None:
+        """Write a stored file to a path.
+
+        Raises:
+            NotFound: the library has no such file.
+            LibraryError: what it has is damaged.
+            OSError: no room for it.
+        """
+        query = sa.select(model_parts.c.content).where(model_parts.c.digest == digest).order_by(model_parts.c.part)
+        found = hashlib.sha256()
+        with path.open("wb") as file, engines.reading(self._engine) as connection:
+            for content in connection.execution_options(yield_per=1).scalars(query):
+                file.write(content)
+                found.update(content)
+            size = file.tell()
+        if not size:
+            raise NotFound(f"the library has no model file {digest}; submit the model again")
+        if f"sha256:{found.hexdigest()}" != digest:
+            raise LibraryError(f"the model file {digest} in the library is damaged; submit the model again")
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise LibraryError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,45 @@
+"""Keeps a job in the library ours while it runs, and stops the run when it is not, or when its user says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeVar
+
+from fleet.errors import FleetError
+from fleet.library import Library, Standing
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+RENEW_SEC = 1.0
+"""Also how soon a job hears that it is to stop."""
+
+
+class JobClaim:
+    """One job of one optimizer."""
+
+    def __init__(self, library: Library, job_name: str, optimizer: str) -> None:
+        self._library = library
+        self._job_name = job_name
+        self.optimizer = optimizer
+        self.standing = Standing.KEPT
+        """What the library last said."""
+
+    async def keep(self, work: asyncio.Task[T] | None = None) -> None:
+        """Renew the claim until it is lost or the job is to stop; then cancel the work, if there is any to cancel.
+
+        A library that cannot be reached is asked again: the work itself stops when it cannot store a result.
+        """
+        while self.standing is Standing.KEPT or work is None:
+            try:
+                found = await asyncio.to_thread(self._library.queue.renew, self.optimizer, [self._job_name])
+                self.standing = found[self._job_name]
+            except FleetError as error:
+                logger.warning("claim not renewed", extra={"job": self._job_name, "error": str(error)})
+            if self.standing is Standing.KEPT or work is None:
+                await asyncio.sleep(RENEW_SEC)
+        logger.info("job stops", extra={"job": self._job_name, "standing": self.standing.value})
+        if work is not None:
+            work.cancel()

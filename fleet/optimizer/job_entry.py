@@ -1,0 +1,159 @@
+"""A job's entry in the library: begun when its workloads are known, told how far it is, ended once.
+
+`OwnEntry` is that of `fleet tune`, which makes its job itself; `QueuedEntry` that of a job which somebody submitted,
+and which optimizers go on with until it is done, over as many processes as that takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fleet.base.plain import to_plain
+from fleet.client.aio import default_holder
+from fleet.domain.scope import RecordScope
+from fleet.errors import FleetError, InvalidRequest
+from fleet.library import Job, JobState, Library, RecordKind
+from fleet.optimizer.claim import JobClaim
+from fleet.optimizer.history import interrupted_job
+from fleet.optimizer.job import ProgressReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What is known of a job once its workloads are."""
+
+    title: str
+    model_digest: str
+    conditions: Mapping[str, object]
+    """The options that decide whether a run continues an interrupted one."""
+
+    scope: RecordScope
+    trials: int
+    """Those that its user wants in this scope."""
+
+    tuner: str
+    weight_by_shash: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a run may do."""
+
+    job: Job
+    trials: int
+    """Those that are left."""
+
+    notice: str = ""
+    """What the user should know about it."""
+
+
+class JobEntry(Protocol):
+    """One job in the library, as its run sees it."""
+
+    def begin(self, beginning: Beginning) -> Begun:
+        """Enter what is known; with several kinds of boards, once for each. Called on the event loop."""
+        ...
+
+    def tell(self, progress: ProgressReport) -> None:
+        """Store how far the job is. Blocks."""
+        ...
+
+
+class OwnEntry:
+    """The entry of a job that this process made for itself."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._job: Job | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def begin(self, beginning: Beginning) -> Begun:
+        conditions = {**beginning.conditions, **_plain_scope(beginning.scope)}
+        older = interrupted_job(self._library, beginning.model_digest, conditions)
+        total, notice = beginning.trials, ""
+        if older is not None:
+            total = max(0, older.trials_total - older.trials_done)
+            notice = f"going on with {older.name}, interrupted after {older.trials_done} of {older.trials_total} trials"
+            conditions = {**conditions, "resumes": older.name}
+        optimizer = f"optimizers/{uuid.uuid4().hex[:12]}"
+        self._job = self._library.start_job(
+            title=beginning.title,
+            model_digest=beginning.model_digest,
+            conditions=conditions,
+            tuner=beginning.tuner,
+            trials_total=total,
+            holder=default_holder(),
+            optimizer=optimizer,
+        )
+        self._library.add_job_workloads(self._job.name, beginning.weight_by_shash)
+        claim = JobClaim(self._library, self._job.name, optimizer)
+        self._keeping = asyncio.create_task(claim.keep(), name="keep the claim")
+        return Begun(job=self._job, trials=total, notice=notice)
+
+    def tell(self, progress: ProgressReport) -> None:
+        """Do nothing: who started it sees it."""
+
+    def end(self, state: JobState, message: str) -> None:
+        """Write how the job ended. Nothing is awaited: it must be written even while the task is being cancelled."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._job is None:
+            return
+        try:
+            self._library.finish_job(self._job.name, state, message=message)
+        except FleetError as error:
+            if state is JobState.FINISHED:
+                raise
+            # Do not hide the error that ended the job. Readers will see that the process is gone.
+            logger.warning("end of job not written", extra={"job": self._job.name, "error": str(error)})
+
+
+class QueuedEntry:
+    """The entry of a job that an optimizer has taken."""
+
+    def __init__(self, library: Library, job: Job, optimizer: str) -> None:
+        self._library = library
+        self._job = job
+        self._optimizer = optimizer
+        self._totals: dict[RecordScope, int] = {}
+        self._told: dict[str, ProgressReport] = {}
+
+    def begin(self, beginning: Beginning) -> Begun:
+        scope, name = beginning.scope, self._job.name
+        if scope in self._totals:
+            raise InvalidRequest(
+                f"two selectors of {name} chose {scope.device_model}: give each kind of board one; "
+                "a job uses one device of each kind at a time"
+            )
+        records = self._library.records(within=scope, job_name=name, kinds=[RecordKind.CANDIDATE])
+        done = len({(record.workload, record.trace_digest) for record in records})
+        self._totals[scope] = beginning.trials
+        job = self._library.queue.begin(
+            name,
+            self._optimizer,
+            model_digest=beginning.model_digest,
+            trials_total=sum(self._totals.values()),
+            tuner=beginning.tuner,
+            conditions=beginning.conditions,
+        )
+        self._library.add_job_workloads(name, beginning.weight_by_shash)
+        left = max(0, beginning.trials - done)
+        notice = f"going on with {name} after {done} of {beginning.trials} trials" if done else ""
+        return Begun(job=job, trials=left, notice=notice)
+
+    def tell(self, progress: ProgressReport) -> None:
+        self._told[progress.selector] = progress
+        kinds = [to_plain(self._told[selector]) for selector in sorted(self._told)]
+        self._library.queue.tell(self._job.name, self._optimizer, {"kinds": kinds})
+
+
+def _plain_scope(scope: RecordScope) -> dict[str, object]:
+    plain = to_plain(scope)
+    return plain if isinstance(plain, dict) else {}

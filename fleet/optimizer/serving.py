@@ -1,0 +1,174 @@
+"""An optimizer: takes jobs from the library, and runs them with the code of `fleet tune`.
+
+Any number of them share a library and a tracker. Killed at any moment, it costs the trials in flight: another one, or
+the next process on its machine, goes on with its jobs from their records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from cross.pool.build_pool import BuildPool
+from fleet import aio
+from fleet.base.plain import to_plain
+from fleet.base.scratch import scratch_dir
+from fleet.client.aio import default_holder
+from fleet.domain.tvm_versions import check_versions
+from fleet.errors import FleetError
+from fleet.library import Job, JobState, Library, Standing
+from fleet.optimizer.claim import JobClaim
+from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.job import TuneOptions, TuneReport
+from fleet.optimizer.job_entry import QueuedEntry
+from fleet.optimizer.order import order_of, restore_model
+from fleet.optimizer.service import OpenJob, Workshop
+from fleet.optimizer.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 0.5
+"""How soon a submitted job begins, and how often the library hears of this process."""
+
+_KEPT_NOTICES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerOptions:
+    """One `fleet optimizer serve`."""
+
+    tracker: str
+    library: str | None = None
+    jobs: int = 2
+    """Jobs that run at the same time."""
+
+    workers: int | None = None
+    """Build processes that they share; None: one per core."""
+
+    build_timeout_sec: float = 30.0
+    connect_timeout_sec: float = 10.0
+
+
+async def serve(options: OptimizerOptions) -> None:
+    """Take jobs and run them until cancelled. Jobs that run then go back into the queue.
+
+    Raises:
+        LibraryError: the library cannot be used any more.
+        TrackerUnavailable: no tracker answers.
+    """
+    check_versions()
+    async with AsyncExitStack() as stack:
+        library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
+        artifact_dir = stack.enter_context(scratch_dir("artifacts"))
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec)
+        stack.callback(pool.shutdown, wait=False)
+        pool.start()
+        client = aio.connect(options.tracker, connect_timeout_sec=options.connect_timeout_sec)
+        shop = Workshop(
+            library=library,
+            pool=pool,
+            artifact_dir=artifact_dir,
+            turns=Turns(shares_cores=True),
+            client=await stack.enter_async_context(client),
+        )
+        optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
+        await optimizer.run()
+
+
+class Optimizer:
+    """Runs the jobs of one library on one fleet."""
+
+    def __init__(self, shop: Workshop, *, tracker: str, most_jobs: int) -> None:
+        self._shop = shop
+        self._tracker = tracker
+        self._most_jobs = most_jobs
+        self._name = ""
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Take and run jobs until cancelled."""
+        queue = self._shop.library.queue
+        self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=default_holder())
+        logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
+        try:
+            while True:
+                await asyncio.to_thread(queue.alive, self._name)
+                await self._fill()
+                await asyncio.sleep(_POLL_SEC)
+        finally:
+            for job in self._running:
+                job.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+            queue.leave(self._name)
+
+    async def _fill(self) -> None:
+        """Take jobs while there is room for more."""
+        while len(self._running) < self._most_jobs:
+            job = await asyncio.to_thread(self._shop.library.queue.take, self._name, tracker=self._tracker)
+            if job is None:
+                return
+            logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})
+            task = asyncio.create_task(self._run(job), name=job.name)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _run(self, job: Job) -> None:
+        """Run a job to its end, and write how it ended; nothing, if it is another's by then."""
+        claim = JobClaim(self._shop.library, job.name, self._name)
+        work = asyncio.create_task(self._work(job), name=f"{job.name} work")
+        keeping = asyncio.create_task(claim.keep(work), name=f"{job.name} claim")
+        state, message, reports = JobState.FAILED, "ended by an error", None
+        try:
+            reports = await work
+            state, message = JobState.FINISHED, ""
+        except asyncio.CancelledError:
+            await asyncio.gather(work, return_exceptions=True)
+            is_stopped = claim.standing is Standing.STOP_ASKED
+            state = JobState.CANCELLED if is_stopped else JobState.QUEUED
+            message = "cancelled" if is_stopped else "its optimizer was stopped; it waits for another"
+        except FleetError as error:
+            message = str(error)
+        except Exception:
+            logger.exception("job broke down", extra={"job": job.name})
+        keeping.cancel()
+        if claim.standing is not Standing.LOST:
+            report = None if reports is None else {"reports": to_plain(reports)}
+            self._shop.library.queue.end(job.name, self._name, state, message=message, report=report)
+        logger.info("job ended", extra={"job": job.name, "state": state.value, "reason": message})
+
+    async def _work(self, job: Job) -> list[TuneReport]:
+        """Tune for each kind of board."""
+        order = order_of(job)
+        entry = QueuedEntry(self._shop.library, job, self._name)
+        with scratch_dir("model") as folder:
+            model = await asyncio.to_thread(restore_model, self._shop.library, order, folder)
+            wanted = [replace(options, model=model) for options in for_each_kind(order.options)]
+            async with asyncio.TaskGroup() as group:
+                kinds = [group.create_task(self._tune(options, entry)) for options in wanted]
+        return [kind.result() for kind in kinds]
+
+    async def _tune(self, options: TuneOptions, entry: QueuedEntry) -> TuneReport:
+        notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
+        core = JobCore(JobProgress(notice=notices.append))
+        opening = OpenJob(
+            options=options, core=core, shop=self._shop, entry=entry, started_at=time.monotonic(), notices=notices
+        )
+        return await opening.run()
+
+
+def for_each_kind(options: TuneOptions) -> list[TuneOptions]:
+    """Return the options for each kind of board of a job, its trials shared among them; the first get what is over."""
+    count = len(options.selectors)
+    shares = [
+        None if options.trials is None else options.trials // count + (index < options.trials % count)
+        for index in range(count)
+    ]
+    return [
+        replace(options, selector=selector, also_on=(), trials=share)
+        for selector, share in zip(options.selectors, shares, strict=True)
+    ]

@@ -1,0 +1,74 @@
+"""Searches besides the evolutionary one: all in their order, some at random, and what was found before."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from fleet.errors import InvalidRequest
+from fleet.optimizer.tasks.evolution import Evolution
+from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.workloads.traces import replay
+from fleet.workloads.workload import module_of
+
+GRID_MOST = 10_000
+"""Larger spaces are not searched from end to end."""
+
+_DRAWN_FROM = 8
+"""Batches of untried schedules of a workload's own space that a batch is drawn from."""
+
+
+class Search(enum.StrEnum):
+    """How candidates are found."""
+
+    EVOLUTIONARY = "evolutionary"
+    RANDOM = "random"
+    GRID = "grid"
+    REPLAY = "replay"
+
+
+class Fresh(Protocol):
+    """Drops what was measured already, or is chosen."""
+
+    def of(self, candidates: Iterable[Made]) -> Iterator[Made]: ...
+
+
+def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
+    """Return the next schedules of the workload's own space, in its order.
+
+    Raises:
+        InvalidRequest: the workload has no space with an order, or a larger one than is ever measured whole.
+    """
+    if next(state.own_space(), None) is None:
+        raise InvalidRequest("its space is that of MetaSchedule's rules, which has no order; use 'evolutionary'")
+    if next(itertools.islice(state.own_space(), GRID_MOST, None), None) is not None:
+        raise InvalidRequest(f"its space has more than {GRID_MOST:,} schedules; use 'evolutionary' or 'random'")
+    return list(itertools.islice(fresh.of(state.own_space()), count))
+
+
+def search_randomly(state: SearchState, fresh: Fresh, count: int, rules: Evolution) -> list[Made]:
+    """Return schedules at random: half from the workload's own space, as far as it goes, the others by the rules."""
+    chance = random.Random(rules.seed)
+    own = list(itertools.islice(fresh.of(state.own_space()), _DRAWN_FROM * count))
+    chosen = chance.sample(own, min(len(own), (count + 1) // 2))
+    if len(chosen) < count:
+        made = [state.make(schedule, features) for schedule, features in rules.run()]
+        chance.shuffle(made)
+        chosen += itertools.islice(fresh.of(made), count - len(chosen))
+    return chosen
+
+
+def replay_traces(mod_json: str, traces: Sequence[str], state: SearchState, fresh: Fresh, count: int) -> list[Made]:
+    """Return the schedules of traces, in their order; those that do not fit the workload are left out."""
+    return list(itertools.islice(fresh.of(_replayed(mod_json, traces, state)), count))
+
+
+def _replayed(mod_json: str, traces: Sequence[str], state: SearchState) -> Iterator[Made]:
+    mod = module_of(mod_json)
+    for trace in traces:
+        with contextlib.suppress(InvalidRequest):
+            yield state.make(replay(mod, trace))

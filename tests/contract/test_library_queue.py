@@ -1,0 +1,284 @@
+"""What the queue of jobs promises, on SQLite and on PostgreSQL: one optimizer for a job, one job for a candidate."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.domain.measuring import ErrorKind
+from fleet.domain.scope import RecordScope
+from fleet.errors import InvalidRequest, LibraryError, NotFound
+from fleet.library import JobState, Library, NewRecord, Standing, StoredWorkload, schema
+from fleet.library.engine import database_url
+from fleet.library.queue import CLAIM_SEC
+from tests.programs import here
+
+SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="pi4", tvm_version="0.27.0")
+PI5 = RecordScope(target_json='{"kind":"llvm"}', device_model="pi5", tvm_version="0.27.0")
+TRACES = {f"d{number}": f"[[{number}],[]]" for number in range(4)}
+
+
+@pytest.fixture
+def library(url: str) -> Iterator[Library]:
+    with Library.open(url) as library:
+        library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+        yield library
+
+
+def submitted(library: Library, title: str = "a", priority: int = 0, tracker: str = "") -> str:
+    return library.queue.submit(title=title, spec={"tracker": tracker}, priority=priority).name
+
+
+def taken(library: Library, optimizer: str) -> str:
+    job = library.queue.take(optimizer)
+    assert job is not None
+    return job.name
+
+
+def expire(url: str, name: str) -> None:
+    """Let a job's claim be as old as if its optimizer had been silent for long."""
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        owner = sa.select(schema.jobs.c.id).where(schema.jobs.c.name == name).scalar_subquery()
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        orders = schema.job_orders
+        connection.execute(orders.update().where(orders.c.job_id == owner).values(claimed_until=past))
+    engine.dispose()
+
+
+def record(number: int, job: str, scope: RecordScope = SCOPE, error: ErrorKind | None = None) -> NewRecord:
+    secs = () if error else (1e-3,)
+    return NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=secs, error=error, job_name=job)
+
+
+def digests(library: Library, count: int) -> dict[str, str]:
+    """Traces by the digests that the library gives their records."""
+    from fleet.library import trace_digest
+
+    return {trace_digest(f"[[{number}],[]]"): f"[[{number}],[]]" for number in range(count)}
+
+
+def test_the_most_urgent_job_goes_first_then_the_oldest(library: Library) -> None:
+    """A job waits until it is taken, and knows who took it."""
+    names = [submitted(library, title, priority) for title, priority in (("a", 0), ("b", 10), ("c", 0))]
+    assert [library.queue.get(name).state for name in names] == [JobState.QUEUED] * 3
+
+    order = [taken(library, "o") for _ in range(3)]
+
+    assert order == [names[1], names[0], names[2]]
+    assert library.queue.take("o") is None
+    job = library.queue.get(names[0])
+    assert (job.state, job.optimizer, job.is_queued) == (JobState.RUNNING, "o", True)
+
+
+def test_an_optimizer_takes_jobs_of_its_own_fleet_and_those_that_name_none(library: Library) -> None:
+    """A job for another tracker stays for that tracker's optimizers."""
+    names = [submitted(library, tracker=tracker) for tracker in ("there:1", "here:1", "")]
+
+    found = [library.queue.take("o", tracker="here:1") for _ in range(3)]
+
+    assert [job.name if job else None for job in found] == [names[1], names[2], None]
+
+
+@pytest.mark.slow
+def test_of_many_optimizers_one_gets_each_job(library: Library) -> None:
+    """They ask at the same time."""
+    names = {submitted(library) for _ in range(6)}
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda n: library.queue.take(f"o{n}"), range(6)))
+
+    assert {job.name for job in found if job} == names
+
+
+def test_a_claim_that_expires_is_lost_to_the_next_who_asks(library: Library, url: str) -> None:
+    """The first learns it when it renews, and can neither tell nor end anything any more."""
+    name = submitted(library)
+    assert taken(library, "first") == name
+    assert library.queue.renew("first", [name]) == {name: Standing.KEPT}
+
+    expire(url, name)
+    assert taken(library, "second") == name
+
+    assert library.queue.renew("first", [name]) == {name: Standing.LOST}
+    library.queue.tell(name, "first", {"kinds": []})
+    assert not library.queue.end(name, "first", JobState.FAILED, message="no")
+    job = library.queue.get(name)
+    assert (job.state, job.optimizer, job.progress) == (JobState.RUNNING, "second", None)
+    assert library.queue.end(name, "second", JobState.FINISHED, report={"reports": []})
+    assert library.queue.get(name).report == {"reports": []}
+
+
+@pytest.mark.slow
+def test_the_job_of_a_killed_optimizer_waits_for_the_next(library: Library, url: str) -> None:
+    """On one machine its end is seen at once, without waiting for the claim to expire."""
+    name = submitted(library)
+    code = f"""
+import os, signal
+from fleet.library import Library
+assert Library.open({url!r}).queue.take("killed") is not None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], env=here(), check=False)
+    assert library.queue.renew("somebody else", [name]) == {name: Standing.LOST}
+
+    assert taken(library, "next") == name
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_asked_to_stop(library: Library) -> None:
+    """Either may be resumed, and is taken again; one that is done may be neither."""
+    waiting, running = submitted(library), submitted(library, priority=1)
+    assert taken(library, "o") == running
+
+    assert library.queue.cancel(waiting).state is JobState.CANCELLED
+    assert library.queue.cancel(running).is_stop_asked
+    assert library.queue.renew("o", [running]) == {running: Standing.STOP_ASKED}
+    assert library.queue.end(running, "o", JobState.CANCELLED)
+
+    assert library.queue.resume(running).state is JobState.QUEUED
+    assert taken(library, "o") == running
+    assert library.queue.renew("o", [running]) == {running: Standing.KEPT}
+    library.queue.end(running, "o", JobState.FINISHED)
+    for refused in (library.queue.cancel, library.queue.resume):
+        with pytest.raises(InvalidRequest, match=running):
+            refused(running)
+    with pytest.raises(NotFound):
+        library.queue.cancel("jobs/none")
+
+
+def test_a_job_of_this_process_cannot_be_cancelled_or_resumed_from_elsewhere(library: Library) -> None:
+    """It belongs to whoever typed the command; the error says so."""
+    job = library.start_job(title="own")
+
+    with pytest.raises(InvalidRequest, match="fleet tune"):
+        library.queue.cancel(job.name)
+    library.finish_job(job.name, JobState.INTERRUPTED)
+    with pytest.raises(InvalidRequest, match="the same command"):
+        library.queue.resume(job.name)
+
+
+def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Library) -> None:
+    """Neither the best nor the trials of a workload count them, until it is undone."""
+    kept, reverted = (library.start_job(title=title).name for title in "ab")
+    library.add_records([record(0, kept), record(1, reverted), record(2, reverted)])
+    with pytest.raises(InvalidRequest, match="cancel it first"):
+        library.queue.revert(kept)
+    library.finish_job(reverted, JobState.FINISHED)
+
+    assert library.queue.revert(reverted).reverted_at is not None
+    assert [entry.job_name for entry in library.best("1", SCOPE, k=9)] == [kept]
+    assert library.trial_counts(["1"], SCOPE) == {"1": 1}
+    assert library.queue.get(reverted).trials_done == 2
+
+    assert library.queue.revert(reverted, is_undone=True).reverted_at is None
+    assert len(library.best("1", SCOPE, k=9)) == 3
+
+
+def test_a_candidate_is_one_jobs_at_a_time(library: Library) -> None:
+    """What one job claims, the other does not get; its own it gets again; other devices are another matter."""
+    first, second = (library.start_job(title=title, optimizer=title).name for title in "ab")
+    some = dict(list(TRACES.items())[:2])
+
+    assert library.claims.take(first, "1", SCOPE, some) == {"d0", "d1"}
+    assert library.claims.take(second, "1", SCOPE, TRACES) == {"d2", "d3"}
+    assert library.claims.take(first, "1", SCOPE, TRACES) == {"d0", "d1"}
+    assert library.claims.take(second, "1", PI5, some) == {"d0", "d1"}
+
+
+@pytest.mark.slow
+def test_jobs_that_claim_at_once_share_what_there_is(library: Library) -> None:
+    """Every candidate goes to exactly one."""
+    names = [library.start_job(title=str(n), optimizer=str(n)).name for n in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda name: library.claims.take(name, "1", SCOPE, TRACES), names))
+
+    assert sorted(digest for granted in found for digest in granted) == sorted(TRACES)
+
+
+@pytest.mark.parametrize("how", ["expired", "ended"])
+def test_the_claims_of_a_job_that_runs_no_more_are_free(library: Library, url: str, how: str) -> None:
+    """Its optimizer fell silent, or the job was stopped."""
+    first, second = (library.start_job(title=title, optimizer=title).name for title in "ab")
+    library.claims.take(first, "1", SCOPE, TRACES)
+
+    if how == "expired":
+        expire(url, first)
+    else:
+        library.finish_job(first, JobState.FAILED)
+
+    assert library.claims.take(second, "1", SCOPE, TRACES) == set(TRACES)
+
+
+def test_a_candidate_with_a_record_is_not_claimed_unless_it_never_ran(library: Library) -> None:
+    """A lost lease says nothing about it."""
+    job, other = (library.start_job(title=title, optimizer=title).name for title in "ab")
+    library.add_records([record(0, other), record(1, other, error=ErrorKind.LEASE_ENDED)])
+    traces = digests(library, 3)
+
+    assert library.claims.take(job, "1", SCOPE, traces) == set(list(traces)[1:])
+
+
+@pytest.mark.parametrize(("error", "is_held_back"), [(ErrorKind.CRASHED, True), (ErrorKind.TIMEOUT, False)])
+def test_a_candidate_that_broke_one_device_is_not_sent_to_another(
+    library: Library, error: ErrorKind, is_held_back: bool
+) -> None:
+    """Nobody asked for it; one that was only slow there may be fast here."""
+    job = library.start_job(title="a", optimizer="a").name
+    library.add_record(record(0, job, PI5, error))
+
+    found = library.claims.take(job, "1", SCOPE, digests(library, 1))
+
+    assert bool(found) is not is_held_back
+
+
+def test_what_was_under_way_is_known_to_whoever_goes_on(library: Library) -> None:
+    """Claimed, and without a record: with its trace, for each workload."""
+    job = library.start_job(title="a", optimizer="a").name
+    traces = digests(library, 3)
+    library.claims.take(job, "1", SCOPE, traces)
+    library.add_record(record(1, job))
+
+    left = {digest: trace for digest, trace in traces.items() if trace != "[[1],[]]"}
+    assert library.claims.in_flight(job, SCOPE) == {"1": left}
+    assert library.claims.in_flight(job, PI5) == {}
+
+
+def test_optimizers_are_known_while_they_are_alive(library: Library) -> None:
+    """Until they leave."""
+    name = library.queue.register(tracker="here:1", holder="me@here")
+    library.queue.alive(name)
+    assert [(item.name, item.tracker) for item in library.queue.optimizers()] == [(name, "here:1")]
+
+    library.queue.leave(name)
+    assert library.queue.optimizers() == []
+
+
+def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path) -> None:
+    """Whatever its size; twice the same is kept once."""
+    content = bytes(range(256)) * (5 << 12) + b"end"
+    (tmp_path / "in").write_bytes(content)
+
+    first, again = (library.model_files.add(tmp_path / "in") for _ in range(2))
+    library.model_files.write(first, tmp_path / "out")
+
+    assert first == again
+    assert (tmp_path / "out").read_bytes() == content
+    with pytest.raises(NotFound, match="submit the model again"):
+        library.model_files.write("sha256:none", tmp_path / "none")
+    with pytest.raises(LibraryError):
+        library.model_files.add(tmp_path / "missing")
+
+
+def test_a_claim_outlives_the_pause_between_two_renewals() -> None:
+    """Many times over, so that a busy machine loses no job."""
+    from fleet.optimizer.claim import RENEW_SEC
+
+    assert CLAIM_SEC >= 20 * RENEW_SEC

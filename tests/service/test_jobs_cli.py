@@ -1,0 +1,102 @@
+"""`fleet jobs` and `fleet optimizer list` on a real library, while no optimizer runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet.cli.main import app
+from fleet.library import JobState, Library
+from fleet.optimizer.order import order_of, restore_model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "library.sqlite")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "tiny.onnx").write_bytes(b"whoever imports it says what is wrong with it")
+    return tmp_path / "tiny.onnx"
+
+
+def fleet(*words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"}, prog_name="fleet")
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.slow
+def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model: Path, tmp_path: Path) -> None:
+    """Its options, and its model's content, though the file is gone by then."""
+    words = ("--on", "model=pi4", "--on", "kind=cuda", "--trials", "64", "--priority", "urgent", "--library", path)
+    code, out, err = fleet("jobs", "submit", str(model), *words)
+    content = model.read_bytes()
+    model.unlink()
+
+    assert code == 0, err
+    assert "fleet optimizer serve" in err
+    with Library.open(path) as library:
+        job = library.queue.get(out.strip())
+        order = order_of(job)
+        restored = restore_model(library, order, tmp_path / "else")
+    assert (job.state, job.priority) == (JobState.QUEUED, 10)
+    assert (order.options.selectors, order.options.trials) == (("model=pi4", "kind=cuda"), 64)
+    assert restored.read_bytes() == content
+
+
+@pytest.mark.slow
+def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path) -> None:
+    """With or without "jobs/"; what cannot be done is said in one line."""
+    name = json.loads(fleet("jobs", "submit", str(model), "--library", path, "--json")[1])["name"]
+    short, where = name.removeprefix("jobs/"), ("--library", path)
+
+    states = [
+        json.loads(fleet("jobs", verb, word, *where, "--json")[1])["state"]
+        for verb, word in (("cancel", short), ("resume", name), ("cancel", name))
+    ]
+    again = fleet("jobs", "resume", name, *where)
+    refused = fleet("jobs", "revert", name, *where)
+    fleet("jobs", "cancel", name, *where)
+    reverted = json.loads(fleet("jobs", "revert", name, *where, "--json")[1])
+    undone = json.loads(fleet("jobs", "revert", name, "--undo", *where, "--json")[1])
+
+    assert states == ["CANCELLED", "QUEUED", "CANCELLED"]
+    assert again == (0, "", f"{name} is queued\n")
+    assert (refused[0], refused[2]) == (1, f"error: {name} is queued; cancel it first\n")
+    assert (reverted["reverted_at"] is not None, undone["reverted_at"]) == (True, None)
+    assert "CANCELLED" in fleet("jobs", "list", *where)[1]
+    assert name in fleet("jobs", "show", short, *where)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--strategy", "xgb_rank"), "use 'xgb'"),
+        (("--priority", "high"), "urgent, normal, background"),
+        (("--deadline", "2001-01-01"), "is past"),
+        (("--on", "=="), "selector"),
+    ],
+)
+def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words: tuple[str, ...], says: str) -> None:
+    """It is refused by whoever submits it, not hours later."""
+    code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
+
+    assert code == 1
+    assert says in err
+    assert not Path(path).exists()
+
+
+def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
+    """With their fleet."""
+    with Library.open(path) as library:
+        name = library.queue.register(tracker="boards:9290", holder="me@here")
+
+    found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])
+
+    assert [(item["name"], item["tracker"]) for item in found] == [(name, "boards:9290")]
+    assert name in fleet("optimizer", "list", "--library", path)[1]

@@ -1,0 +1,134 @@
+"""Optimizers that share a library and a fleet: jobs survive kill -9, and no candidate is measured twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.library import Job, JobState, Library, Record, RecordKind
+from fleet.testing import eventually_sync
+from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+_ENDS_WITHIN_SEC = 150
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as found:
+        yield found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "library.sqlite"
+
+
+@pytest.fixture
+def start_optimizer(fleet: Fleet, path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts an optimizer that runs one job at a time."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        words = ("--tracker", fleet.address, "--library", str(path), "--jobs", "1", "--workers", "1")
+        started.append(start_fleet("optimizer", "serve", *words))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def submit(model: Path, path: Path, *more: str) -> str:
+    words = ("--trials", "12", "--batch", "4", "--no-model", "--library", str(path), *more)
+    done = run_fleet("jobs", "submit", str(model), *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def trials(path: Path, name: str) -> list[Record]:
+    with Library.open(path) as library:
+        return library.records(job_name=name, kinds=[RecordKind.CANDIDATE])
+
+
+def job(path: Path, name: str) -> Job:
+    with Library.open(path) as library:
+        return library.queue.get(name)
+
+
+def has_ended(path: Path, name: str) -> bool:
+    return job(path, name).state not in (JobState.QUEUED, JobState.RUNNING)
+
+
+def test_two_optimizers_share_a_fleet_and_one_is_killed(
+    two_products: Path,
+    fleet: Fleet,
+    path: Path,
+    start_optimizer: Callable[[], subprocess.Popen[str]],
+) -> None:
+    """Its job goes on in another process from its records; two jobs on the same workloads measure nothing twice."""
+    names = [submit(two_products, path, "--seed", seed) for seed in "12"]
+    processes = {process.pid: process for process in (start_optimizer(), start_optimizer())}
+    eventually_sync(lambda: all(job(path, name).state is JobState.RUNNING for name in names), 60)
+    eventually_sync(lambda: len(trials(path, names[0])) >= 2, _ENDS_WITHIN_SEC)
+
+    victim = processes[job(path, names[0]).pid]
+    victim.kill()
+    victim.wait(20)
+    before = {record.trace_digest for record in trials(path, names[0])}
+    kept = len(trials(path, names[0]))
+    start_optimizer()
+    for name in names:
+        eventually_sync(lambda name=name: has_ended(path, name), _ENDS_WITHIN_SEC)  # type: ignore[misc]
+
+    found = [job(path, name) for name in names]
+    records = [trials(path, name) for name in names]
+    assert [item.state for item in found] == [JobState.FINISHED] * 2, [item.message for item in found]
+    assert all(item.trials_done <= item.trials_total == 12 for item in found)
+    assert not before & {record.trace_digest for record in records[0][kept:]}
+    first, second = ({(record.workload, record.trace_digest) for record in some} for some in records)
+    assert first
+    assert second
+    assert not first & second
+    eventually_sync(lambda: not fleet.snapshot()["leases"])
+
+
+def test_a_job_is_cancelled_resumed_watched_and_reverted(
+    two_products: Path,
+    fleet: Fleet,
+    path: Path,
+    start_optimizer: Callable[[], subprocess.Popen[str]],
+) -> None:
+    """It goes on from its records; `fleet tune` hands its job to the optimizer and prints its report."""
+    start_optimizer()
+    name = submit(two_products, path)
+    eventually_sync(lambda: len(trials(path, name)) >= 2, _ENDS_WITHIN_SEC)
+
+    cancelled = run_fleet("jobs", "cancel", name, "--library", str(path))
+    eventually_sync(lambda: has_ended(path, name), 60)
+    kept, state = len(trials(path, name)), job(path, name).state
+    resumed = run_fleet("jobs", "resume", name, "--library", str(path))
+    watched = run_fleet("jobs", "watch", name, "--library", str(path), "--json")
+    words = ("--trials", "2", "--batch", "2", "--no-model", "--library", str(path), "--tracker", fleet.address)
+    tuned = run_fleet("tune", str(two_products), *words, "--strategy", "random", "--json")
+    reverted = run_fleet("jobs", "revert", name, "--library", str(path), "--json")
+
+    assert (cancelled.returncode, resumed.returncode) == (0, 0), cancelled.stderr + resumed.stderr
+    assert state in (JobState.CANCELLED, JobState.FINISHED)
+    assert watched.returncode == 0, watched.stderr
+    [report] = json.loads(watched.stdout)
+    assert report["job"] == name
+    assert len({record.trace_digest for record in trials(path, name)}) <= 12 or kept
+    assert tuned.returncode == 0, tuned.stderr
+    own = json.loads(tuned.stdout)
+    assert own["job"] != name
+    assert job(path, own["job"]).is_queued
+    assert json.loads(reverted.stdout)["reverted_at"] is not None
+    assert trials(path, name) == []
+    assert job(path, name).trials_done >= kept > 0

@@ -1,0 +1,150 @@
+"""Jobs as they are submitted: what is refused at once, what is stored, and what an optimizer reads of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.base.plain import from_plain, to_plain
+from fleet.domain.jobs import parse_priority
+from fleet.domain.measuring import ErrorKind
+from fleet.errors import InvalidRequest
+from fleet.library import Job
+from fleet.optimizer.job import ModelReport, ProgressReport, TuneOptions, TuneReport, WorkloadReport, trial_evaluator
+from fleet.optimizer.order import JobOrder, check_options, order_of
+from fleet.optimizer.serving import for_each_kind
+from fleet.optimizer.strategies import STRATEGIES, strategy_of
+from fleet.optimizer.weakness import Weakness
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+OPTIONS = TuneOptions(
+    model=Path("m.onnx"),
+    selector="kind=cpu",
+    also_on=("model=pi4",),
+    trials=9,
+    tasks=("conv2d*",),
+    shapes=({"data": (1, 3, 8, 8)},),
+    deadline=NOW,
+    evaluator=trial_evaluator(cool_below_c=50.0),
+)
+
+
+def through_json(value: object) -> object:
+    return json.loads(json.dumps(to_plain(value)))
+
+
+def job(spec: object) -> Job:
+    return Job(name="jobs/1", title="m", started_at=NOW, touched_at=NOW, spec=spec)  # type: ignore[arg-type]
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    """Through JSON, with everything that was asked for."""
+    order = JobOrder(options=OPTIONS, files={"m.onnx": "sha256:1"}, tracker="here:1")
+
+    assert order_of(job(through_json(order))) == order
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"format": 99}])
+def test_what_cannot_be_run_is_refused(spec: object) -> None:
+    """A job of `fleet tune`, or one from a version that writes otherwise."""
+    with pytest.raises(InvalidRequest, match="jobs/1 was"):
+        order_of(job(spec))
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    """Also what is infinite, missing, or an enum."""
+    workload = WorkloadReport(
+        name="w", operator="matmul", weight=2, trials=3, trials_before=0, untuned_us=1.5, static_us=None, best_us=1.0,
+        gflops=None, speedup=1.5, uses_schedule=True, weakness=next(iter(Weakness)), errors={"TIMEOUT": 1}, note="",
+    )  # fmt: skip
+    report = TuneReport(
+        job="jobs/1", title="m", device="devices/a", device_model="a", library="l", trials=3, wall_sec=math.inf,
+        first_trial_sec=None, last_record_sec=2.0, workloads=(workload,), model=ModelReport(tuned_ms=1.0),
+    )  # fmt: skip
+    progress = ProgressReport(selector="cpu", trials_done=1, workloads=(workload,), notices=("hot",))
+
+    assert from_plain(TuneReport, through_json(report)) == report
+    assert from_plain(ProgressReport, through_json(progress)) == progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    number: int = 1
+    kinds: tuple[ErrorKind, ...] = ()
+
+
+def test_a_value_of_a_newer_or_older_version_is_read() -> None:
+    """Keys that nobody knows are left out, fields that are not there have their defaults."""
+    assert from_plain(Sample, {"kinds": ["TIMEOUT"], "new": 1}) == Sample(kinds=(ErrorKind.TIMEOUT,))
+
+
+@pytest.mark.parametrize("plain", [{"number": "1"}, {"number": True}, {"kinds": ["NONE"]}, {"kinds": 1}, [], None])
+def test_what_is_no_such_value_is_refused(plain: object) -> None:
+    """With the path to what is wrong."""
+    with pytest.raises(InvalidRequest, match="Sample"):
+        from_plain(Sample, plain)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"selector": "kind=="},
+        {"also_on": ("=",)},
+        {"strategy": "simulated-annealing"},
+        {"deadline": NOW - timedelta(seconds=1)},
+        {"target_ms": 0.0},
+        {"trials": -1},
+    ],
+)
+def test_a_job_that_could_never_run_is_refused_at_once(bad: dict[str, object]) -> None:
+    """Before anything is stored or started."""
+    options = replace(OPTIONS, deadline=NOW + timedelta(hours=1))
+    check_options(options, NOW)
+
+    with pytest.raises(InvalidRequest):
+        check_options(replace(options, **bad), NOW)  # type: ignore[arg-type]
+
+
+def test_trials_are_shared_among_the_kinds_of_boards() -> None:
+    """All of them, as evenly as they go; without a number, each kind has the usual ones."""
+    shared = for_each_kind(OPTIONS)
+    usual = for_each_kind(replace(OPTIONS, trials=None))
+
+    assert [(item.selector, item.trials, item.also_on) for item in shared] == [
+        ("kind=cpu", 5, ()),
+        ("model=pi4", 4, ()),
+    ]
+    assert [item.trials for item in usual] == [None, None]
+
+
+@pytest.mark.parametrize(("text", "priority"), [("urgent", 10), ("Normal", 0), ("background", -10), ("7", 7)])
+def test_a_priority_is_a_class_or_a_number(text: str, priority: int) -> None:
+    """Larger goes first."""
+    assert parse_priority(text) == priority
+
+
+def test_a_priority_that_is_neither_is_refused() -> None:
+    """The classes are named."""
+    with pytest.raises(InvalidRequest, match="urgent, normal, background"):
+        parse_priority("high")
+
+
+@pytest.mark.parametrize("name", ["xgb", "ga", "random", "gridsearch", "evolutionary", "replay"])
+def test_the_names_of_autotvms_tuners_are_known(name: str) -> None:
+    """Besides our own."""
+    assert strategy_of(name).name == name
+    assert name in STRATEGIES
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("xgb_rank", "use 'xgb'"), ("droplet", "use 'evolutionary'"), ("gridserch", "'gridsearch'")]
+)
+def test_an_unknown_strategy_is_refused_with_what_to_use_instead(name: str, instead: str) -> None:
+    """A name that AutoTVM knows, or one with a slip."""
+    with pytest.raises(InvalidRequest, match=instead):
+        strategy_of(name)
