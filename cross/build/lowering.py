@@ -1,4 +1,5 @@
-"""TVM's way from a scheduled program to code, with one difference: small buffers of processors stay on the stack.
+"""TVM's way from a scheduled program to code, with two differences: small buffers of processors stay on the stack, and
+the last vectors of tiles are cut where they reach too far (`cross.build.cutting`).
 
 TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
 for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from cross.build.cutting import with_cut_vectors
 from cross.targets.target import parse_target
 
 if TYPE_CHECKING:
@@ -39,13 +41,18 @@ def tir_pipeline(target_json: str) -> str:
 
 
 def _passes() -> tuple[Pass, object, object]:
-    """Return TVM's lowering, its last passes for the host with ours before them, and those for devices."""
+    """Return TVM's lowering behind one of ours, its last passes for the host behind another, and those for devices."""
     import tvm
     from tvm import tirx
 
     lower, finish_host, finish_device = tirx.get_tir_pipeline(_STOCK)
     keep = tirx.transform.prim_func_pass(lambda function, _mod, _context: _on_stack(function), opt_level=0)
-    return lower, lambda: tvm.transform.Sequential([keep, finish_host()]), finish_device
+    cut = tirx.transform.prim_func_pass(lambda function, _mod, _context: with_cut_vectors(function), opt_level=0)
+    return (
+        tvm.transform.Sequential([cut, lower]),
+        lambda: tvm.transform.Sequential([keep, finish_host()]),
+        finish_device,
+    )
 
 
 def _on_stack(function: PrimFunc) -> PrimFunc:

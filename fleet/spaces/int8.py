@@ -54,10 +54,10 @@ def dot_tiles(product: Product, facts: ProcessorFacts, unit: IntegerUnit) -> lis
 def _fits(tile: Tile, product: Product) -> bool:
     """Tell whether TVM makes good code of a tile.
 
-    A smaller last tile would have a condition in it, with which TVM recognizes no instruction.
+    A smaller last tile or vector would have a condition in it, with which TVM recognizes no instruction.
     """
     size_bytes = tile.y * tile.x * tile.columns * _SUM_BYTES
-    return width_of(product) % tile.x == 0 and size_bytes <= _STACK_BYTES
+    return width_of(product) % tile.x == 0 and not tile.last and size_bytes <= _STACK_BYTES
 
 
 def schedule_dot_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, unit: IntegerUnit) -> None:

@@ -20,6 +20,9 @@ _MOST_ROWS = 28
 
 _MOST_VECTORS = 12
 
+_FEWEST_LANES = 4
+"""Of a vector that is cut, which must be a power of two: LLVM takes others apart."""
+
 _SPARE_REGISTERS = 3
 """LLVM spills when accumulators take more: a tile of 14 rows in 16 registers was 2 to 3 times slower than one of 13."""
 
@@ -66,9 +69,12 @@ class Tile:
     """Steps of the innermost reduction after which the next rows pass, so that the weights of these steps stay in the
     cache while the sums wait in memory; 0: a tile is finished before the next begins."""
 
+    last: int = 0
+    """Numbers in the last vector, if it is cut; 0: all vectors are whole."""
+
     @property
     def columns(self) -> int:
-        return self.vectors * self.lanes
+        return self.vectors * self.lanes - (self.lanes - self.last if self.last else 0)
 
 
 def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
@@ -80,9 +86,8 @@ def tiles(product: Product, facts: ProcessorFacts) -> list[Tile]:
 def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
     height, width = ([1, 1, *_rows(product)])[-2:]
     found = [
-        Tile(y, x, vectors, lanes, order, unroll, depth)
-        for lanes in _lanes(_columns(product), facts)
-        for vectors in _divisors(_columns(product) // lanes, _MOST_VECTORS)
+        Tile(y, x, vectors, lanes, order, unroll, depth, last)
+        for vectors, lanes, last in _vectors(_columns(product), facts)
         for x in range(1, min(width, _MOST_ROWS) + 1)
         for y in _divisors(height, 7)
         if fits_registers(Tile(y, x, vectors, lanes, Order.ROWS), facts)
@@ -115,7 +120,7 @@ def cycles_per_product(tile: Tile, product: Product, facts: ProcessorFacts) -> f
     tasks = _tasks(tile, product)
     rounds = math.ceil(tasks / facts.cores) * facts.cores / tasks
     small = 0.02 * (tile.unroll > 1) + 0.03 * (tile.y > 1)
-    return rounds * step * (1 + small) / (sums * tile.lanes)
+    return rounds * step * (1 + small) / (tile.y * tile.x * tile.columns)
 
 
 def _weights_cycles(tile: Tile, product: Product, facts: ProcessorFacts) -> float:
@@ -239,6 +244,18 @@ def _lanes(columns: int, facts: ProcessorFacts) -> list[int]:
     """Return the widest vector that divides the columns; none if that is a scalar."""
     widths = [facts.lanes >> shift for shift in range(facts.lanes.bit_length() - 1)]
     return [width for width in widths if columns % width == 0][:1]
+
+
+def _vectors(columns: int, facts: ProcessorFacts) -> list[tuple[int, int, int]]:
+    """Return how the columns can be cut: so many vectors a tile, of so many lanes, and so many in the last, if cut."""
+    whole = [
+        (vectors, lanes, 0)
+        for lanes in _lanes(columns, facts)
+        for vectors in _divisors(columns // lanes, _MOST_VECTORS)
+    ]
+    full, last = divmod(columns, facts.lanes)
+    is_cut = 0 < full < _MOST_VECTORS and _FEWEST_LANES <= last == last & -last
+    return [*whole, *([(full + 1, facts.lanes, last)] if is_cut else [])]
 
 
 def fits_registers(tile: Tile, facts: ProcessorFacts) -> bool:

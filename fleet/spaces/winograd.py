@@ -64,7 +64,7 @@ def cuts(product: Product, facts: ProcessorFacts) -> list[Cut]:
     found = [
         Cut(tile, *block)
         for tile in tiles(product, facts)
-        if not tile.depth  # a block is a part of the rows already
+        if not tile.depth and not tile.last  # a block is a part of the rows already; its vectors are whole
         for block in (_blocks(product, tile, facts) if tile.order is Order.ROWS else [(rows, columns)])
     ]
     return sorted(found, key=lambda cut: _cycles(cut, product, facts))

@@ -1,13 +1,16 @@
-"""Our lowering keeps small buffers on the stack, where TVM's own takes them from the heap."""
+"""Our lowering keeps small buffers on the stack, and makes short vectors of those that reach too far."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cross.build.cutting import with_cut_vectors
 from cross.build.lowering import tir_pipeline
+from cross.targets.target import host_target_json
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
@@ -38,6 +41,63 @@ def test_a_tile_of_sums_is_on_the_stack(rows: int, is_from_heap: bool) -> None:
     library = tvm.compile(tiled_sums(rows), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
 
     assert ("TVMBackendAllocWorkspace" in library.inspect_source("ll")) == is_from_heap
+
+
+def one_more(columns: int, lanes: int, rows: int) -> Any:
+    """Return x + 1 for x of [5, columns], `rows` rows at a time, in vectors of `lanes` that are written out."""
+    import tvm
+    from tvm import s_tir, te
+
+    data = te.placeholder((5, columns), name="data")
+    result = te.compute(data.shape, lambda y, x: data[y, x] + 1, name="more")
+    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, result])}))
+    y, x = schedule.get_loops(schedule.get_sblock("more"))
+    schedule.split(y, [None, rows])
+    vectors, lane = schedule.split(x, [None, lanes])
+    schedule.unroll(vectors)
+    schedule.vectorize(lane)
+    return schedule.mod
+
+
+def vectors_of(function: Any) -> list[int]:
+    """Return the lanes of a function's vector loops, in order."""
+    import tvm_ffi
+    from tvm.tirx import For, ForKind
+
+    found: list[int] = []
+
+    def visit(loop: For) -> None:
+        if loop.kind == ForKind.VECTORIZED:
+            found.append(int(loop.extent))
+
+    tvm_ffi.structural_walk(function.body, [(For, visit)])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("columns", "lanes", "expected"), [(24, 16, [16, 8]), (40, 16, [16, 8]), (4, 8, [4]), (32, 16, [16])]
+)
+@pytest.mark.parametrize("rows", [1, 2], ids=["rows", "rows with a border"])
+def test_the_last_vector_is_cut(columns: int, lanes: int, expected: list[int], rows: int) -> None:
+    """A vector with a condition becomes scalars in TVM; conditions of other loops stay."""
+    mod = one_more(columns, lanes, rows)
+
+    assert expected == vectors_of(with_cut_vectors(mod["main"]))
+
+
+def test_a_program_with_cut_vectors_computes_the_same() -> None:
+    """All columns, and none behind them."""
+    import tvm
+
+    target_json = host_target_json()
+    data, result = np.random.default_rng(0).standard_normal((2, 5, 24)).astype("float32")
+    buffers = [tvm.runtime.tensor(array) for array in (data, result)]
+
+    tvm.compile(one_more(24, 16, 2), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
+        *buffers
+    )
+
+    np.testing.assert_array_equal(data + 1, buffers[1].numpy())
 
 
 def test_gpus_are_lowered_as_tvm_does() -> None:

@@ -74,6 +74,7 @@ CASES = {
     "conv 1x1, stride 2": ([(1, 14, 14, 32), (1, 1, 32, 48), (1, 1, 1, 48)], conv(stride=2), [1]),
     "conv, odd sizes": ([(1, 13, 13, 3), (5, 5, 3, 24), (1, 1, 1, 24)], conv(pad=2), [1]),
     "conv, 21 channels": ([(1, 7, 7, 8), (1, 1, 8, 21), (1, 1, 1, 21)], conv(), [1]),
+    "conv, a vector and a half": ([(1, 9, 9, 8), (1, 1, 8, 24), (1, 1, 1, 24)], conv(), [1]),
     "depthwise": ([(1, 14, 14, 32), (3, 3, 1, 32), (1, 1, 1, 32)], conv(pad=1, groups=32), [1]),
     "grouped": ([(1, 14, 14, 32), (3, 3, 8, 64), (1, 1, 1, 64)], conv(pad=1, groups=4), [1]),
     "matrix product": ([(24, 64), (64, 96)], matmul, [1]),
@@ -115,6 +116,20 @@ def test_constant_weights_are_packed_for_the_tile(mcpu: str) -> None:
     assert packing.axis == 1
     assert packing.size % facts.lanes == 0
     assert tuple(map(int, schedule.mod["main"].params[1].shape)) == (128 // packing.size, 64, packing.size)
+
+
+@pytest.mark.parametrize("columns", [24, 40, 136])
+def test_columns_that_are_no_whole_vectors_are_one_tile_with_a_short_last_one(columns: int) -> None:
+    """With 16 lanes, two vectors and a half are three: those of 8 would be five, each as dear."""
+    mod = function_of([(1, 14, 14, 32), (1, 1, 32, columns), (1, 1, 1, columns)], conv(), constants=[1])
+
+    schedule = static_schedule(mod, json.dumps({"kind": "llvm", "mcpu": "x86-64-v4"}))
+
+    assert schedule is not None
+    [packing] = packings_of(schedule, mod)
+    assert columns == packing.size
+    lanes = [schedule.get(schedule.get_loops(block)[-1]) for block in child_blocks(schedule)]
+    assert {16} == {int(loop.extent) for loop in lanes}
 
 
 def test_weights_that_are_no_constants_stay_as_they_are() -> None:
