@@ -111,14 +111,17 @@ def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:
     from fleet.graph.marking import calls_of
     from fleet.workloads.applying import apply_schedules
     from fleet.workloads.concats import join_concats
+    from fleet.workloads.slices import program_of
 
     applied = apply_schedules(lowered, target_json, {})
     joined = join_concats(applied.mod, target_json)
     fused = [call for callee, calls in calls_of(lowered).items() if is_fused_concat(lowered[callee]) for call in calls]
+    called = {program_of(variable.name_hint) for variable in joined.mod.functions}
     return Scheduled(
         loop_nests=applied.loop_nests,
         concats_in_place=joined.in_place,
         concats_copied=(*joined.copied, *[CopyReason.FUSED] * len(fused)),
+        left_out=frozenset(variable.name_hint for variable in lowered.functions if variable.name_hint not in called),
     )
 
 

@@ -89,6 +89,9 @@ class Scheduled:
     concats_copied: tuple[CopyReason, ...] = ()
     """Of each of the others, why it is."""
 
+    left_out: frozenset[str] = frozenset()
+    """Programs by function that are not called any more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
@@ -116,9 +119,11 @@ def explain(
         for step in steps(target_json):
             mod = step.run(mod)
             stages.append(_stage(step.name, step.reason, mod))
-    programs = [_program(mod, callee, calls) for callee, calls in calls_of(mod).items()]
+    scheduled = schedule(mod)
+    called = {callee: calls for callee, calls in calls_of(mod).items() if callee.name_hint not in scheduled.left_out}
+    programs = [_program(mod, callee, calls) for callee, calls in called.items()]
     ordered = sorted(programs, key=lambda program: (-program.flop * program.calls, -program.moved_bytes, program.name))
-    return Explanation(stages=tuple(stages), programs=tuple(ordered), scheduled=schedule(mod))
+    return Explanation(stages=tuple(stages), programs=tuple(ordered), scheduled=scheduled)
 
 
 def _stage(name: str, reason: str, mod: IRModule) -> Stage:
