@@ -40,14 +40,20 @@ def is_indexed(function: PrimFunc, parameter: int) -> bool:
     """Tell whether a program reaches a parameter by its indices alone: no pointer to it, no other view of it."""
     import tvm_ffi
     from tvm.ir import Var
+    from tvm.s_tir import MatchBufferRegion
     from tvm.tirx import IntImm
 
     variable = function.params[parameter]
     if not all(isinstance(size, IntImm) for size in variable.shape):
         return False
     body = _body_on(function, [_move(variable, Slice(tuple(map(int, variable.shape)), (0,) * len(variable.shape)))])
-    left: list[Var] = []
+    left: list[object] = []
     tvm_ffi.structural_walk(body, [(Var, lambda found: left.append(found) if found.same_as(variable) else None)])
+    # A view may be one of rows that lie behind each other, as intrinsics want them; those of a slice do not.
+    tvm_ffi.structural_walk(
+        function.body,
+        [(MatchBufferRegion, lambda view: left.append(view) if view.source.source.same_as(variable) else None)],
+    )
     return not left
 
 

@@ -136,6 +136,26 @@ def test_a_program_with_a_pointer_to_a_parameter_keeps_it() -> None:
 
 
 @pytest.mark.slow
+def test_a_program_with_a_view_of_a_parameter_keeps_it() -> None:
+    """Intrinsics take several rows at once, which lie behind each other in a tensor, but not in a slice."""
+    from tvm.script import tirx as T  # noqa: N812 - as all of TVM's scripts
+
+    @T.prim_func(s_tir=True)
+    def doubled(x: T.Buffer((8, 8), "float32"), y: T.Buffer((8, 8), "float32")) -> None:
+        for i in range(2):
+            with T.sblock("rows"):
+                row = T.axis.spatial(2, i)
+                T.reads(x[row * 4 : row * 4 + 4, 0:8])
+                T.writes(y[row * 4 : row * 4 + 4, 0:8])
+                part = T.match_buffer(x[row * 4 : row * 4 + 4, 0:8], (4, 8), offset_factor=1)
+                for a, b in T.grid(4, 8):
+                    y[row * 4 + a, b] = part[a, b] + part[a, b]
+
+    assert not is_indexed(doubled, 0)
+    assert is_indexed(doubled, 1)
+
+
+@pytest.mark.slow
 def test_producers_write_into_the_result_of_the_concat() -> None:
     """As a fire module has it: two convolutions of one tensor, side by side; the concat's program is gone."""
     from tvm import relax
