@@ -331,8 +331,8 @@ def test_no_batch_looks_past_the_deadline() -> None:
 
 
 def test_the_turn_of_the_least_served_is_said() -> None:
-    """One batch of sixteen is explored, and its reason says so."""
-    workloads = [state("a", *SPREAD_OUT, batches=14), state("b", *[1.0] * 16, batches=1)]
+    """One batch of four is explored, and its reason says so."""
+    workloads = [state("a", *SPREAD_OUT, batches=2), state("b", *[1.0] * 16, batches=1)]
 
     first = decide(*workloads).batches[0]
 

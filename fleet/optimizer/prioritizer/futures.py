@@ -36,11 +36,12 @@ _BEND = 0.2
 
 
 def from_predictions(log_secs: LogSecs, futures: int, rng: np.random.Generator) -> Futures:
-    """Draw what an ensemble expects: a member for each row, and for each candidate how far members differ on it."""
-    centred = log_secs - log_secs.mean(axis=1, keepdims=True)  # without the error that a member's candidates share
-    own_error = centred.std(axis=0)
+    """Draw what an ensemble expects: a common error for each row, and for each candidate how far members differ."""
+    shared = log_secs.mean(axis=1, keepdims=True) - log_secs.mean()
+    own_error = (log_secs - shared).std(axis=0)
     members = rng.integers(len(log_secs), size=futures)
-    drawn: Futures = log_secs[members] + own_error * rng.standard_normal((futures, log_secs.shape[1]))
+    errors = shared[members] + own_error * rng.standard_normal((futures, log_secs.shape[1]))
+    drawn: Futures = log_secs.mean(axis=0) + errors
     return drawn
 
 
@@ -58,9 +59,11 @@ def from_records(
     spreads = spread * (size + _BORROWED) / rng.gamma(size + _BORROWED + 1, size=(futures, 1))
     shares = rng.beta(size, len(recent) - size + 1, size=(futures, 1))
     quantiles = rng.random((futures, count)) / shares
-    with np.errstate(invalid="ignore", divide="ignore"):
-        excess = spreads * (1 + _BEND) * (1 - np.power(np.minimum(quantiles, 1.0), _BEND)) / _BEND
-    return np.where(quantiles < 1, start - excess, math.inf)
+    is_fast = quantiles < 1
+    scales = np.broadcast_to(spreads, quantiles.shape)[is_fast] * (1 + _BEND) / _BEND
+    drawn = np.full((futures, count), math.inf)
+    drawn[is_fast] = start - scales * (1 - quantiles[is_fast] ** _BEND)
+    return drawn
 
 
 def tail_spread(run_secs: Sequence[float]) -> float | None:

@@ -30,8 +30,9 @@ from fleet.optimizer.prioritizer.worth import Estimate, estimate, trust
 MATTERS = 0.01
 """Share of its job's latency below which a workload waits for its first batch until that is worth one."""
 
-EXPLORATION_PERIOD = 16
-"""One batch of so many goes to the workload that has had the fewest."""
+EXPLORATION_PERIOD = 4
+"""One batch of so many goes to the workload that has had the fewest. On recorded times the same latency took 4 to 10 %
+less device time than with 16: a search gets better in ways that its first times do not tell."""
 
 _FIRST_GAIN = 0.3
 """Share of its time that a workload without times is taken to gain by its first batch; it falls with their square."""

@@ -1,0 +1,70 @@
+"""Replays of recorded times: what policies see, and what their choices cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.policies import Prioritizer, follow_gradient, know_everything, predicted, take_turns
+from benchmarks.replaying import BATCH, Policy, Race, Track, run, seconds_to
+
+
+def track(name: str, *, job: str = "j", weight: float = 1.0, seed: int = 0) -> Track:
+    """Return 24 made-up times."""
+    rng = np.random.default_rng(seed)
+    secs = np.exp(rng.standard_normal(24)) * 1e-3
+    return Track(name, job, weight, secs, np.stack([np.log(secs)] * 3), 1.0, 0.1)
+
+
+def policies() -> list[Policy]:
+    return [take_turns, follow_gradient, know_everything, Prioritizer(0, predicts=False), Prioritizer(0, predicts=True)]
+
+
+def test_every_policy_measures_everything_once_in_the_end() -> None:
+    """They differ in the order only, so all end with the same latency after the same device seconds."""
+    tracks = [track("a"), track("b", seed=1, weight=3), track("c", seed=2, job="k")]
+
+    races = [run(tracks, policy) for policy in policies()]
+
+    assert all(race.done == [24, 24, 24] for race in races)
+    assert len({round(race.latency, 9) for race in races}) == 1
+    assert len({round(race.device_sec, 9) for race in races}) == 1
+
+
+def test_latency_counts_jobs_alike() -> None:
+    """Each job begins at one, however slow it is and however often its workloads run."""
+    race = Race([track("a"), track("b", weight=50.0, job="k"), track("c", weight=2.0, job="k")])
+
+    assert race.latency == pytest.approx(2.0)
+
+
+def test_one_who_knows_goes_where_the_gain_is() -> None:
+    """The oracle measures the workload whose very last candidate is a thousand times better, and no other."""
+    alike = np.full(24, 1e-3)
+    gaining = np.append(alike[1:], 1e-6)
+    tracks = [Track("w", "j", 1.0, secs, np.zeros((3, 24)), 1.0, 0.1) for secs in (alike, alike, gaining)]
+
+    race = run(tracks, know_everything, until=0.7)
+
+    assert race.done[:2] == [BATCH, BATCH]
+    assert race.done[2] == 24
+    assert seconds_to(race, race.latency) == race.device_sec
+    assert seconds_to(race, 0.0) == math.inf
+
+
+def test_ours_believes_a_model_that_is_right() -> None:
+    """Where a model sees what comes next, the prioritizer goes there first."""
+    fast, slow = np.full(24, 1e-3), np.full(24, 1e-3)
+    fast[BATCH:] = 1e-4
+    tracks = [
+        Track(name, "j", 1.0, secs, np.stack([np.log(secs)] * 3), 1.0, 0.1) for name, secs in (("a", slow), ("b", fast))
+    ]
+    race = Race(tracks)
+
+    index, count = Prioritizer(0, predicts=True)(race)
+
+    assert index == 1
+    assert 4 <= count <= BATCH
+    assert predicted(tracks[1], BATCH).shape == (12, 2 * BATCH)
