@@ -66,15 +66,15 @@ def _has_optimizer(options: TuneOptions) -> bool:
     """Tell whether somebody runs the jobs of this library on this fleet.
 
     Raises:
-        InvalidRequest: nobody does, and the job is for several kinds of boards.
+        InvalidRequest: nobody does, and the job is for several boards.
     """
     if options.tracker is not None:
         with Library.open(options.library) as library:
             if any(optimizer.tracker == options.tracker for optimizer in library.queue.optimizers()):
                 return True
-    if options.also_on:
+    if options.also_on or options.devices > 1:
         raise InvalidRequest(
-            "several kinds of boards at once need an optimizer: fleet optimizer serve --tracker ..., then the same "
+            "several boards at once need an optimizer: fleet optimizer serve --tracker ..., then the same "
             "with --tracker"
         )
     return False

@@ -44,6 +44,12 @@ def with_tune_options(act: Act) -> Callable[..., None]:
                 "an optimizer runs, once for each kind of board.",
             ),
         ] = None,
+        devices: Annotated[
+            int,
+            typer.Option(
+                min=1, metavar="N", help="Boards of a kind that measure at the same time, where an optimizer runs."
+            ),
+        ] = 1,
         trials: Annotated[
             int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
         ] = None,
@@ -131,6 +137,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             model=model,
             selector=selectors[0],
             also_on=selectors[1:],
+            devices=devices,
             tracker=tracker_address(ctx, tracker),
             library=library,
             trials=trials,

@@ -212,7 +212,7 @@ class SteadyDevice:
             )
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
-                self._wish = replace(self._wish, selector=self._wish.selector & _alike(self._device))
+                self._wish = replace(self._wish, selector=self._wish.selector & alike(self._device))
         await self._device.open()
         return self._device
 
@@ -306,7 +306,8 @@ class _Batch:
         )
 
 
-def _alike(device: Device) -> Selector:
+def alike(device: Device) -> Selector:
+    """Return what chooses devices of the same model, whose times compare; the device itself if it names none."""
     model = device.inventory.labels.get("model")
     return Selector((Condition("model", model) if model else Condition("name", device.name.removeprefix("devices/")),))
 

@@ -65,6 +65,10 @@ class Selector:
         return ",".join(map(str, self.conditions)) or "*"
 
 
+ANY = Selector(())
+"""Any device."""
+
+
 @functools.lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
     """Read a selector.
@@ -74,7 +78,7 @@ def parse_selector(text: str) -> Selector:
     """
     parts = [part.strip() for part in text.split(",")]
     if parts == ["*"]:
-        return Selector(())
+        return ANY
     return Selector(tuple(sorted({_parse_condition(part, text) for part in parts})))
 
 

@@ -50,6 +50,9 @@ class TuneOptions:
     also_on: tuple[str, ...] = ()
     """Selectors of more kinds of boards: the job tunes for each of them, with an equal share of its trials."""
 
+    devices: int = 1
+    """Boards of one model that measure at the same time, each another workload."""
+
     tracker: str | None = None
     """Address of a running fleet; None: start one for this machine and stop it at the end."""
 

@@ -53,6 +53,9 @@ class JobRun:
     pool: Pool
     client: Fleet
     device: SteadyDevice
+    others: Sequence[SteadyDevice]
+    """More devices of the same model."""
+
     inventory: Inventory
     model: Model
     workloads: list[Workload]
@@ -109,6 +112,7 @@ class JobRun:
         loop = TuningLoop(
             core,
             device=self.device,
+            others=self.others,
             pool=self.pool,
             library=self.library,
             turns=turns,

@@ -4,14 +4,18 @@ The core (`fleet.optimizer.core.state`) decides; the loop performs its effects a
 are joined by a queue of one batch. If the device is on another machine, the next batch is made while the last one is
 measured. If builds and measurements share cores, they take turns anyway, so the next batches wait for the results of
 the last and are the better for it. A few workloads are searched side by side then: one search keeps one core busy.
+With several devices, each measures a batch of another workload.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet.client.steady import SteadyDevice
@@ -35,6 +39,20 @@ Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Bench:
+    """A device, and what is done on it."""
+
+    device: SteadyDevice
+    measurer: Measurer
+    checker: Checker
+    users: int = 0
+    """Tasks that measure on it now."""
+
+
+_bench: ContextVar[_Bench | None] = ContextVar("bench", default=None)
+
+
 def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
     """Apply an event, show the user what changed, and return the effects left to perform."""
     effects = core.apply(event)
@@ -53,6 +71,7 @@ class TuningLoop:
         core: JobCore,
         *,
         device: SteadyDevice,
+        others: Sequence[SteadyDevice] = (),
         pool: Pool,
         library: Library,
         turns: Turns,
@@ -61,21 +80,19 @@ class TuningLoop:
         """Measure nothing yet.
 
         Args:
+            others: more devices of the same model, for batches of other workloads at the same time.
             gives_back: end the lease whenever nothing is left to measure for the moment.
         """
         self._core = core
-        self._device = device
         self._gives_back = gives_back
         self._turns = turns
         self._learning = asyncio.Lock()
-        self._measurings = 0
         self._is_next_built: Callable[[], bool] = lambda: False
+        self._measured_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._recorder = Recorder(library, core.conditions)
-        self._measurer = Measurer(device)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
-        self._checker = Checker(
-            conditions=core.conditions, device=device, searcher=self._searcher, workload_of=self._workload_of
-        )
+        self._benches = [self._bench_of(each) for each in (device, *others)]
+        self._checker = self._benches[0].checker
 
     async def apply(self, event: ev.Event) -> None:
         """Apply an event and perform everything that follows.
@@ -129,9 +146,13 @@ class TuningLoop:
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
         feed(self._core, ev.SearchBegun())
-        queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=1)
+        queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._benches))
         self._is_next_built = lambda: not queue.empty()
-        await _together({"produce": self._produce(queue), "consume": self._consume(queue)})
+        await _together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
+        self._is_next_built = lambda: False
+        if self._gives_back:
+            for bench in self._benches[1:]:
+                await bench.device.give_back()
         async with self._measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
@@ -148,10 +169,17 @@ class TuningLoop:
                 await queue.join()
         await queue.put(None)
 
-    async def _consume(self, queue: asyncio.Queue[Round | None]) -> None:
+    async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
+        """Measure what comes through a queue until None does, on all devices."""
+        await _together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(self._benches)})
+
+    async def _consume(self, queue: asyncio.Queue[Round | None], bench: _Bench) -> None:
+        _bench.set(bench)
         while (made := await queue.get()) is not None:
-            await self._measure_round(made)
+            async with self._measured_one_by_one[made[0]]:
+                await self._measure_round(made)
             queue.task_done()
+        queue.put_nowait(None)  # for the next; nothing else comes, so there is room
 
     async def _make_round(self, wanted: ev.RoundWanted | ev.StaticWanted) -> Round | None:
         """Search and build. Return None if the search is over, and no digests if this round found nothing."""
@@ -173,20 +201,32 @@ class TuningLoop:
         return proposing.workload, tuple(digests)
 
     async def _measure_round(self, made: Round) -> None:
-        self._device.bid(self._core.progress.bid)
+        self._here.device.bid(self._core.progress.bid)
         async with self._measuring():
             await self.apply(ev.BatchWanted(*made))
 
     @asynccontextmanager
     async def _measuring(self) -> AsyncIterator[None]:
+        bench = self._here
         async with self._turns.measuring():
-            self._measurings += 1
+            bench.users += 1
             try:
                 yield
             finally:
-                self._measurings -= 1
-        if self._gives_back and not self._measurings and not self._is_next_built():
-            await self._device.give_back()
+                bench.users -= 1
+        if self._gives_back and not bench.users and not self._is_next_built():
+            await bench.device.give_back()
+
+    @property
+    def _here(self) -> _Bench:
+        """What this task measures on: the first device, unless it is one of those that measure rounds."""
+        return _bench.get() or self._benches[0]
+
+    def _bench_of(self, device: SteadyDevice) -> _Bench:
+        checker = Checker(
+            conditions=self._core.conditions, device=device, searcher=self._searcher, workload_of=self._workload_of
+        )
+        return _Bench(device=device, measurer=Measurer(device), checker=checker)
 
     async def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:
@@ -204,11 +244,11 @@ class TuningLoop:
             case ev.Build():
                 return self._searcher.build(effect)
             case ev.Measure():
-                return self._measurer.measure(effect)
+                return self._here.measurer.measure(effect)
             case ev.Store():
                 return self._recorder.store(effect)
             case ev.Check():
-                return self._checker.check(effect)
+                return self._here.checker.check(effect)
             case _:
                 return self._recorder.mark(effect)
 

@@ -72,6 +72,8 @@ def check_options(options: TuneOptions, now: datetime) -> None:
         raise InvalidRequest(f"the deadline {options.deadline:%Y-%m-%d %H:%M:%S} is past")
     if options.target_ms is not None and options.target_ms <= 0:
         raise InvalidRequest(f"a target latency of {options.target_ms:g} ms cannot be reached; give one above zero")
+    if options.devices < 1:
+        raise InvalidRequest(f"nothing can be measured on {options.devices} devices")
     if options.trials is not None and options.trials < 0:
         raise InvalidRequest(f"{options.trials} trials cannot be made")
 

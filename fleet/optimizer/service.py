@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cross.pool.build_pool import BuildPool
@@ -17,9 +17,9 @@ from cross.targets.intrinsics import target_hint
 from fleet import aio
 from fleet.base.scratch import scratch_dir
 from fleet.client.aio import Fleet
-from fleet.client.steady import SteadyDevice
+from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
-from fleet.domain.selectors import parse_selector
+from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
@@ -124,6 +124,10 @@ class OpenJob:
             device = await steady.device()
             inventory = device.inventory
             feed(self.core, DeviceFound(device.name, inventory.device_model))
+            others = [
+                await stack.enter_async_context(self._steady_device(client, alike(device)))
+                for _ in range(self.options.devices - 1)
+            ]
             if self._gives_back:
                 await steady.give_back()
             self._say("finding the workloads")
@@ -136,6 +140,7 @@ class OpenJob:
                 pool=self.shop.pool,
                 client=client,
                 device=steady,
+                others=others,
                 inventory=inventory,
                 model=model,
                 workloads=workloads,
@@ -166,7 +171,7 @@ class OpenJob:
         client = aio.connect(address, connect_timeout_sec=self.options.connect_timeout_sec)
         return await stack.enter_async_context(client)
 
-    def _steady_device(self, client: Fleet) -> SteadyDevice:
+    def _steady_device(self, client: Fleet, within: Selector = ANY) -> SteadyDevice:
         options = self.options
 
         def on_queued(pending: PendingRequest) -> None:
@@ -179,6 +184,7 @@ class OpenJob:
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",
         )
+        wish = replace(wish, selector=wish.selector & within)
         return SteadyDevice(client, wish, notice=self.core.progress.notice, on_queued=on_queued)
 
     async def _import_model(self) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Callable
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+import fleet.aio
+from fleet.client.steady import SteadyDevice
+from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import DeviceUnreachable
@@ -25,8 +29,10 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.tasks.build import BuiltCandidate
 from fleet.optimizer.turns import Turns
+from fleet.testing import SimulatedAgent, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.workloads.workload import Workload
+from tests.service.client_fakes import serving
 from tests.service.odd_agent import OddAgent, artifact, good, seated
 
 
@@ -78,21 +84,9 @@ async def bench(folder: Path) -> AsyncGenerator[Bench, None]:
     core = JobCore(JobProgress(notice=notices.append))
     with Library.open(folder / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
-        conditions = Conditions(
-            job_name=library.start_job(title="t").name,
-            scope=RecordScope(target_json='{"kind": "llvm"}', device_model="", tvm_version=""),
-            device_fingerprint="",
-            seed=1,
-            batch_size=1,
-            search_threads=1,
-            enough=100,
-            evaluator=Evaluator(),
-            trial_timeout_sec=1.0,
-            artifact_dir=folder,
-            started_at=0.0,
-        )
+        terms = conditions(folder, library.start_job(title="t").name)
         async with seated() as (agent, device, _):
-            core.apply(JobStarted(conditions, 100, [item]))
+            core.apply(JobStarted(terms, 100, [item]))
             turns = Turns(shares_cores=True)
             loop = TuningLoop(core, device=device, pool=BuiltAlready(folder), library=library, turns=turns)
             yield Bench(agent, library, core, loop, notices)
@@ -152,6 +146,59 @@ async def test_a_disturbed_time_is_stored_and_then_replaced(tmp_path: Path) -> N
     assert best.checked
     assert [record.run_sec for record in job.item.records] == [1e-6]
     assert (job.item.trials, job.core.progress.repeats.count) == (1, 1)
+
+
+async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path) -> None:
+    """Each takes the next batch, checks it, and its name is stored with the result."""
+    agent, names = OddAgent(), ["devices/a", "devices/b"]
+    args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
+    workloads = [Workload(name=n, weight=1, mod_json="{}", shash=n, flop=4.0, args=args) for n in "vw"]
+    core = JobCore(JobProgress())
+    with Library.open(tmp_path / "library.sqlite") as library:
+        for item in workloads:
+            library.add_workload(StoredWorkload(shash=item.shash, name=item.name, mod_json="{}"))
+        job_name = library.start_job(title="t").name
+        async with (
+            serving(session=agent) as agent.address,
+            serve_tracker() as tracker,
+            SimulatedAgent(tracker.address, names, address=agent.address),
+            fleet.aio.connect(tracker.address) as client,
+            SteadyDevice(client, make_wish("simulated")) as first,
+            SteadyDevice(client, make_wish("simulated")) as second,
+        ):
+            items = [WorkloadProgress(workload=item) for item in workloads]
+            core.apply(JobStarted(conditions(tmp_path, job_name), 100, items))
+            turns = Turns(shares_cores=False)
+            loop = TuningLoop(
+                core, device=first, others=[second], pool=BuiltAlready(tmp_path), library=library, turns=turns
+            )
+            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            for item in workloads:
+                await loop.apply(Proposed(item.shash, {"a": '["a"]'}))
+                queue.put_nowait((item.shash, ("a",)))
+            queue.put_nowait(None)
+            await loop.measure_rounds(queue)
+        found = [record.device_name for item in workloads for record in library.records(item.shash)]
+
+    validate(core)
+    assert sorted(found) == names
+    assert all(item.best_trace for item in items)
+
+
+def conditions(folder: Path, job_name: str) -> Conditions:
+    return Conditions(
+        job_name=job_name,
+        scope=RecordScope(target_json='{"kind": "llvm"}', device_model="", tvm_version=""),
+        device_fingerprint="",
+        seed=1,
+        batch_size=1,
+        search_threads=1,
+        enough=100,
+        evaluator=Evaluator(),
+        trial_timeout_sec=1.0,
+        artifact_dir=folder,
+        started_at=0.0,
+    )
 
 
 def disturbed(request: measurement_pb2.MeasureRequest, run_sec: float) -> measurement_pb2.Measurement:
