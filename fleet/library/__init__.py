@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.library.election import Term
+from fleet.library.memory import Memory
 from fleet.library.queue import JobQueue, Standing
 from fleet.library.store import Library
 from fleet.library.values import (
@@ -12,11 +14,13 @@ from fleet.library.values import (
     JobSummary,
     ModelRun,
     NewRecord,
+    NewSnapshot,
     Optimizer,
     Record,
     RecordKind,
     RecordProgram,
-    Sample,
+    StoredSample,
+    StoredSnapshot,
     StoredWorkload,
     WorkloadSummary,
 )
@@ -27,17 +31,21 @@ __all__ = [
     "JobState",
     "JobSummary",
     "Library",
+    "Memory",
     "ModelRun",
     "NewRecord",
+    "NewSnapshot",
     "Optimizer",
     "Record",
     "RecordKind",
     "RecordProgram",
     "RecordScope",
-    "Sample",
     "ScopeFilter",
     "Standing",
+    "StoredSample",
+    "StoredSnapshot",
     "StoredWorkload",
+    "Term",
     "WorkloadSummary",
     "canonical_target",
     "trace_digest",

@@ -8,8 +8,10 @@ upgrading a read lock fails at once if another writer was quicker, whatever the 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
+import urllib.parse
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +67,10 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
     """
     _check_directory(url, make=is_default)
     try:
-        engine = sa.create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+        if _is_frozen(url):
+            engine = sa.create_engine(url, creator=lambda: _open_frozen(str(url.database)))
+        else:
+            engine = sa.create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
     except ModuleNotFoundError as error:
         raise LibraryError(f"{error}; install tvm-fleet with the extra 'postgres' to use a shared library") from error
     if engine.dialect.name == "sqlite":
@@ -123,6 +128,23 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
         raise LibraryError(f"the directory of the library {path} does not exist; make it, or name another --library")
     if path.is_dir():
         raise LibraryError(f"the library {path} is a directory; name a file in it")
+
+
+def _is_frozen(url: sa.URL) -> bool:
+    """Tell whether nobody can be writing this file from here: SQLite makes its log beside it, even to read.
+
+    Where a log is left, its content counts, so it is opened as any other.
+    """
+    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+        return False
+    path = Path(url.database)
+    may_write = os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    return path.is_file() and not may_write and not path.with_name(f"{path.name}-wal").exists()
+
+
+def _open_frozen(database: str) -> sqlite3.Connection:
+    path = urllib.parse.quote(str(Path(database).absolute()))
+    return sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:

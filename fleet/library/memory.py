@@ -1,4 +1,4 @@
-"""What a library has learnt, or can be learnt from: programs' features, devices' facts.
+"""What a library has learnt, or can be learnt from: programs' features, devices' facts, snapshots of the cost model.
 
     library.memory.programs(workload, scope, FEATURE_VERSION)
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -17,11 +18,13 @@ from fleet.domain.measuring import NO_VERDICT, ErrorKind
 from fleet.domain.scope import ANY_SCOPE, ScopeFilter
 from fleet.library import engine as engines
 from fleet.library import programs, records
+from fleet.library import snapshots as kept
+from fleet.library.election import Term, stand
 from fleet.library.records import Selection
 from fleet.library.schema import device_models, insert_into, record_programs, workloads
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
-from fleet.library.values import Record, RecordProgram, Sample
+from fleet.library.values import Record, RecordProgram, StoredSample, StoredSnapshot
 
 _SAYS_NOTHING = sorted(
     NO_VERDICT | {ErrorKind.BUILD_FAILED, ErrorKind.BUILD_TIMEOUT, ErrorKind.BAD_ARGUMENTS, ErrorKind.WRONG_OUTPUT}
@@ -74,7 +77,7 @@ class Memory:
         with engines.writing(self._engine) as connection:
             programs.add(connection, by_record)
 
-    def samples(self, feature_version: str, *, limit: int) -> list[Sample]:
+    def samples(self, feature_version: str, *, limit: int) -> list[StoredSample]:
         """Return what a cost model learns from: one sample a candidate and scope, of the newest `limit` records.
 
         Of several times the newest undisturbed one counts. Simulated and emulated devices are left out: their times
@@ -84,6 +87,7 @@ class Memory:
             sa.select(
                 table.c.id.label("record_id"),
                 workloads.c.shash.label("workload"),
+                workloads.c.flop,
                 *(table.c[name] for name in ("target_key", "device_model", "tvm_version", "trace_digest")),
                 table.c.median_sec,
                 records.is_disturbed().label("is_disturbed"),
@@ -99,7 +103,7 @@ class Memory:
                 return []
             found = connection.execute(query).mappings().all()
             facts = _read_facts(connection)
-        samples: dict[tuple[str, ...], Sample] = {}
+        samples: dict[tuple[str, ...], StoredSample] = {}
         for row in reversed(found):
             sample = _sample_of(dict(row))
             key = (sample.workload, sample.target_key, sample.device_model, sample.tvm_version, row["trace_digest"])
@@ -109,10 +113,36 @@ class Memory:
                 samples[key] = sample
         return list(samples.values())
 
-    def newest_record(self) -> int:
-        """Return the id of the newest record; 0 if there is none."""
+    def count_samples(self, feature_version: str, *, after: int = 0) -> int:
+        """Return how many records have features, of those with larger ids than `after`."""
+        query = sa.select(sa.func.count()).where(
+            record_programs.c.record_id > after, record_programs.c.feature_version == feature_version
+        )
         with engines.reading(self._engine) as connection:
-            return connection.scalar(sa.select(sa.func.max(table.c.id))) or 0
+            return connection.scalar(query) or 0 if _is_kept(connection) else 0
+
+    def newest_snapshot(self, feature_version: str, *, published_only: bool = True) -> StoredSnapshot | None:
+        """Return the newest snapshot that predicts from these features; None if there is none."""
+        with engines.reading(self._engine) as connection:
+            if not _is_kept(connection):
+                return None
+            return kept.newest(connection, feature_version, published_only=published_only)
+
+    def snapshots(self) -> list[StoredSnapshot]:
+        """Return all snapshots, oldest first."""
+        with engines.reading(self._engine) as connection:
+            return kept.every(connection) if _is_kept(connection) else []
+
+    def watch(self) -> AbstractContextManager[kept.Watch]:
+        """Hear of snapshots from now on."""
+        return kept.watching(self._engine)
+
+    def stand(self, holder: str, *, lease_sec: float) -> Term | None:
+        """Ask for the right to train: see `fleet.library.election`."""
+        with engines.reading(self._engine) as connection:
+            if not _is_kept(connection):
+                return None
+        return stand(self._engine, holder, lease_sec)
 
     def note_device(self, device_model: str, facts: Mapping[str, object]) -> None:
         """Keep what is known of a device model, JSON-ready; once for all of its records. The newest facts stay."""
@@ -150,10 +180,10 @@ def _program_of(row: sa.RowMapping) -> RecordProgram:
     return RecordProgram(program_hash=row["program_hash"], feature_version=row["feature_version"], stores=row["stores"])
 
 
-def _sample_of(row: Mapping[str, object]) -> Sample:
-    names = ("record_id", "workload", "target_key", "device_model", "tvm_version", "stores")
+def _sample_of(row: Mapping[str, object]) -> StoredSample:
+    names = ("record_id", "workload", "target_key", "device_model", "tvm_version", "stores", "flop")
     run_sec = row["median_sec"]
-    return Sample(
+    return StoredSample(
         **{name: row[name] for name in names},  # type: ignore[arg-type]
         run_sec=run_sec if isinstance(run_sec, float) else math.inf,
         is_disturbed=bool(row["is_disturbed"]),

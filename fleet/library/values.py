@@ -233,7 +233,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class StoredSample:
     """What a cost model learns from one candidate on one device model."""
 
     record_id: int
@@ -242,6 +242,9 @@ class Sample:
 
     target_key: str
     """Canonical target."""
+
+    flop: float
+    """Of the workload; 0 = unknown."""
 
     device_model: str
     tvm_version: str
@@ -253,6 +256,39 @@ class Sample:
 
     stores: bytes
     """As in RecordProgram."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSnapshot:
+    """A trained cost model, ready to be stored."""
+
+    content: bytes
+    feature_version: str
+    """Of the features that it was trained on, and predicts from."""
+
+    record_count: int
+    """Samples that it was trained on."""
+
+    workloads: Mapping[str, int]
+    """Samples of each workload, by `shash`."""
+
+    last_record_id: int
+    """Newest record that it knows."""
+
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    """How it ranks; JSON-ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSnapshot(NewSnapshot):
+    """A trained cost model, as stored."""
+
+    digest: str
+    """ "sha256:<hex>" of its content."""
+
+    made_at: datetime
+    published_at: datetime | None
+    """None: it ranked worse than the one before, and nobody uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
 from fleet.library import Job, JobState, Library
 from fleet.models.model import Model
+from fleet.optimizer.backfill import fill_in_background
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -35,6 +36,7 @@ from fleet.optimizer.pool import Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
+from fleet.optimizer.trainer import Trainer
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -107,7 +109,7 @@ class JobRun:
             self.client.publish(self._status(begun, state))
 
     async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
-        core, progress = self.core, self.core.progress
+        core = self.core
         turns = self.turns if self._is_local else Turns(shares_cores=False)
         loop = TuningLoop(
             core,
@@ -118,6 +120,19 @@ class JobRun:
             turns=turns,
             gives_back=self.gives_back,
         )
+        background = [
+            asyncio.create_task(Trainer(memory=self.library.memory, pool=self.pool, turns=turns).run(), name="train"),
+            asyncio.create_task(fill_in_background(self.library, self.pool, turns), name="fill features in"),
+        ]
+        try:
+            return await self._run_loop(loop, turns, items)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.wait(background)
+
+    async def _run_loop(self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress]) -> ModelReport | None:
+        core, progress = self.core, self.core.progress
         await loop.measure_static()
         await loop.measure_untuned()
         feed(core, WorkloadsChosen(self.options.top))

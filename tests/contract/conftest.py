@@ -28,4 +28,10 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Where a library can be made, once in each kind of database."""
     if request.param == "sqlite":
         return str(tmp_path_factory.mktemp("library") / "library.sqlite")
-    return empty_database(request.getfixturevalue("postgres"))
+    return str(request.getfixturevalue("url_of_postgres"))
+
+
+@pytest.fixture
+def url_of_postgres(postgres: sa.URL) -> str:
+    """Where a library can be made in PostgreSQL."""
+    return empty_database(postgres)

@@ -1,0 +1,136 @@
+"""Who trains: at most one of all processes that write a library, and another one soon after that was killed.
+
+SQLite: a row with its holder and until when; whoever holds it renews it. PostgreSQL: an advisory lock, which the server
+releases with its holder's connection. Either way a snapshot is stored in a transaction that only the holder can commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from fleet.errors import LibraryError, LibraryReadOnly
+from fleet.library import snapshots
+from fleet.library.engine import translated_errors, writing
+from fleet.library.schema import insert_into, trainer
+from fleet.library.schema import snapshots as snapshot_table
+from fleet.library.values import NewSnapshot, StoredSnapshot
+
+_TRAINER_LOCK = 0x747261696E657200
+""" "trainer" in ASCII."""
+
+
+class Term(Protocol):
+    """The right to train, until it is closed or no longer renewed."""
+
+    def renew(self) -> bool:
+        """Keep it: False if it was lost."""
+        ...
+
+    def publish(self, new: NewSnapshot, *, publishes: bool = True) -> StoredSnapshot:
+        """Store a snapshot, whole or not at all; with `publishes` it is the one in use, and readers hear of it.
+
+        Raises:
+            LibraryError: the term was lost; another process trains now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let another process train. Nothing happens to a term that was lost."""
+        ...
+
+
+def stand(engine: sa.Engine, holder: str, lease_sec: float) -> Term | None:
+    """Ask for a term; None while another process has it, or where the library cannot be written.
+
+    Args:
+        holder: unlike that of any other trainer.
+        lease_sec: SQLite's term ends by itself so long after it was last renewed.
+    """
+    try:
+        if engine.dialect.name == "postgresql":
+            return _Locked.stand(engine)
+        return _Leased.stand(engine, holder, timedelta(seconds=lease_sec))
+    except LibraryReadOnly:
+        return None
+
+
+class _Leased:
+    def __init__(self, engine: sa.Engine, holder: str, lease: timedelta) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._lease = lease
+
+    @classmethod
+    def stand(cls, engine: sa.Engine, holder: str, lease: timedelta) -> _Leased | None:
+        now = datetime.now(UTC)
+        with writing(engine) as connection:
+            found = connection.execute(sa.select(trainer)).one_or_none()
+            if found is not None and found.holder != holder and found.expires_at > now:
+                return None
+            insert = insert_into(connection, trainer).values(id=1, holder=holder, expires_at=now + lease)
+            newer = {name: insert.excluded[name] for name in ("holder", "expires_at")}
+            connection.execute(insert.on_conflict_do_update(index_elements=["id"], set_=newer))
+        return cls(engine, holder, lease)
+
+    def renew(self) -> bool:
+        with writing(self._engine) as connection:
+            return self._prolong(connection)
+
+    def publish(self, new: NewSnapshot, *, publishes: bool = True) -> StoredSnapshot:
+        with writing(self._engine) as connection:
+            if not self._prolong(connection):
+                raise LibraryError("the right to train has gone to another process; its snapshot will come")
+            return snapshots.add(connection, new, publishes=publishes)
+
+    def close(self) -> None:
+        with writing(self._engine) as connection:
+            connection.execute(trainer.delete().where(trainer.c.holder == self._holder))
+
+    def _prolong(self, connection: sa.Connection) -> bool:
+        now = datetime.now(UTC)
+        is_ours = (trainer.c.holder == self._holder) & (trainer.c.expires_at > now)
+        return connection.execute(trainer.update().where(is_ours).values(expires_at=now + self._lease)).rowcount == 1
+
+
+class _Locked:
+    def __init__(self, engine: sa.Engine, connection: sa.Connection) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._one_at_a_time = threading.Lock()
+
+    @classmethod
+    def stand(cls, engine: sa.Engine) -> _Locked | None:
+        with translated_errors(engine):
+            connection = engine.connect()
+            try:
+                connection.detach()  # closing it releases the lock, however this process ends
+                with connection.begin():
+                    may_write = sa.func.has_table_privilege(snapshot_table.name, "INSERT")
+                    locks = sa.case((may_write, sa.func.pg_try_advisory_lock(_TRAINER_LOCK)), else_=False)
+                    if connection.scalar(sa.select(locks)):  # anybody may lock, and then keep out who can train
+                        return cls(engine, connection)
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+            return None
+
+    def renew(self) -> bool:
+        try:
+            with self._one_at_a_time, self._connection.begin():
+                self._connection.execute(sa.select(1))
+        except sa.exc.DBAPIError:
+            return False
+        return True
+
+    def publish(self, new: NewSnapshot, *, publishes: bool = True) -> StoredSnapshot:
+        with self._one_at_a_time, translated_errors(self._engine), self._connection.begin():
+            return snapshots.add(self._connection, new, publishes=publishes)
+
+    def close(self) -> None:
+        with self._one_at_a_time:
+            self._connection.close()

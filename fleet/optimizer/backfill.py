@@ -1,0 +1,71 @@
+"""Gives the records of libraries from before their features: in the background, in small steps that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM
+from fleet.errors import BuildError, FleetError
+from fleet.library import Library, Record, RecordProgram
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.tasks.recall import recall_programs
+from fleet.optimizer.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_STEP = 16
+"""Records at a time: 0.3 s of one worker, for which nothing else waits longer."""
+
+_STEP_TIMEOUT_SEC = 60.0
+_REST_SEC = 3.0
+"""Between two steps: a tenth of one worker, while a job uses all of them."""
+
+
+async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec: float = _REST_SEC) -> int:
+    """Compute features until every record that can be learnt from has them; return of how many they were missing.
+
+    What was computed stays when this ends halfway; the next job goes on there.
+    """
+    count = 0
+    await asyncio.sleep(rest_sec)  # the first seconds of a job are its own
+    while missing := await asyncio.to_thread(library.memory.without_features, FEATURE_VERSION, limit=_STEP):
+        async with turns.building():
+            by_record = await _recall(library, pool, missing)
+        await asyncio.to_thread(library.memory.add_programs, by_record)
+        count += len(missing)
+        await asyncio.sleep(rest_sec)
+    return count
+
+
+async def fill_in_background(library: Library, pool: Pool, turns: Turns) -> None:
+    """Fill features in; a failure costs a warning."""
+    try:
+        await fill_features(library, pool, turns)
+    except FleetError as error:
+        logger.warning("features not computed", extra={"error": str(error)})
+
+
+async def _recall(library: Library, pool: Pool, missing: list[Record]) -> dict[int, RecordProgram]:
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in missing:
+        groups.setdefault((record.workload, record.scope.target_json), []).append(record)
+    found: dict[int, RecordProgram] = {}
+    for (shash, target_json), group in groups.items():
+        workload = await asyncio.to_thread(library.workload, shash)
+        found |= await _recall_group(pool, workload.mod_json, target_json, group)
+    return found
+
+
+async def _recall_group(pool: Pool, mod_json: str, target_json: str, group: list[Record]) -> dict[int, RecordProgram]:
+    """Compute the features of one workload's records; what kills its worker is found by halving, and left without."""
+    traces = [record.trace_json for record in group]
+    try:
+        programs = await run_within(pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, target_json, traces)
+    except BuildError:
+        if len(group) == 1:
+            return {group[0].id: NO_PROGRAM}
+        middle = len(group) // 2
+        first = await _recall_group(pool, mod_json, target_json, group[:middle])
+        return first | await _recall_group(pool, mod_json, target_json, group[middle:])
+    return {record.id: program for record, program in zip(group, programs, strict=True)}

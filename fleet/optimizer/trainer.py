@@ -1,0 +1,143 @@
+"""Keeps the shared cost model up to date: trains it when there is enough new, hears of it when another process did.
+
+Every process that runs a job has both. Who trains is elected for one training; see `fleet.library.election`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.errors import FleetError, LibraryError
+from fleet.library import Memory, StoredSample, StoredSnapshot, Term
+from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.tasks.train import Trained, train
+from fleet.optimizer.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SEC = 10.0
+"""Between two looks whether there is enough to learn from."""
+
+_FEWEST_NEW = 64
+_SHARE_NEW = 0.1
+"""A training has so many more samples than the last, so a library of any size is trained on a few dozen times."""
+
+_MOST_SAMPLES = 50_000
+_TRAINING_TIMEOUT_SEC = 300.0
+_LISTEN_SEC = 0.25
+"""How long the end of a job waits for its listener."""
+
+Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
+"""Trains on samples, and compares with the snapshot in use. Runs in a worker: a module's function."""
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """Trains on what a library has."""
+
+    memory: Memory
+    pool: Pool
+    turns: Turns
+    learner: Learner = train
+    lease_sec: float = 15.0
+    """SQLite: another process may train so long after this one was killed."""
+
+    holder: str = field(default_factory=lambda: f"{os.getpid()}-{uuid.uuid4().hex}")
+    _looked_at: int = 0
+    """Samples there were when there was too little to learn from."""
+
+    async def run(self) -> None:
+        """Train whenever there is enough new, until cancelled. A training that fails costs a warning."""
+        while True:
+            await asyncio.sleep(_LOOK_SEC)  # the first seconds of a job are its own
+            try:
+                await self.train_once()
+            except FleetError as error:
+                logger.warning("cost model not trained", extra={"error": str(error)})
+
+    async def train_once(self) -> StoredSnapshot | None:
+        """Train if there is enough new, and no other process does.
+
+        Raises:
+            LibraryError, DiskFull: the library cannot be read, or no snapshot be stored.
+            BuildError: the worker crashed, or took too long.
+        """
+        if not await asyncio.to_thread(self._is_due):
+            return None
+        term = await asyncio.to_thread(lambda: self.memory.stand(self.holder, lease_sec=self.lease_sec))
+        if term is None:
+            return None
+        try:
+            return await self._train(term) if await asyncio.to_thread(self._is_due) else None
+        finally:
+            with suppress(LibraryError):  # lost, or gone with the library: it ends by itself
+                term.close()
+
+    async def _train(self, term: Term) -> StoredSnapshot | None:
+        samples = await asyncio.to_thread(lambda: self.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
+        current = await asyncio.to_thread(self.memory.newest_snapshot, FEATURE_VERSION)
+        renewing = asyncio.create_task(self._renew(term), name="renew training term")
+        try:
+            async with self.turns.building():
+                content = None if current is None else current.content
+                trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
+        finally:
+            renewing.cancel()
+        if trained is None:
+            self._looked_at = await asyncio.to_thread(self.memory.count_samples, FEATURE_VERSION)
+            return None
+        return await asyncio.to_thread(lambda: term.publish(trained.snapshot, publishes=trained.is_not_worse))
+
+    async def _renew(self, term: Term) -> None:
+        with suppress(LibraryError):  # `publish` says so
+            while True:
+                await asyncio.sleep(self.lease_sec / 3)
+                if not await asyncio.to_thread(term.renew):
+                    return
+
+    def _is_due(self) -> bool:
+        count = self.memory.count_samples(FEATURE_VERSION)
+        last = self.memory.newest_snapshot(FEATURE_VERSION, published_only=False)
+        if last is None:
+            return count >= self._looked_at + _FEWEST_NEW
+        new = self.memory.count_samples(FEATURE_VERSION, after=last.last_record_id)
+        return new >= max(_FEWEST_NEW, _SHARE_NEW * last.record_count)
+
+
+async def follow(memory: Memory, on_snapshot: Callable[[StoredSnapshot], None]) -> None:
+    """Call with the snapshot in use, and with each that is published later, within a second, until cancelled."""
+    loop, stopping = asyncio.get_running_loop(), threading.Event()
+
+    def tell(snapshot: StoredSnapshot) -> None:
+        if not stopping.is_set():
+            loop.call_soon_threadsafe(on_snapshot, snapshot)
+
+    listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
+    try:
+        await asyncio.shield(listening)
+    except LibraryError as error:
+        logger.warning("not listening for snapshots any more", extra={"error": str(error)})
+    finally:
+        stopping.set()
+        if not listening.done():
+            await asyncio.wait([listening])
+
+
+def _listen(memory: Memory, tell: Callable[[StoredSnapshot], None], stopping: threading.Event) -> None:
+    known = ""
+    with memory.watch() as watch:
+        has_news = True
+        while not stopping.is_set():
+            found = memory.newest_snapshot(FEATURE_VERSION) if has_news else None
+            if found is not None and found.digest != known:
+                known = found.digest
+                tell(found)
+            has_news = watch.wait(_LISTEN_SEC)

@@ -1,0 +1,283 @@
+"""Who trains the shared cost model, and how its snapshots come to readers, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+import pytest
+
+from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.stored import FEATURE_VERSION, pack_program
+from fleet.domain.scope import RecordScope
+from fleet.errors import LibraryError
+from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
+from fleet.optimizer.tasks.train import Trained
+from fleet.optimizer.trainer import Trainer, follow
+from fleet.optimizer.turns import Turns
+from fleet.testing.waiting import eventually, eventually_sync
+from tests.programs import here
+
+SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Threads(ThreadPoolExecutor):
+    """A pool for tasks that neither crash nor hang."""
+
+    def submit_within(self, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self.submit(fn, *args, **kwargs)
+
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        return self.submit(fn, *args, **kwargs)
+
+
+@pytest.fixture
+def library(url: str) -> Iterator[Library]:
+    with Library.open(url) as library:
+        yield library
+
+
+@pytest.fixture
+def pool() -> Iterator[Threads]:
+    with Threads(1) as pool:
+        yield pool
+
+
+def snapshot(content: bytes, **facts: object) -> NewSnapshot:
+    given: dict[str, object] = {
+        "content": content,
+        "feature_version": FEATURE_VERSION,
+        "record_count": 10,
+        "workloads": {"1": 10},
+        "last_record_id": 7,
+        "metrics": {"pairs": 0.6},
+    }
+    return NewSnapshot(**(given | facts))  # type: ignore[arg-type]
+
+
+def elected(library: Library, holder: str, lease_sec: float = 60.0) -> Term:
+    term = library.memory.stand(holder, lease_sec=lease_sec)
+    assert term is not None
+    return term
+
+
+def publish(library: Library, content: bytes, **facts: object) -> StoredSnapshot:
+    term = elected(library, "test")
+    try:
+        return term.publish(snapshot(content, **facts))
+    finally:
+        term.close()
+
+
+def fill(library: Library, *, workloads: int, first: int = 0) -> None:
+    """Store 16 candidates of each workload, whose times follow from their features."""
+    rng = np.random.default_rng(first)
+    for shash in map(str, range(workloads)):
+        library.add_workload(StoredWorkload(shash=shash, name="w", mod_json="{}", flop=1e6))
+        new = []
+        for number in range(first, first + 16):
+            rows = rng.random((2, 164)).astype(np.float32)
+            new.append(
+                NewRecord(
+                    workload=shash,
+                    scope=SCOPE,
+                    trace_json=f"[[{number}],[]]",
+                    run_secs=(1e-3 * (1 + float(rows[:, 0].sum())),),
+                    program=pack_program(number, rows),
+                )
+            )
+        library.add_records(new)
+
+
+def hanging_trainer(url: str) -> subprocess.Popen[str]:
+    """Start a process that is elected and begins to train, says so, and never ends."""
+    code = f"""
+import asyncio, sys, threading
+from tests.contract.test_library_snapshots import Threads
+from fleet.library import Library
+from fleet.optimizer.trainer import Trainer
+from fleet.optimizer.turns import Turns
+
+def never(samples, current):
+    print("training", flush=True)
+    threading.Event().wait()
+
+library = Library.open({url!r})
+trainer = Trainer(memory=library.memory, pool=Threads(1), turns=Turns(shares_cores=False), learner=never, lease_sec=2)
+asyncio.run(trainer.train_once())
+"""
+    return subprocess.Popen([sys.executable, "-c", code], env=here(), stdout=subprocess.PIPE, text=True)
+
+
+def constant(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+    """A learner that is done at once."""
+    last = max(sample.record_id for sample in samples)
+    made = snapshot(f"{len(samples)} samples".encode(), record_count=len(samples), last_record_id=last)
+    return Trained(snapshot=made, is_not_worse=current is None)
+
+
+def test_one_process_trains_at_a_time(library: Library) -> None:
+    """The next is elected when the first is done."""
+    first = elected(library, "a")
+
+    assert library.memory.stand("b", lease_sec=60) is None
+    assert first.renew()
+    first.close()
+    elected(library, "b").close()
+
+
+def test_a_snapshot_comes_back_as_it_was_trained(library: Library) -> None:
+    """Content, what it knows and how it ranks; its name is the digest of its content."""
+    stored = publish(library, b"trees")
+
+    assert stored == library.memory.newest_snapshot(FEATURE_VERSION)
+    assert (stored.content, stored.workloads, stored.last_record_id, stored.metrics) == (
+        b"trees",
+        {"1": 10},
+        7,
+        {"pairs": 0.6},
+    )
+    assert stored.digest == f"sha256:{hashlib.sha256(b'trees').hexdigest()}"
+
+
+def test_a_worse_snapshot_is_kept_but_not_used(library: Library) -> None:
+    """Readers go on with the one before."""
+    publish(library, b"good")
+    term = elected(library, "a")
+    worse = term.publish(snapshot(b"worse"), publishes=False)
+    term.close()
+
+    used = library.memory.newest_snapshot(FEATURE_VERSION)
+    assert used is not None
+    assert used.content == b"good"
+    assert worse.published_at is None
+    assert [entry.content for entry in library.memory.snapshots()] == [b"good", b"worse"]
+
+
+def test_a_training_that_changed_nothing_is_no_second_snapshot(library: Library) -> None:
+    """It knows the newer records, so nobody trains on them again."""
+    first = publish(library, b"same")
+    again = publish(library, b"same", last_record_id=9)
+
+    assert again == replace(first, last_record_id=9)
+    assert library.memory.snapshots() == [again]
+
+
+def test_a_snapshot_of_other_features_is_not_used(library: Library) -> None:
+    """Its columns would be taken for others; who is given it all the same is told so."""
+    publish(library, b"old", feature_version="per-store-0")
+
+    assert library.memory.newest_snapshot(FEATURE_VERSION) is None
+
+
+def test_who_lost_the_right_publishes_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A trainer that slept through its lease finds another one elected, and stores nothing."""
+    with Library.open(tmp_path_factory.mktemp("library") / "library.sqlite") as library:
+        late = elected(library, "late", lease_sec=0.001)
+        other = eventually_sync(lambda: library.memory.stand("other", lease_sec=60))
+
+        assert other is not None
+        assert not late.renew()
+        with pytest.raises(LibraryError, match="gone to another process"):
+            late.publish(snapshot(b"late"))
+        late.close()
+        assert other.renew()
+        assert library.memory.snapshots() == []
+
+
+def test_a_reader_hears_of_a_snapshot(library: Library, url: str) -> None:
+    """It waits on a connection of its own, and finds what another one has published."""
+    with Library.open(url) as reader, reader.memory.watch() as watch, ThreadPoolExecutor() as threads:
+        assert reader.memory.newest_snapshot(FEATURE_VERSION) is None
+        hearing = threads.submit(watch.wait, 60.0)
+        published = publish(library, b"news")
+
+        assert hearing.result()
+        eventually_sync(lambda: reader.memory.newest_snapshot(FEATURE_VERSION) == published)
+
+
+async def test_a_job_follows_the_snapshots(library: Library, url: str) -> None:
+    """First the one in use, then each that is published; after that it listens no more."""
+    publish(library, b"first")
+    heard: list[bytes] = []
+    with Library.open(url) as reader:
+        following = asyncio.create_task(follow(reader.memory, lambda found: heard.append(found.content)))
+        await eventually(lambda: heard == [b"first"])
+        await asyncio.to_thread(publish, library, b"second")
+        await eventually(lambda: heard == [b"first", b"second"])
+        following.cancel()
+        await asyncio.wait([following])
+
+    assert following.cancelled()
+
+
+async def test_training_waits_until_there_is_enough_new(library: Library, pool: Threads) -> None:
+    """A first time with 64 samples, again with 64 more; what is worse than the one in use is not published."""
+    trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=constant)
+    fill(library, workloads=3)
+    assert await trainer.train_once() is None
+
+    fill(library, workloads=1, first=16)
+    first = await trainer.train_once()
+    assert first is not None
+    assert (first.content, first.published_at is None) == (b"64 samples", False)
+    assert await trainer.train_once() is None
+
+    fill(library, workloads=4, first=32)
+    second = await trainer.train_once()
+    assert second is not None
+    assert second.published_at is None
+    assert library.memory.newest_snapshot(FEATURE_VERSION) == first
+
+
+@pytest.mark.slow
+async def test_what_is_trained_predicts_where_it_is_read(library: Library, pool: Threads) -> None:
+    """The snapshot of a real training is published, read from the library and asked."""
+    fill(library, workloads=20)
+    trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
+
+    found = library.memory.newest_snapshot(FEATURE_VERSION)
+    assert trained is not None
+    assert found == trained
+    assert Snapshot.of(found.content).digest == found.digest
+    assert 0 < found.record_count < 320  # some workloads are held out
+    assert sum(found.workloads.values()) == found.record_count
+
+
+@pytest.mark.slow
+async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool: Threads) -> None:
+    """With few workloads none is left to compare on; the snapshot is kept, and what was in use stays."""
+    fill(library, workloads=4)
+    trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
+
+    assert trained is not None
+    assert library.memory.snapshots() == [trained]
+    assert library.memory.newest_snapshot(FEATURE_VERSION) is None
+
+
+@pytest.mark.slow
+async def test_a_trainer_killed_in_the_middle_is_succeeded(library: Library, pool: Threads, url: str) -> None:
+    """Nothing of its snapshot is there, and another process trains soon after."""
+    fill(library, workloads=4)
+    trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False), learner=constant, lease_sec=2)
+    with hanging_trainer(url) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "training\n"
+        assert await trainer.train_once() is None
+        assert library.memory.snapshots() == []
+        other.kill()
+
+    trained = await eventually(trainer.train_once, timeout_sec=60.0)
+
+    assert library.memory.snapshots() == [trained]
