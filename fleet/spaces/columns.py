@@ -159,6 +159,8 @@ def _tile(schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], facts: Pro
     row = extent(schedule, spatial[-2]) if len(spatial) > 1 and _is_windowed(schedule.get(block)) else 1
     row = row if row <= _ACCUMULATORS else _ACCUMULATORS // 2
     vectors = vector_width(columns // width, max(1, _ACCUMULATORS // row)) if columns % width == 0 else 1
+    if row == 1:  # one wide vector: LLVM keeps all of its parts in registers
+        return ColumnTile(row=1, vectors=1, lanes=vectors * width)
     return ColumnTile(row=row, vectors=vectors, lanes=width)
 
 
