@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.prepare is not None:
         save(options.data, prepare(options.prepare))
         return 0
-    shuffles = options.rounds or (2 if options.quick else 100)
+    shuffles = options.rounds or (1 if options.quick else 100)
     at = machine()
     recorded = load(options.data)
     found = {name: _replay(scenario, recorded, shuffles) for name, scenario in SCENARIOS.items()}

@@ -162,6 +162,22 @@ def test_process_does_not_see_the_users_fleet(tmp_path: Path, monkeypatch: pytes
     assert lines == ["[]"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_prioritizer_replays_every_policy(tmp_path: Path) -> None:
+    """Each scenario has figures of all policies with their intervals, and the one who knows everything is the best."""
+    figures = _figures("benchmarks.prioritizer", "--svg", str(tmp_path / "curves.svg"))
+
+    for scenario in ("all", "one_model", "three_models", "short_and_long"):
+        means = {name: own["mean"] for name, own in figures[scenario].items() if name != "gap_closed"}
+        assert means["gradient"] == 1.0
+        assert means["oracle"] == min(means.values())
+        low, high = figures[scenario]["ours"]["interval"]
+        assert low <= means["ours"] <= high
+    assert figures["ratio"] == pytest.approx(figures["peer"] / figures["ours"], rel=0.01)
+    assert (tmp_path / "curves.svg").read_text().startswith("<svg")
+
+
 def test_alternate_turns_the_order_around() -> None:
     """Neither side always goes first, and each side's results stay its own."""
     order: list[str] = []
