@@ -84,7 +84,7 @@ async def _serve(options: AgentOptions) -> int:
     config = _config(options, where)
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
-        state_dir=options.state_dir or data_dir() / "agent",
+        state_dir=(options.state_dir or data_dir() / "agent").absolute(),  # workers have directories of their own
         host=_host(options),
         port=options.port,
     )

@@ -12,7 +12,7 @@ import typer
 import fleet.aio
 from fleet.cli import options
 from fleet.cli.holding import run_holding
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import PendingRequest, make_wish
 
 app = typer.Typer(add_completion=False)
 
@@ -25,13 +25,29 @@ def acquire(
     prefer: options.PreferOption = "",
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue.")] = 0,
     ttl: Annotated[
-        float, typer.Option(metavar="SEC", help="The device is free again this long after we vanish.")
+        float,
+        typer.Option(
+            parser=options.seconds_above_zero,
+            metavar="SEC",
+            help="The device is free again this long after we vanish.",
+        ),
     ] = 30.0,
     max_sec: Annotated[
-        float | None, typer.Option("--max", metavar="SEC", help="Hold it no longer than this, then end the command.")
+        float | None,
+        typer.Option(
+            "--max",
+            parser=options.seconds_above_zero,
+            metavar="SEC",
+            help="Hold it no longer than this, then end the command.",
+        ),
     ] = None,
     wait_timeout: Annotated[
-        float | None, typer.Option(metavar="SEC", help="Give up when no device comes free. Default: wait for ever.")
+        float | None,
+        typer.Option(
+            parser=options.seconds,
+            metavar="SEC",
+            help="Give up when no device comes free. Default: wait for ever.",
+        ),
     ] = None,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -47,6 +63,15 @@ def acquire(
     console = options.stderr()
     tell = options.waiting_printer(selector)
     has_waited = False
+    wish = make_wish(
+        selector,
+        prefer=prefer,
+        priority=priority,
+        ttl_sec=ttl,
+        max_sec=max_sec,
+        wait_timeout_sec=wait_timeout,
+        purpose=shlex.join(command)[:200],
+    )
 
     def on_queued(request: PendingRequest) -> None:
         nonlocal has_waited
@@ -57,16 +82,7 @@ def acquire(
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
             options.cancel_on(signal.SIGTERM)
-            async with client.acquire(
-                selector,
-                prefer=prefer,
-                priority=priority,
-                ttl_sec=ttl,
-                max_sec=max_sec,
-                wait_timeout_sec=wait_timeout,
-                purpose=shlex.join(command)[:200],
-                on_queued=on_queued,
-            ) as device:
+            async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:
                     console.print(f"got {device.name}", markup=False)
                 return await run_holding(device, client.address, command)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
+_LARGEST_MATMUL = 1 << 15
+"""Three matrices of float32 then take 12 GiB, and indices still fit 32 bits."""
 
 Schedule = Literal["library", "default", "static"]
 
@@ -135,7 +137,11 @@ def run_build(order: BuildOrder) -> BuiltArtifact:
         raise ConfigError(f"cannot write {order.output}: {folder} is read-only, or not yours")
     check_tools(order.target_json)
     find_linker(order.target_json, order.linker)
-    with tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder) as scratch:
+    try:
+        in_folder = tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder)
+    except OSError as error:
+        raise ConfigError(f"cannot write {order.output}: {error.strerror}") from error
+    with in_folder as scratch:
         built = _built(order, Path(scratch))
         artifact = replace(built.artifact, path=order.output.absolute())
         try:
@@ -222,6 +228,8 @@ def _find_workload(order: BuildOrder) -> Workload:
         )
     from fleet.workloads.programs import matmul
 
+    if not 0 < int(named["size"]) <= _LARGEST_MATMUL:
+        raise ConfigError(f"{order.workload}: SIZE goes from 1 to {_LARGEST_MATMUL}")
     return matmul(int(named["size"]), named["dtype"] or "float32")
 
 

@@ -48,7 +48,7 @@ def export(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Replace constant weights, so that the stored answers mean more.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the inputs to check with, and of random weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs to check with, and of random weights.")] = 0,
     json_output: options.JsonOption = False,
 ) -> None:
     """Compile a whole model into one file that runs without a compiler.

@@ -86,13 +86,13 @@ def best(
     within = ScopeFilter(target_json=target, device_model=device_model)
     with existing_library(library) as opened:
         workloads = opened.find_workloads(pattern)
+        known = opened.scopes()
         scopes = _of_version(opened.scopes([workload.shash for workload in workloads], within), tvm_version)
         rows = [row for scope in scopes for workload in workloads for row in _best_rows(opened, workload, scope, top)]
+    if not rows:
+        raise NotFound(_nothing_of(pattern, within, known, opened.url))
     if options.wants_json(ctx, json_output):
         options.print_json([best_data(row) for row in rows])
-        return
-    if not rows:
-        options.stderr().print(f"No records of workloads {pattern!r} in {opened.url}.")
         return
     print_best(rows, make_console(is_wide=wide))
 
@@ -165,6 +165,15 @@ def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[Record
             f"no records were made with TVM {version}; there are some of {', '.join(known)}: --tvm-version {known[-1]}"
         )
     return found
+
+
+def _nothing_of(pattern: str, within: ScopeFilter, known: Sequence[RecordScope], url: str) -> str:
+    """Say that nothing was found, and what there is instead."""
+    asked = {"target": within.target_json, "device model": within.device_model}
+    of = "".join(f", {name} {value!r}" for name, value in asked.items() if value is not None)
+    models = sorted({scope.device_model for scope in known if scope.device_model})
+    instead = f"; there are some of {', '.join(models)}: 'fleet library best' shows them" if models else ""
+    return f"no records of workloads {pattern!r}{of} in {url}{instead}"
 
 
 def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, top: int) -> list[BestRow]:

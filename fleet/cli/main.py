@@ -15,6 +15,7 @@ from fleet.base import logs
 from fleet.base.imports import no_collection
 from fleet.base.version import package_version
 from fleet.cli.options import Settings
+from fleet.cli.plain_text import allow_plain_text
 from fleet.errors import FleetError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ def root(
     Example: fleet up, and in another terminal: fleet tune model.onnx --tracker 127.0.0.1:9290
     """
     logs.setup(log_level or "warning")
+    allow_plain_text()
     ctx.obj = Settings(tracker=tracker, output=output, log_level=log_level)
 
 

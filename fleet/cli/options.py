@@ -12,9 +12,33 @@ from typing import Annotated, Literal, TypeVar
 import typer
 from rich.console import Console
 
-from fleet.domain.leases import PendingRequest
+from fleet.domain.leases import LONGEST_SEC, PendingRequest
 
 T = TypeVar("T")
+
+
+def seconds(text: str | float) -> float:
+    """Read a length of time on the command line; a usage error says what is allowed."""
+    sec = _number(text)
+    if not 0 <= sec <= LONGEST_SEC:
+        raise typer.BadParameter(f"{text} is not in the range 0 to {LONGEST_SEC} seconds")
+    return sec
+
+
+def seconds_above_zero(text: str | float) -> float:
+    """The same where no time at all makes no sense."""
+    sec = seconds(text)
+    if sec == 0:
+        raise typer.BadParameter(f"{text} is not above zero")
+    return sec
+
+
+def _number(text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds") from None
+
 
 TrackerOption = Annotated[
     str | None,
@@ -22,7 +46,10 @@ TrackerOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 ConnectTimeoutOption = Annotated[
-    float, typer.Option("--connect-timeout", metavar="SEC", help="Give up when no tracker answers for this long.")
+    float,
+    typer.Option(
+        "--connect-timeout", parser=seconds, metavar="SEC", help="Give up when no tracker answers for this long."
+    ),
 ]
 
 LibraryOption = Annotated[

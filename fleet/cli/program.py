@@ -35,7 +35,14 @@ def program(
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="It reconfigures only a part of the fabric.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Load it even when the fabric holds it already.")] = False,
-    timeout: Annotated[float, typer.Option(metavar="SEC", help="The fabric has to come up within this time.")] = 30.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=options.seconds_above_zero,
+            metavar="SEC",
+            help="The fabric has to come up within this time.",
+        ),
+    ] = 30.0,
     wait_timeout: stepping.WaitOption = None,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -51,8 +58,6 @@ def program(
 
     Example: fleet program gemm.bit --on kind=zynq --registers gemm.yaml -- python measure.py
     """
-    if not 0 < timeout < float("inf"):
-        raise ConfigError("--timeout: expected seconds above zero")
     try:
         digest = digest_of(bitstream)
     except OSError as error:

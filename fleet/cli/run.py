@@ -191,8 +191,14 @@ def _checked(array: Array, spec: TensorSpec, number: int) -> Array:
 def _write(path: Path, outputs: Sequence[Array]) -> None:
     import numpy as np
 
+    is_plain = path.suffix == ".npy"
+    if is_plain and len(outputs) != 1:
+        raise ConfigError(f"--output {path}: an .npy file holds one array, there are {len(outputs)}; name an .npz file")
     try:
         with path.open("wb") as file:
+            if is_plain:
+                np.save(file, outputs[0])
+                return
             np.savez(file, **{f"out{index}": array for index, array in enumerate(outputs)})  # type: ignore[arg-type]
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error

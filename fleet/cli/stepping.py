@@ -47,12 +47,15 @@ ArgsOption = Annotated[
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(metavar="SEC", min=0.001, help="End the run on the device after this time.")
+    float,
+    typer.Option(parser=options.seconds_above_zero, metavar="SEC", help="End the run on the device after this time."),
 ]
 WaitOption = Annotated[
     float | None,
     typer.Option(
-        metavar="SEC", help="Give up if no device becomes free. Default: wait forever; 15 s without a running fleet."
+        parser=options.seconds,
+        metavar="SEC",
+        help="Give up if no device becomes free. Default: wait forever; 15 s without a running fleet.",
     ),
 ]
 

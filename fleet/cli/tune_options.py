@@ -15,6 +15,7 @@ from fleet.cli.options import (
     JsonOption,
     LibraryOption,
     ShapeOption,
+    seconds,
     tracker_address,
     wants_json,
 )
@@ -73,7 +74,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
                 "AutoTVM's xgb, ga, random, gridsearch.",
             ),
         ] = DEFAULT_STRATEGY,
-        seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 0,
+        seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same proposals.")] = 0,
         shape: ShapeOption = None,
         batch_size: BatchSizeOption = None,
         random_weights: Annotated[
@@ -89,7 +90,11 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
         wait_timeout: Annotated[
             float | None,
-            typer.Option(metavar="SEC", help="Give up if no device becomes free for this long. Default: wait forever."),
+            typer.Option(
+                parser=seconds,
+                metavar="SEC",
+                help="Give up if no device becomes free for this long. Default: wait forever.",
+            ),
         ] = None,
         connect_timeout: ConnectTimeoutOption = 10.0,
         priority: Annotated[

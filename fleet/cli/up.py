@@ -12,6 +12,7 @@ import typer
 import fleet.aio
 from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.cli import options
+from fleet.errors import ConfigError
 
 
 def up(
@@ -29,6 +30,8 @@ def up(
     Example: fleet up
     """
     console = options.stderr()
+    if config is not None and not config.is_file():
+        raise ConfigError(f"there is no file {config}")
 
     async def work() -> None:
         options.cancel_on(signal.SIGTERM, signal.SIGINT)

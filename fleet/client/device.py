@@ -95,7 +95,7 @@ class Device:
         wanted = {a.digest: a for a in artifacts if a.digest not in self._put_digests}
         if not wanted:
             return
-        if self.inventory.kind != "simulated":
+        if not self.inventory.is_pretended:
             await asyncio.to_thread(self._check_fits, list(wanted.values()))
         asking = asyncio.create_task(self._session.find_missing(list(wanted)), name=f"fleet find missing {self.name}")
         try:

@@ -10,6 +10,12 @@ from typing import TypedDict, Unpack
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.errors import InvalidRequest
 
+LONGEST_SEC = 10 * 365 * 86400
+"""Longest lease, wait or time limit that anybody may ask for."""
+
+_MOST_PRIORITY = 2**31 - 1
+"""What the wire carries; a tracker allows less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
@@ -87,15 +93,20 @@ class LeaseWish:
     def __post_init__(self) -> None:
         if not 0 <= self.bid < math.inf:
             raise InvalidRequest(f"the bid of a request is a number of at least zero, not {self.bid}")
-        if self.ttl_sec <= 0 or (self.max_sec is not None and self.max_sec <= 0):
-            raise InvalidRequest("the lengths of a lease, ttl_sec and max_sec, must be above zero")
+        for name, sec in (("ttl_sec", self.ttl_sec), ("max_sec", self.max_sec)):
+            if sec is not None and not 0 < sec <= LONGEST_SEC:
+                raise InvalidRequest(f"{name}={sec:g}: a lease lasts longer than 0 and at most {LONGEST_SEC} s")
+        if self.wait_timeout_sec is not None and not 0 <= self.wait_timeout_sec <= LONGEST_SEC:
+            raise InvalidRequest(f"wait_timeout_sec={self.wait_timeout_sec:g}: a wait takes 0 to {LONGEST_SEC} s")
+        if abs(self.priority) > _MOST_PRIORITY:
+            raise InvalidRequest(f"priority={self.priority}: it lies between {-_MOST_PRIORITY} and {_MOST_PRIORITY}")
 
 
 def make_wish(selector: str | LeaseWish, **terms: Unpack[LeaseTerms]) -> LeaseWish:
     """Make a wish from what a caller asks for. Terms given beside a wish replace its own.
 
     Raises:
-        InvalidRequest: the selector is malformed, or the lease would have no length.
+        InvalidRequest: the selector is malformed, or a length of time or the priority is out of bounds.
     """
     wish = selector if isinstance(selector, LeaseWish) else LeaseWish(selector=parse_selector(selector))
     prefer, bid = terms.pop("prefer", None), terms.pop("bid", None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.errors import FleetError
+from fleet.errors import ConfigError, FleetError
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ class Child:
             raise
         if match is None:
             code = await self._process.wait()
-            raise FleetError(f"the {self.spec.name} did not start (exit code {code}){self.tail()}")
+            error = ConfigError if code == ConfigError.exit_code else FleetError
+            raise error(f"the {self.spec.name} did not start (exit code {code}){self.tail()}")
         self._draining = asyncio.create_task(self._drain(self._process), name=f"fleet drain {self.spec.name}")
         return match
 

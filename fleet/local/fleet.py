@@ -19,7 +19,7 @@ from types import TracebackType
 from fleet.base.scratch import scratch_dir
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.selectors import parse_selector
-from fleet.errors import FleetError, TrackerUnavailable
+from fleet.errors import ConfigError, FleetError, TrackerUnavailable
 from fleet.local.children import Child, ChildSpec, keep_running
 from fleet.tracker.run import TrackerOptions
 
@@ -87,7 +87,7 @@ class LocalFleet:
         Raises:
             FleetError: one of them did not start; the message carries its last lines.
         """
-        self.state_dir = self._wanted_state_dir or self._scratch.enter_context(scratch_dir("local"))
+        self.state_dir = self._state_dir()
         try:
             await self._start_tracker()
             await self._start_agent()
@@ -112,6 +112,14 @@ class LocalFleet:
             if child is not None:
                 await child.stop()
         await asyncio.to_thread(self._scratch.close)
+
+    def _state_dir(self) -> Path:
+        folder = self._wanted_state_dir or self._scratch.enter_context(scratch_dir("local"))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot keep state in {folder}: {error.strerror}; name another --state-dir") from error
+        return folder
 
     async def _start_tracker(self) -> None:
         self.tracker = Child(self._tracker_spec(self._port))

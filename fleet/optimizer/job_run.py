@@ -144,6 +144,9 @@ class JobRun:
         if self.inventory.runtime is RuntimeKind.PLAIN:
             progress.notice(f"the whole model is not compared: {progress.device_name} runs plain functions only")
             return None
+        if self.inventory.is_pretended:
+            progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
+            return None
         run = ModelComparison(
             model=self.model,
             core=core,

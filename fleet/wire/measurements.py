@@ -23,6 +23,7 @@ from fleet.domain.measuring import (
     Trial,
     disturbances_in,
 )
+from fleet.errors import InvalidRequest
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire.times import duration, duration_sec
 
@@ -118,8 +119,19 @@ def module_kind_from_proto(value: int) -> ModuleKind:
 
 
 def evaluator_to_proto(evaluator: Evaluator) -> measurement_pb2.Evaluator:
-    fields = {name: getattr(evaluator, name) for name in evaluator.__dataclass_fields__}
-    return measurement_pb2.Evaluator(**fields)
+    """Return the same on the wire.
+
+    Raises:
+        InvalidRequest: a number that its field cannot carry.
+    """
+    message = measurement_pb2.Evaluator()
+    for name in evaluator.__dataclass_fields__:
+        value = getattr(evaluator, name)
+        try:
+            setattr(message, name, value)
+        except ValueError as error:
+            raise InvalidRequest(f"evaluator: {name}={value} is out of bounds") from error
+    return message
 
 
 def evaluator_from_proto(message: measurement_pb2.Evaluator) -> Evaluator:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from fleet.errors import InvalidRequest
+
+_LONGEST_SEC = 315_576_000_000
+"""10,000 years, what a Duration can say."""
+
 
 def timestamp(sec: float) -> Timestamp:
     """Convert seconds since 1970 to a Timestamp."""
@@ -23,7 +28,13 @@ def timestamp_sec(message: Timestamp) -> float:
 
 
 def duration(sec: float) -> Duration:
-    """Convert seconds to a Duration."""
+    """Convert seconds to a Duration.
+
+    Raises:
+        InvalidRequest: not a number, or more than a Duration can say.
+    """
+    if not abs(sec) <= _LONGEST_SEC:
+        raise InvalidRequest(f"{sec:g} s is no length of time")
     nanos = round(sec * 1e9)
     return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
 

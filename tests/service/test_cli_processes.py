@@ -42,8 +42,10 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def local(config: Path, tmp_path: Path) -> AsyncIterator[LocalFleet]:
-    async with LocalFleet(agent_config=config, state_dir=tmp_path / "state") as running:
+async def local(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalFleet]:
+    """Its state directory is given as users give one: relative to where they are, which is not where workers are."""
+    monkeypatch.chdir(tmp_path)
+    async with LocalFleet(agent_config=config, state_dir=Path("state")) as running:
         yield running
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -34,8 +35,13 @@ def test_a_wish_is_read_once() -> None:
     [
         ("=!", {}, "cannot read"),
         ("cpu", {"prefer": "=!"}, "cannot read"),
-        ("cpu", {"ttl_sec": 0.0}, "above zero"),
-        ("cpu", {"max_sec": -1.0}, "above zero"),
+        ("cpu", {"ttl_sec": 0.0}, "longer than 0"),
+        ("cpu", {"max_sec": -1.0}, "longer than 0"),
+        ("cpu", {"ttl_sec": math.nan}, "longer than 0"),
+        ("cpu", {"ttl_sec": 1e30}, "at most"),
+        ("cpu", {"wait_timeout_sec": -1.0}, "a wait takes"),
+        ("cpu", {"wait_timeout_sec": math.inf}, "a wait takes"),
+        ("cpu", {"priority": 2**31}, "lies between"),
     ],
 )
 def test_what_cannot_be_granted_is_refused_at_once(selector: str, terms: LeaseTerms, said: str) -> None:

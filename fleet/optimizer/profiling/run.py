@@ -121,7 +121,7 @@ def why_unfit(inventory: Inventory) -> str:
         RuntimeKind.PLAIN: "it has the plain runtime only, which has no Relax VM",
         RuntimeKind.TVM_RPC: "its Relax VM is behind TVM RPC, which takes no instrument",
     }
-    return "nothing really runs on it" if inventory.kind == "simulated" else problems.get(inventory.runtime, "")
+    return "nothing really runs on it" if inventory.is_pretended else problems.get(inventory.runtime, "")
 
 
 def runs_for(run_sec: float) -> int:

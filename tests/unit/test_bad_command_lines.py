@@ -1,0 +1,101 @@
+"""Bad command lines: an exit code, one message that says what and which, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet.cli.main import app
+
+NO_TRACKER = ("--tracker", "127.0.0.1:1", "--connect-timeout", "0.1")
+
+USAGE = [
+    (("acquire", "cpu", "--ttl", "nan", "--", "true"), "nan is not in the range"),
+    (("acquire", "cpu", "--ttl", "inf", "--", "true"), "inf is not in the range"),
+    (("acquire", "cpu", "--ttl", "1e30", "--", "true"), "1e30 is not in the range"),
+    (("acquire", "cpu", "--ttl", "0", "--", "true"), "0 is not above zero"),
+    (("acquire", "cpu", "--ttl", "soon", "--", "true"), "'soon' is not a number"),
+    (("acquire", "cpu", "--max", "-1", "--", "true"), "-1 is not in the range"),
+    (("acquire", "cpu", "--wait-timeout", "-1", "--", "true"), "-1 is not in the range"),
+    (("acquire", "cpu", "--wait-timeout", "nan", "--", "true"), "nan is not in the range"),
+    (("acquire", "cpu", "--connect-timeout", "-3", "--", "true"), "-3 is not in the range"),
+    (("acquire", "cpu", "--priority", "1e14", "--", "true"), "--priority"),
+    (("acquire",), "selector"),
+    (("time", "a.so", "--timeout", "1e20"), "1e20 is not in the range"),
+    (("time", "a.so", "--timeout", "0"), "0 is not above zero"),
+    (("time", "a.so", "--number", "1e11"), "--number"),
+    (("time", "a.so", "--repeat", "0"), "--repeat"),
+    (("run", "a.so", "--wait-timeout", "-1"), "-1 is not in the range"),
+    (("program", "a.bit", "--timeout", "inf"), "inf is not in the range"),
+    (("tune", "a.onnx", "--seed", "-1"), "--seed"),
+    (("tune", "a.onnx", "--trials", "-1"), "--trials"),
+    (("tune", "a.onnx", "--batch-size", "0"), "--batch-size"),
+    (("tune", "a.onnx", "--wait-timeout", "x"), "'x' is not a number"),
+    (("export", "a.onnx", "--seed", "-1"), "--seed"),
+    (("status", "--interval", "0"), "--interval"),
+    (("tracker", "serve", "--port", "70000"), "--port"),
+    (("library", "best", "--top", "0"), "--top"),
+    (("nonsense",), "nonsense"),
+    (("--output", "xml", "devices"), "xml"),
+]
+
+REFUSED = [
+    (("tune", "nowhere.onnx"), 1, "nowhere.onnx"),
+    (("time", "nowhere.so"), 2, "nowhere.so"),
+    (("run", "nowhere.so"), 2, "nowhere.so"),
+    (("export", "nowhere.onnx"), 1, "nowhere.onnx"),
+    (("explain", "nowhere.onnx"), 1, "nowhere.onnx"),
+    (("program", "nowhere.bit"), 2, "nowhere.bit"),
+    (("build", "nothing-known"), 2, "nothing-known"),
+    (("build", "matmul-0"), 2, "SIZE goes from 1"),
+    (("build", "matmul-99999999"), 2, "SIZE goes from 1"),
+    (("build", "matmul-64", "-o", "nowhere/a.so"), 2, "there is no folder"),
+    (("build", "matmul-64", "-o", "/proc/a.so"), 2, "cannot write /proc/a.so"),
+    (("build", "matmul-64", "--target", "rpi9"), 2, "rpi9"),
+    (("targets", "rpi9"), 2, "rpi9"),
+    (("library", "best", "--library", "nowhere.sqlite"), 1, "nowhere.sqlite"),
+    (("library", "jobs", "--library", "nowhere.sqlite"), 1, "nowhere.sqlite"),
+    (("up", "--state-dir", "/proc/here"), 2, "cannot keep state in /proc/here"),
+    (("up", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
+    (("agent", "serve", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
+    (("agent", "serve", "--state-dir", "/proc/here", "--driver", "simulated"), 2, "cannot keep state in /proc/here"),
+    (("devices", *NO_TRACKER), 1, "127.0.0.1:1"),
+    (("leases", *NO_TRACKER), 1, "127.0.0.1:1"),
+    (("status", "--once", *NO_TRACKER), 1, "127.0.0.1:1"),
+    (("acquire", "cpu", *NO_TRACKER, "--", "true"), 1, "127.0.0.1:1"),
+    (("devices", "--tracker", "no address"), 2, "no address"),
+    (("acquire", "=!", *NO_TRACKER, "--", "true"), 1, "=!"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("FLEET_TRACKER", raising=False)
+
+
+def test_what_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
+    """Exit code 2, before anything is asked or started; the option and what was given are named."""
+    for words, said in USAGE:
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
+        assert done.exit_code == 2, (words, done.output)
+        assert said in done.output, (words, done.output)
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
+def test_what_cannot_be_done_is_refused_in_one_line(
+    words: tuple[str, ...], code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The line says what, which and what to do; nothing is left where the command was given."""
+    done = CliRunner().invoke(app, words)
+
+    message = capfd.readouterr().err + done.stderr
+    assert done.exit_code == code, (done.output, done.exception)
+    assert 1 == message.count("error: "), message
+    assert said in message
+    assert "Traceback" not in message
+    assert not [path for path in tmp_path.iterdir() if path.name != "data"]
