@@ -3,7 +3,7 @@
     FleetError                     base; class attributes: is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
         DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
-      InvalidRequest               the caller's mistake
+      InvalidRequest               the caller's mistake; exit code 2
         Unauthenticated            no token, or one that is forged or for another device
         ArtifactRefused            wrong hash, or built for another architecture
       NotFound                     no such named thing
@@ -13,7 +13,7 @@
         LeaseRevoked               taken away, or superseded by a newer lease
         NoMatchingDevice           no device of the fleet can ever satisfy the selector
         QueueFull                  try later (retryable)
-        WaitTimeout                no device within the wait that the caller allowed
+        WaitTimeout                no device within the wait that the caller allowed; exit code 124
         Cancelled                  the caller left the queue
       DeviceError
         DeviceUnreachable          try again or elsewhere (retryable)
@@ -22,7 +22,7 @@
         NotProgrammable            the device has no fabric
         ProgrammingFailed          the fabric did not come up with a bitstream
       BuildError                   a program did not compile or link
-      ImportFailed                 a model file that cannot be read or imported
+      ImportFailed                 a model file that cannot be read or imported; exit code 2
       MeasurementError             a candidate failed; `kind` says how
       LibraryError                 a library that cannot be used
         LibraryReadOnly            it can be read, not written
@@ -75,6 +75,8 @@ class DeviceMissing(ConfigError):
 class InvalidRequest(FleetError):
     """The caller's mistake."""
 
+    exit_code = 2
+
 
 class Unauthenticated(InvalidRequest):
     """No token, or one that is forged or for another device."""
@@ -117,6 +119,8 @@ class QueueFull(LeaseError):
 class WaitTimeout(LeaseError):
     """No device within the wait that the caller allowed."""
 
+    exit_code = 124
+
 
 class Cancelled(LeaseError):
     """The caller left the queue."""
@@ -158,6 +162,8 @@ class BuildError(FleetError):
 
 class ImportFailed(FleetError):
     """A model file that cannot be read or imported."""
+
+    exit_code = 2
 
 
 class MeasurementError(FleetError):

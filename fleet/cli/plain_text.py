@@ -19,7 +19,7 @@ _FORMS = {
     **dict.fromkeys("│┃╎╏", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰┏┓┗┛┡┩╇╈┳┻╋╞╡╪", "+"),
 }
-_HANDLER = "fleet.plain"
+_HANDLER = "plain-signs"
 _BRAILLE = range(0x2800, 0x2900)
 
 

@@ -136,11 +136,11 @@ async def test_code_under_acquire_uses_the_held_device(local: LocalFleet, tmp_pa
 
 
 async def test_waiting_is_shown_and_bounded(local: LocalFleet, client: Fleet) -> None:
-    """The place in the queue goes to stderr; after the allowed wait the exit code is 1."""
+    """The place in the queue goes to stderr; after the allowed wait the exit code is 124."""
     async with client.acquire("simulated"):
         process = await start(local, "acquire", "simulated", "--wait-timeout", "0.3", "--", "true")
         code, stdout, stderr = await finished(process)
-    assert (code, stdout) == (1, "")
+    assert (code, stdout) == (124, "")
     assert "next in the queue" in stderr
     assert "error: no device" in stderr
     assert "Traceback" not in stderr

@@ -38,7 +38,7 @@ def save_model(path: Path, operator: str = "Relu", shape: tuple[object, ...] = (
     return path
 
 
-def refused(*words: str, code: int = 1) -> str:
+def refused(*words: str, code: int = 2) -> str:
     """Run a command that must be refused, and return its message."""
     done = run_fleet(*words)
     assert done.returncode == code, done.stderr
@@ -103,12 +103,12 @@ def test_a_shape_that_is_none(shape: str, tmp_path: Path) -> None:
     """Usage errors exit with 2 and show a good one."""
     path = save_model(tmp_path / "any.onnx", shape=("batch", 4))
 
-    assert "--shape data=1,3,224,224" in refused("tune", str(path), "--shape", shape, code=2)
+    assert "--shape data=1,3,224,224" in refused("tune", str(path), "--shape", shape)
 
 
 def test_a_selector_that_nothing_can_satisfy(fleet: Fleet) -> None:
     """It fails at once and lists what there is."""
-    message = refused("acquire", "kind=fpga", "--tracker", fleet.address, "--", "true")
+    message = refused("acquire", "kind=fpga", "--tracker", fleet.address, "--", "true", code=1)
 
     assert "sim" in message
     assert "fpga" in message
@@ -121,7 +121,7 @@ def test_a_selector_that_is_none(fleet: Fleet) -> None:
 
 def test_a_tracker_that_is_not_there() -> None:
     """The address and the time tried are named."""
-    message = refused("devices", "--tracker", "127.0.0.1:1", "--connect-timeout", "0.5")
+    message = refused("devices", "--tracker", "127.0.0.1:1", "--connect-timeout", "0.5", code=1)
 
     assert "127.0.0.1:1" in message
 
@@ -130,7 +130,7 @@ def test_a_port_in_use(fleet: Fleet, tmp_path: Path) -> None:
     """The port is named, exit code 2."""
     port = fleet.address.rpartition(":")[2]
 
-    message = refused("tracker", "serve", "--port", port, "--state-dir", str(tmp_path), code=2)
+    message = refused("tracker", "serve", "--port", port, "--state-dir", str(tmp_path))
 
     assert port in message
     assert "in use" in message
@@ -151,6 +151,7 @@ def test_a_library_that_is_no_database(fleet: Fleet, tmp_path: Path) -> None:
         str(path),
         "--tracker",
         fleet.address,
+        code=1,
     )
 
     assert str(path) in message
@@ -165,7 +166,7 @@ def test_a_library_of_somebody_else(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
 
-    assert str(path) in refused("library", "jobs", "--library", str(path))
+    assert str(path) in refused("library", "jobs", "--library", str(path), code=1)
 
 
 def test_a_library_to_read_that_is_not_there(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_an_agent_with_nothing_to_serve_does_not_start(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(f"devices: [{{driver: rocm, sys_root: {tmp_path}}}]")
 
-    message = refused("agent", "serve", "--config", str(path), "--state-dir", str(tmp_path / "state"), code=2)
+    message = refused("agent", "serve", "--config", str(path), "--state-dir", str(tmp_path / "state"))
     assert "no AMD GPU" in message
 
 
@@ -215,7 +216,7 @@ def test_a_kind_of_which_nothing_is_connected(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
     model = save_model(tmp_path / "m.onnx")
     try:
-        message = refused("tune", str(model), "--on", "kind=android", "--library", str(tmp_path / "l"))
+        message = refused("tune", str(model), "--on", "kind=android", "--library", str(tmp_path / "l"), code=1)
     finally:
         subprocess.run(["adb", "kill-server"], check=False)
     assert "no device of kind android is connected" in message
@@ -226,7 +227,7 @@ def test_a_config_with_an_unknown_key(tmp_path: Path) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text("devises: []\n")
 
-    message = refused("agent", "serve", "--config", str(path), "--tracker", "127.0.0.1:1", code=2)
+    message = refused("agent", "serve", "--config", str(path), "--tracker", "127.0.0.1:1")
 
     assert "did you mean 'devices'" in message
 
@@ -252,7 +253,7 @@ def test_a_pair_of_tvm_packages_that_crashes(
 def test_a_full_disk(fleet: Fleet, tmp_path: Path) -> None:
     """The library on a full disk is an error that says so."""
     message = refused(
-        "tune", str(save_model(tmp_path / "m.onnx")), "--library", "/dev/full", "--tracker", fleet.address
+        "tune", str(save_model(tmp_path / "m.onnx")), "--library", "/dev/full", "--tracker", fleet.address, code=1
     )
 
     assert "/dev/full" in message

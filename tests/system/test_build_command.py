@@ -159,7 +159,7 @@ def test_a_module_file_is_built(tmp_path: Path) -> None:
 
     module.write_text('{"no": "module"}')
     refused = CliRunner().invoke(app, ["build", str(module), "-o", str(tmp_path / "mine.so")])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "is not a module as tvm.ir.save_json writes it" in refused.output
 
 

@@ -42,11 +42,11 @@ USAGE = [
 ]
 
 REFUSED = [
-    (("tune", "nowhere.onnx"), 1, "nowhere.onnx"),
+    (("tune", "nowhere.onnx"), 2, "nowhere.onnx"),
     (("time", "nowhere.so"), 2, "nowhere.so"),
     (("run", "nowhere.so"), 2, "nowhere.so"),
-    (("export", "nowhere.onnx"), 1, "nowhere.onnx"),
-    (("explain", "nowhere.onnx"), 1, "nowhere.onnx"),
+    (("export", "nowhere.onnx"), 2, "nowhere.onnx"),
+    (("explain", "nowhere.onnx"), 2, "nowhere.onnx"),
     (("program", "nowhere.bit"), 2, "nowhere.bit"),
     (("build", "nothing-known"), 2, "nothing-known"),
     (("build", "matmul-0"), 2, "SIZE goes from 1"),
@@ -55,8 +55,8 @@ REFUSED = [
     (("build", "matmul-64", "-o", "/proc/a.so"), 2, "cannot write /proc/a.so"),
     (("build", "matmul-64", "--target", "rpi9"), 2, "rpi9"),
     (("targets", "rpi9"), 2, "rpi9"),
-    (("library", "best", "--library", "nowhere.sqlite"), 1, "nowhere.sqlite"),
-    (("library", "jobs", "--library", "nowhere.sqlite"), 1, "nowhere.sqlite"),
+    (("library", "best", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
+    (("library", "jobs", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("up", "--state-dir", "/proc/here"), 2, "cannot keep state in /proc/here"),
     (("up", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
     (("agent", "serve", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
@@ -66,7 +66,7 @@ REFUSED = [
     (("status", "--once", *NO_TRACKER), 1, "127.0.0.1:1"),
     (("acquire", "cpu", *NO_TRACKER, "--", "true"), 1, "127.0.0.1:1"),
     (("devices", "--tracker", "no address"), 2, "no address"),
-    (("acquire", "=!", *NO_TRACKER, "--", "true"), 1, "=!"),
+    (("acquire", "=!", *NO_TRACKER, "--", "true"), 2, "=!"),
 ]
 
 

@@ -23,8 +23,9 @@ def test_the_docstring_draws_every_class() -> None:
 
 @pytest.mark.parametrize("cls", error_classes().values(), ids=lambda cls: cls.__name__)
 def test_every_class_tells_its_caller_what_to_do(cls: type[FleetError]) -> None:
-    """Only those that may pass by themselves are retryable, and only a bad configuration ends with 2."""
-    assert (2 if issubclass(cls, errors.ConfigError) else 1) == cls.exit_code
+    """Only those that may pass by themselves are retryable, and only the caller's mistakes end with 2."""
+    mistakes = (errors.ConfigError, errors.InvalidRequest, errors.ImportFailed)
+    assert {errors.WaitTimeout: 124}.get(cls, 2 if issubclass(cls, mistakes) else 1) == cls.exit_code
     retryable = (errors.QueueFull, errors.DeviceUnreachable, errors.TrackerUnavailable)
     assert issubclass(cls, retryable) is cls.is_retryable
     assert cls.__doc__
