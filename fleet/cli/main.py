@@ -21,6 +21,7 @@ from fleet.errors import FleetError
 logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
+_HELP_NAMES = ["-h", "--help"]
 
 _COMMANDS = {
     "tune": "Tune a model's operators on a device.",
@@ -55,6 +56,9 @@ class LazyGroup(TyperGroup):
         options["commands"] = {name: TyperCommand(name, help=text) for name, text in _COMMANDS.items()}
         super().__init__(**options)
 
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if name in _COMMANDS else command, rest
@@ -79,7 +83,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP_NAMES},
 )
 
 
@@ -98,13 +102,14 @@ def root(
             envvar="FLEET_TRACKER", metavar="HOST:PORT", help="The tracker to talk to. Default: 127.0.0.1:9290."
         ),
     ] = None,
-    output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How data is printed.")] = "table",
+    output: Annotated[Literal["table", "json"], typer.Option("--format", help="How data is printed.")] = "table",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="What goes to the log on stderr; debug also shows tracebacks. Default: warning."),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """A fleet of devices for tuning tensor programs.
@@ -131,7 +136,16 @@ def load_command(name: str) -> Any:
     command = typer.main.get_command(found)
     for shown in (command, *getattr(command, "commands", {}).values()):
         shown.help = _flowing(shown.help or "")
+        _without_types_of_flags(shown.get_params(typer.Context(shown, help_option_names=_HELP_NAMES)))
     return command
+
+
+def _without_types_of_flags(params: Any) -> Any:
+    """A flag takes no value, so that "<bool>" beside it tells nobody anything."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 def _flowing(text: str) -> str:

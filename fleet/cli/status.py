@@ -24,7 +24,7 @@ def status(
 ) -> None:
     """Show devices, the queue and running jobs, live until Ctrl-C.
 
-    With --json or -o json it prints the fleet once as data. If stdout is not a terminal it prints once, too.
+    With --json it prints the fleet once as data. If stdout is not a terminal it prints once, too.
 
     Example: fleet status --once --tracker 10.0.0.5:9290
     """

@@ -44,11 +44,12 @@ def time(
             min=0.0, help="Before the first run, wait until the device is this cool, in degrees Celsius; 0: do not."
         ),
     ] = 0.0,
-    flush_l2_bytes: Annotated[
+    flush_bytes: Annotated[
         int, typer.Option(min=0, help="Write through this many bytes between runs, so that caches are cold; 0: do not.")
     ] = 0,
-    flush_cpu_cache: Annotated[
-        bool, typer.Option("--flush-cpu-cache", help="Flush all arguments but the first from the CPU's cache.")
+    flush_cache: Annotated[
+        bool,
+        typer.Option("--flush-cache", help="Flush all arguments but the first from the CPU's cache."),
     ] = False,
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
@@ -75,8 +76,8 @@ def time(
         "spread_target": spread_target,
         "cooldown_interval_ms": cooldown_ms,
         "cool_below_c": cool_below_c,
-        "cache_flush_bytes": flush_l2_bytes,
-        "flush_cpu_cache": flush_cpu_cache,
+        "cache_flush_bytes": flush_bytes,
+        "flush_cpu_cache": flush_cache,
     }
     holding = stepping.leased_device(
         on,

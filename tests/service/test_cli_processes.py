@@ -191,7 +191,7 @@ async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> No
         assert code == 0
         assert "sim" in stdout
         assert "leased" in stdout
-        code, stdout, _ = await finished(await start(local, "-o", "json", "devices"))
+        code, stdout, _ = await finished(await start(local, "--format", "json", "devices"))
         assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
         code, stdout, _ = await finished(await start(local, "devices", "show", "sim"))
         assert device.lease.name in stdout

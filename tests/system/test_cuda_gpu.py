@@ -81,7 +81,7 @@ def test_a_kernel_runs_and_is_timed(served: Fleet, matmul_so: Path, tmp_path: Pa
         *(*where, "run", str(matmul_so), "--on", "kind=cuda", "--output", str(tmp_path / "out.npz")),
         *("--input", str(tmp_path / "left.npy"), "--input", str(tmp_path / "right.npy")),
     )
-    timed = run_fleet(*where, "time", str(matmul_so), "--on", "kind=cuda", "--flush-l2-bytes", "1", "--json")
+    timed = run_fleet(*where, "time", str(matmul_so), "--on", "kind=cuda", "--flush-bytes", "1", "--json")
 
     assert ran.returncode == 0, ran.stderr
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], left @ right, rtol=1e-3, atol=1e-3)
