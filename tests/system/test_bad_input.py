@@ -166,7 +166,7 @@ def test_a_library_of_somebody_else(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
 
-    assert str(path) in refused("library", "jobs", "--library", str(path), code=1)
+    assert str(path) in refused("jobs", "list", "--library", str(path), code=1)
 
 
 def test_a_library_to_read_that_is_not_there(tmp_path: Path) -> None:

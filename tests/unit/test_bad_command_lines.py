@@ -56,7 +56,7 @@ REFUSED = [
     (("build", "matmul-64", "--target", "rpi9"), 2, "rpi9"),
     (("targets", "rpi9"), 2, "rpi9"),
     (("library", "best", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
-    (("library", "jobs", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
+    (("jobs", "list", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("up", "--state-dir", "/proc/here"), 2, "cannot keep state in /proc/here"),
     (("up", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
     (("agent", "serve", "--config", "nowhere.yaml"), 2, "nowhere.yaml"),
