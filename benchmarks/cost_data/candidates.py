@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cross.targets.intrinsics import load_intrinsics
+from fleet.cost_model.scoring import Ranker
 from fleet.optimizer.tasks.evolution import Evolution
 from fleet.optimizer.tasks.search_state import Made, SearchState
 
@@ -73,7 +74,7 @@ def _evolution(task: CandidateTask, wanted: int, run: int) -> Evolution:
         mod_json=task.mod_json,
         target_json=task.target_json,
         times=task.times,
-        model=task.model,
+        ranker=Ranker(None, task.model, records=len(task.times)),
         population=max(32, math.ceil(1.2 * wanted)),
         generations=2 if task.model else 1,
         most=2 * wanted + len(task.times),

@@ -20,7 +20,7 @@ _PARAMETERS = {
     "verbosity": 0,
 }
 _ROUNDS = 60
-_HALF = 12.0
+_HALF = 24.0
 """With so many records of its own, a workload is believed as much as all others together."""
 
 _FEWEST = 4

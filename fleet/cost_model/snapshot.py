@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -81,6 +81,16 @@ class Snapshot:
             InvalidRequest: their features are of another version.
         """
         return predict(self.model, query)
+
+
+@lru_cache(maxsize=4)
+def snapshot_of(content: bytes) -> Snapshot:
+    """Read a snapshot, once per process.
+
+    Raises:
+        InvalidRequest: it is none, or one of another feature version.
+    """
+    return Snapshot.of(content)
 
 
 def pack(model: Model, metrics: Mapping[str, float]) -> Snapshot:

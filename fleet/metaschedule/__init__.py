@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fleet.metaschedule.builder import FleetBuilder
+    from fleet.metaschedule.cost_model import FleetCostModel
     from fleet.metaschedule.database import FleetDatabase
     from fleet.metaschedule.runner import FleetRunner
     from fleet.metaschedule.space import FleetSpace
 
-__all__ = ["FleetBuilder", "FleetDatabase", "FleetRunner", "FleetSpace", "load_intrinsics"]
+__all__ = ["FleetBuilder", "FleetCostModel", "FleetDatabase", "FleetRunner", "FleetSpace", "load_intrinsics"]
 
 _HOMES = {
     "FleetBuilder": "fleet.metaschedule.builder",
+    "FleetCostModel": "fleet.metaschedule.cost_model",
     "FleetDatabase": "fleet.metaschedule.database",
     "FleetRunner": "fleet.metaschedule.runner",
     "FleetSpace": "fleet.metaschedule.space",

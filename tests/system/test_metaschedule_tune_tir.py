@@ -16,7 +16,7 @@ import pytest
 
 import fleet
 from fleet.library import Library
-from fleet.metaschedule import FleetBuilder, FleetDatabase, FleetRunner, load_intrinsics
+from fleet.metaschedule import FleetBuilder, FleetCostModel, FleetDatabase, FleetRunner, load_intrinsics
 from fleet.testing import eventually_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -90,7 +90,7 @@ def leases(address: str) -> int:
 
 
 def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path: Path) -> None:
-    """Two arguments of a stock script change: it measures on the fleet, leaves its records and nothing else.
+    """A few arguments of a stock script change: it measures on the fleet, leaves its records and nothing else.
 
     The records go to a library and serve only the target and device model that they were measured for.
     """
@@ -110,7 +110,7 @@ def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path:
             runner=runner,
             database=FleetDatabase(library, target, "this machine"),
             strategy=ms.search_strategy.EvolutionarySearch(population_size=16, genetic_num_iters=1),
-            cost_model=ms.cost_model.RandomModel(),
+            cost_model=FleetCostModel(),
             seed=1,
         )
 

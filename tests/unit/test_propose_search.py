@@ -14,6 +14,7 @@ import pytest
 from cross.targets.target import host_target_json
 from fleet.cost_model.boosting import Trees
 from fleet.cost_model.learn import LearnRecord, learn
+from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.stored import NO_PROGRAM, pack_program
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
@@ -75,7 +76,7 @@ def test_replayed_trace_is_the_candidate(workload: Workload) -> None:
         mod_json=workload.mod_json,
         target_json=TARGET,
         times=(),
-        model=None,
+        ranker=Ranker(None, None, records=0),
         population=16,
         generations=1,
         most=COUNT,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cross.targets.target import make_target
-from fleet.cost_model.boosting import Trees
 from fleet.cost_model.learn import extract_features
+from fleet.cost_model.scoring import Ranker
 from fleet.optimizer.tasks.search_state import Features, program_hash
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of
@@ -47,8 +47,8 @@ class Evolution:
     times: Sequence[tuple[str, float]]
     """Traces that may be parents, with their times [s]; infinite for failures."""
 
-    model: bytes | None
-    """Snapshot that scores; None scores at random."""
+    ranker: Ranker
+    """What scores; a blind one scores at random."""
 
     population: int
     generations: int
@@ -103,17 +103,17 @@ class Evolution:
         return database
 
     def _cost_model(self, known: dict[int, Features]) -> CostModel:
-        """Return a model that scores with the snapshot, and keeps the features that it needs in `known`."""
+        """Return a model that scores as the ranker does, and keeps the features that it needs in `known`."""
         from tvm.ir.utils import derived_object
         from tvm.s_tir import meta_schedule as ms
 
-        trees = Trees(self.model) if self.model is not None else None
+        ranker = self.ranker
         random = np.random.default_rng(self.seed)
         features_of = self._features_of
 
         @derived_object
-        class SnapshotModel(ms.cost_model.PyCostModel):  # type: ignore[misc]
-            """Scores with the snapshot; it does not learn."""
+        class RankerModel(ms.cost_model.PyCostModel):  # type: ignore[misc]
+            """Scores as the ranker does; it does not learn."""
 
             def load(self, path: str) -> None:
                 """Do nothing: there is no file."""
@@ -127,11 +127,11 @@ class Evolution:
                 """Do nothing: `learn` does the learning."""
 
             def predict(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> NDArray[np.float64]:
-                if trees is None:
+                if ranker.is_blind:
                     return random.random(len(candidates))
-                return trees.score(features_of([candidate.sch for candidate in candidates], known))
+                return ranker.score(features_of([candidate.sch for candidate in candidates], known))
 
-        return SnapshotModel()
+        return RankerModel()
 
     def _features_of(self, schedules: Sequence[Schedule], known: dict[int, Features]) -> list[Features]:
         """Return features, and keep them by program: survivors are scored again in every generation."""

@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
-from fleet.cost_model.boosting import Trees
+from fleet.cost_model.prior import prior_for
+from fleet.cost_model.scoring import Ranker
+from fleet.cost_model.snapshot import snapshot_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
@@ -53,7 +55,13 @@ class ProposeTask:
     target_json: str
     records: tuple[SearchRecord, ...] = ()
     model: bytes | None = None
-    """Snapshot from `learn`; None scores at random."""
+    """What `learn` made of the job's own records; None: there are too few."""
+
+    shared: bytes | None = None
+    """Snapshot of what all workloads know; None: the one that comes with the package, where it fits the target."""
+
+    is_warm: bool = True
+    """False: only the job's own records count."""
 
     count: int = 16
     """Proposals wanted."""
@@ -173,7 +181,7 @@ def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
         mod_json=task.mod_json,
         target_json=task.target_json,
         times=[(record.trace_json, record.run_sec) for record in task.records],
-        model=task.model,
+        ranker=_ranker(task),
         population=task.population if is_alone else math.ceil(task.population * _BESIDE_OWN),
         generations=task.generations if is_alone else 1,
         most=task.count + len(task.records) + len(task.known),  # it may return all known ones again
@@ -183,12 +191,19 @@ def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
 
 
 def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[tuple[Made, float]]:
-    """Return candidates with their scores, best first; as they came, and nan, without a model."""
+    """Return candidates with their scores, best first; as they came, and nan, without records of the job's own: the
+    own space is in a good order already, and the search returns the best first.
+    """
     if task.model is None or not candidates:
         return [(candidate, math.nan) for candidate in candidates]
-    scores = Trees(task.model).score(state.features_of(candidates, threads=task.threads))
+    scores = _ranker(task).score(state.features_of(candidates, threads=task.threads))
     order = sorted(range(len(candidates)), key=lambda index: -scores[index])
     return [(candidates[index], float(scores[index])) for index in order]
+
+
+def _ranker(task: ProposeTask) -> Ranker:
+    known = prior_for(task.target_json) if task.shared is None else snapshot_of(task.shared)
+    return Ranker(known if task.is_warm else None, task.model, records=len(task.records))
 
 
 def _proposal(candidate: Made, score: float) -> Proposal:

@@ -1,0 +1,104 @@
+"""Scores for a search: what all workloads know, and what this job's own records say.
+
+Scores are positive and about 1 for a usual candidate, twice as much for one of half the time: MetaSchedule's search
+takes parents in proportion to their score, and counts what is below 0 as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.cost_model.boosting import Trees
+from fleet.cost_model.model import Frame
+from fleet.cost_model.own import weight_of
+from fleet.cost_model.pooling import Features
+from fleet.cost_model.snapshot import Snapshot
+
+_LEAST_SCORE = 0.02
+"""Of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
+
+_FRAME = 16
+"""So many candidates say what is usual for a workload; fewer would be compared with themselves."""
+
+_MOST = 4.0
+"""Logarithms of scores are cut here."""
+
+
+class Ranker:
+    """Scores candidates of one workload; the same for all of one search."""
+
+    def __init__(
+        self,
+        shared: Snapshot | None,
+        own: bytes | None,
+        *,
+        records: int,
+        frame: Sequence[Features] = (),
+        device_model: str = "",
+        instruction_set: str = "",
+    ) -> None:
+        """Combine models.
+
+        Args:
+            shared: what all workloads know; None: nothing is known of this kind of target.
+            own: trees of `fleet.cost_model.learn`, of the job's own records.
+            records: how many of these are of this workload.
+            frame: candidates that say what is usual; none: the first that are scored.
+        """
+        self._shared = shared.model if shared is not None else None
+        self._own = Trees(own) if own is not None else None
+        self._own_share = 1.0 if shared is None else weight_of(records) if own is not None else 0.0
+        self._known = list(frame)
+        self._frame: Frame | None = None
+        self._own_frame = (0.0, 1.0)
+        self._device = device_model, instruction_set
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether there is nothing to score with."""
+        return self._shared is None and self._own is None
+
+    def score(self, features: Sequence[Features]) -> NDArray[np.float64]:
+        """Return a score per candidate: positive, higher is faster; next to nothing for one without any store."""
+        scores = np.full(len(features), np.exp(-_MOST))
+        filled = [index for index, stores in enumerate(features) if len(stores)]
+        if not filled:
+            return scores
+        usable = [features[index] for index in filled]
+        if self._frame is None and self._own_frame == (0.0, 1.0):
+            self._set_frame(usable)
+        scores[filled] = np.exp(-np.clip(self._slowness(usable), -_MOST, _MOST))
+        return scores
+
+    def _slowness(self, features: Sequence[Features]) -> NDArray[np.float32]:
+        """Return about how much slower than usual candidates are, as logarithms."""
+        total = np.zeros(len(features), np.float32)
+        spread = np.float32(1.0)
+        if self._shared is not None and self._frame is not None:
+            device_model, instruction_set = self._device
+            values = self._shared.values(
+                self._frame, features, device_model=device_model, instruction_set=instruction_set
+            ).mean(axis=0)
+            spread = np.float32(self._shared.calibration.slope)
+            total += (1 - self._own_share) * spread * values
+        if self._own is not None:
+            middle, scale = self._own_frame
+            own = (_log_time(self._own, features) - middle) / scale
+            total += self._own_share * spread * own.astype(np.float32)
+        return total
+
+    def _set_frame(self, features: Sequence[Features]) -> None:
+        frame = [*self._known, *(features if len(self._known) < _FRAME else ())]
+        if self._shared is not None:
+            self._frame = self._shared.frame(frame)
+        if self._own is not None:
+            logs = _log_time(self._own, frame)
+            self._own_frame = float(logs.mean()), float(logs.std()) + 0.1
+
+
+def _log_time(trees: Trees, features: Sequence[Features]) -> NDArray[np.float64]:
+    logs: NDArray[np.float64] = -np.log(np.maximum(trees.score(features), _LEAST_SCORE))
+    return logs

@@ -1,0 +1,111 @@
+"""`FleetCostModel`: what the fleet has learnt, as a MetaSchedule cost model.
+
+    ms.tune_tir(mod, target, ..., cost_model=FleetCostModel())
+
+It knows something before the first trial: the snapshot that comes with the package, or one from a library. Then it
+learns from what is measured. TVM's own XGBModel knows nothing, and scores at random below a hundred records.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.cost_model import PyCostModel
+from tvm.s_tir.meta_schedule.cost_model.xgb_model import FeatureGroup, XGBModel
+from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
+from tvm.s_tir.meta_schedule.utils import shash2hex
+
+from fleet.cost_model.learn import LearnRecord, learn
+from fleet.cost_model.prior import prior_for
+from fleet.cost_model.scoring import Ranker
+from fleet.cost_model.snapshot import Snapshot
+from fleet.metaschedule.xgb_file import FAILED_SEC, read_groups
+
+if TYPE_CHECKING:
+    from tvm.s_tir.meta_schedule import TuneContext
+    from tvm.s_tir.meta_schedule.runner import RunnerResult
+    from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
+
+_MOST_RECORDS = 4096
+"""Newest records that are learnt from."""
+
+
+@derived_object
+class FleetCostModel(PyCostModel):  # type: ignore[misc]
+    """Scores candidates by what all workloads know, and by the records of this run."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        """Begin with a snapshot.
+
+        Args:
+            snapshot: None: the one that comes with the package, for processors.
+        """
+        super().__init__()
+        self._snapshot = snapshot
+        self._extractor = PerStoreFeature()
+        self._lessons: list[LearnRecord] = []
+        self._own: bytes | None = None
+        self._rankers: dict[str, Ranker] = {}
+
+    def predict(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> NDArray[np.float64]:
+        """Return a positive score per candidate, higher is faster."""
+        return self._ranker(context).score(self._features(context, candidates))
+
+    def update(
+        self, context: TuneContext, candidates: Sequence[MeasureCandidate], results: Sequence[RunnerResult]
+    ) -> None:
+        """Learn from measured candidates."""
+        workload = shash2hex(context.mod)
+        for features, result in zip(self._features(context, candidates), results, strict=True):
+            secs = [float(sec) for sec in result.run_secs or ()]
+            run_sec = statistics.median(secs) if secs else math.inf
+            if len(features):
+                self._lessons.append(LearnRecord(workload=workload, run_sec=run_sec, features=features))
+        self._learn()
+
+    def save(self, path: str) -> None:
+        """Write the records, and trees on them, as a file of MetaSchedule's XGBModel."""
+        stock = XGBModel(num_warmup_samples=0, num_tuning_cores=1)
+        for lesson in self._lessons:
+            cost = np.array([lesson.run_sec if math.isfinite(lesson.run_sec) else FAILED_SEC], np.float32)
+            if lesson.workload in stock.data:
+                stock.data[lesson.workload].append([lesson.features], cost)
+            else:
+                stock.data[lesson.workload] = FeatureGroup(lesson.workload, [lesson.features], cost)
+        stock.data_size = len(self._lessons)
+        if self._lessons:  # its own `load` wants trees
+            groups = list(stock.data.values())
+            ratios = np.concatenate([group.min_cost / group.costs for group in groups])
+            stock._train([one for group in groups for one in group.features], ratios)  # noqa: SLF001
+        stock.save(path)
+
+    def load(self, path: str) -> None:
+        """Read the records of a file that MetaSchedule's XGBModel wrote, and learn from them.
+
+        Raises:
+            RuntimeError: it is no such file, or holds anything but arrays: pickles are not trusted. (This is what TVM
+                makes of the InvalidRequest of `fleet.metaschedule.xgb_file`.)
+        """
+        self._lessons = read_groups(path)
+        self._learn()
+
+    def _learn(self) -> None:
+        self._own = learn(self._lessons[-_MOST_RECORDS:])
+        self._rankers.clear()
+
+    def _ranker(self, context: TuneContext) -> Ranker:
+        workload = shash2hex(context.mod)
+        if workload not in self._rankers:
+            known = [lesson.features for lesson in self._lessons if lesson.workload == workload]
+            shared = self._snapshot or prior_for(str(context.target))
+            self._rankers[workload] = Ranker(shared, self._own, records=len(known))
+        return self._rankers[workload]
+
+    def _features(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> list[NDArray[np.float32]]:
+        return [found.numpy().astype(np.float32) for found in self._extractor.extract_from(context, candidates)]
