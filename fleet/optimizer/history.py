@@ -16,6 +16,7 @@ from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.seeds import seeds_for
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.applying import NO_TRACE
@@ -36,6 +37,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         StoredWorkload(shash=item.shash, name=item.name, mod_json=item.mod_json, flop=item.flop, args=item.args)
         for item in workloads
     )
+    others = library.find_workloads()
     counts = library.trial_counts([item.shash for item in workloads], scope)
     found = []
     for workload in workloads:
@@ -49,6 +51,8 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
         secs |= {record.trace_json: record.median_sec for record in library.candidates(workload.shash, scope)}
         progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]
+        if not progress.records:
+            progress.seeds = seeds_for(library, workload, scope, others)
         found.append(progress)
     return found
 

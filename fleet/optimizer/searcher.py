@@ -54,6 +54,7 @@ class Searcher:
             count=effect.count,
             seed=effect.seed,
             known=effect.known,
+            seeds=effect.seeds,
             threads=self._conditions.search_threads,
             is_static=effect.is_static,
             search=self._conditions.search,

@@ -16,6 +16,7 @@ from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.entries import Features
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
 from fleet.spaces.packing import Packing
@@ -316,6 +317,9 @@ class Propose:
 
     is_static: bool = False
     """Only the schedule that the workload's space chooses without a trial is wanted."""
+
+    seeds: tuple[Seed, ...] = ()
+    """What was best elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

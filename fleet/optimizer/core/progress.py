@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.prioritizer.values import Outcome, ProposedBatch
+from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
 from fleet.optimizer.weakness import Weakness
 from fleet.workloads.workload import Workload
@@ -60,6 +61,9 @@ class WorkloadProgress:
     """Why it gets no more trials: enough, or nothing new to try."""
 
     records: list[SearchRecord] = field(default_factory=list)
+    seeds: tuple[Seed, ...] = ()
+    """What was best elsewhere: its first batch begins with those that fit."""
+
     lessons: list[LearnRecord] = field(default_factory=list)
     replayed: list[str] = field(default_factory=list)
     """Traces of other devices for a replay, the fastest first; empty for other searches."""

@@ -62,6 +62,7 @@ class Searching(Recording):
                 records=tuple(item.records),
                 known=frozenset(item.under_way | item.taken),
                 replayed=tuple(item.replayed),
+                seeds=item.seeds,
             )
         )
         if batch is not None:

@@ -19,6 +19,7 @@ from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import snapshot_of
+from fleet.optimizer.tasks.adapting import Seed, adapted
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
@@ -33,6 +34,9 @@ trials on three convolutions, none of theirs came within 1.36 of the best."""
 _POOL_BATCHES = 2
 """Batches of untried schedules of the own space that the cost model chooses one from. On four operators of which all
 schedules were measured, 2 found as good ones as 4, within 16 trials the best of all."""
+
+_FROM_ELSEWHERE = 1 / 4
+"""Share of a first batch that may be what was best for other workloads and on other devices."""
 
 _BESIDE_OWN = 1 / 3
 """Share of the population that is searched beside an own space: the features of each program take 15 ms."""
@@ -59,6 +63,9 @@ class ProposeTask:
 
     shared: bytes | None = None
     """Snapshot of what all workloads know; None: the one that comes with the package, where it fits the target."""
+
+    seeds: tuple[Seed, ...] = ()
+    """What was best for its neighbours, or for it on other devices: a first batch begins with those that fit."""
 
     is_warm: bool = True
     """False: only the job's own records count."""
@@ -126,9 +133,10 @@ def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
         case Search.REPLAY:
             return replay_traces(task.mod_json, task.replayed, state, fresh, task.count)
         case Search.RANDOM:
-            rules = replace(_rules(task, is_alone=False), times=(), model=None)
+            rules = replace(_rules(task, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
             return search_randomly(state, fresh, task.count, rules)
-    found = _from_own_space(task, state, fresh)[: task.count - _share_of_rules(task)]
+    found = _from_elsewhere(task, state, fresh)
+    found += _from_own_space(task, state, fresh)[: task.count - max(len(found), _share_of_rules(task))]
     return found + (_searched(task, state, fresh, task.count - len(found)) if len(found) < task.count else [])
 
 
@@ -145,6 +153,14 @@ class _Fresh:
             if candidate.program not in self._programs and candidate.digest not in self._digests:
                 self._programs.add(candidate.program)
                 yield candidate
+
+
+def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
+    """Return what was best elsewhere, as far as it fits, for the first batch."""
+    if len(task.records) >= task.count:
+        return []
+    fitting = adapted(task.mod_json, task.target_json, task.seeds)
+    return list(itertools.islice(fresh.of(map(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE)))
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:

@@ -1,0 +1,64 @@
+"""Which schedules of the library are worth a try on a workload that has no record yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cross.targets.target import architecture, parse_target
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.operators import operators_of
+from fleet.domain.scope import RecordScope
+from fleet.library import Library, StoredWorkload
+from fleet.optimizer.tasks.adapting import Seed
+from fleet.workloads.workload import Workload
+
+_NEIGHBOURS = 3
+_OF_EACH = 2
+"""Best schedules of each neighbour, and of the workload itself on each kind of device."""
+
+
+def seeds_for(
+    library: Library, workload: Workload, scope: RecordScope, others: Sequence[StoredWorkload]
+) -> tuple[Seed, ...]:
+    """Return the best schedules of the workload on other devices, then those of its nearest neighbours.
+
+    Neighbours are of the same operators and kinds of arguments, with other shapes, nearest by the ratios of these.
+    """
+    found = [
+        Seed(mod_json=workload.mod_json, trace_json=record.trace_json)
+        for other in library.scopes([workload.shash])
+        if other != scope and _is_alike(other.target_json, scope.target_json)
+        for record in library.best(workload.shash, other, k=_OF_EACH)
+    ]
+    for neighbour in nearest(workload, others):
+        traces = [record.trace_json for record in library.best(neighbour.shash, scope, k=_OF_EACH)]
+        found += [Seed(mod_json=neighbour.mod_json, trace_json=trace) for trace in traces]
+    return tuple(dict.fromkeys(found))
+
+
+def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:
+    """Return the workloads of the same operators with the most similar shapes, the nearest first."""
+    kind = _kind(workload.name, workload.args)
+    alike = [other for other in others if other.shash != workload.shash and _kind(other.name, other.args) == kind]
+    return sorted(alike, key=lambda other: (_distance(workload.args, other.args), other.shash))[:_NEIGHBOURS]
+
+
+def _kind(name: str, args: Sequence[TensorSpec]) -> tuple[object, ...]:
+    operators = tuple(operators_of(name)) or (name,)
+    return operators, tuple((len(spec.shape), spec.dtype, spec.is_output) for spec in args)
+
+
+def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> float:
+    """Return how far shapes are apart, as the sum of the logarithms of their ratios."""
+    return sum(
+        abs(math.log(max(1, size) / max(1, other_size)))
+        for spec, other in zip(args, others, strict=True)
+        for size, other_size in zip(spec.shape, other.shape, strict=True)
+    )
+
+
+def _is_alike(target_json: str, other_json: str) -> bool:
+    """Tell whether schedules for one target can be right for another: the same kind, and of processors the same ISA."""
+    kinds = {str(parse_target(target)["kind"]) for target in (target_json, other_json)}
+    return len(kinds) == 1 and (kinds != {"llvm"} or architecture(target_json) == architecture(other_json))

@@ -1,0 +1,144 @@
+"""Schedules from elsewhere: which are worth a try, and how they are made to fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cross.targets.intrinsics import load_intrinsics
+from cross.targets.target import host_target_json
+from fleet.cost_model.scoring import Ranker
+from fleet.domain.measuring import TensorSpec
+from fleet.domain.scope import RecordScope
+from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.optimizer.history import recall
+from fleet.optimizer.seeds import nearest
+from fleet.optimizer.tasks.adapting import Seed, adapted, fitted_tiles
+from fleet.optimizer.tasks.evolution import Evolution, has_decisions
+from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.workloads.traces import trace_json
+from fleet.workloads.workload import Workload, workload_of
+
+TARGET = host_target_json()
+HERE = RecordScope(target_json=TARGET, device_model="this board", tvm_version="1")
+
+
+def row_sums(rows: int, columns: int) -> Workload:
+    """Return sums over rows, which MetaSchedule's rules schedule."""
+    from tvm import te
+
+    x = te.placeholder((rows, columns), name="x")
+    k = te.reduce_axis((0, columns), name="k")
+    return workload_of(
+        te.create_prim_func([x, te.compute((rows,), lambda i: te.sum(x[i, k], axis=k), name=f"sum_{rows}")]),
+        name="sum",
+    )
+
+
+def stored(workload: Workload) -> StoredWorkload:
+    return StoredWorkload(
+        shash=workload.shash,
+        name=workload.name,
+        mod_json=workload.mod_json,
+        flop=workload.flop,
+        args=workload.args,
+    )
+
+
+@pytest.fixture(scope="module")
+def neighbour() -> tuple[Workload, str]:
+    """A workload, and a schedule of it with decisions."""
+    load_intrinsics(TARGET)
+    workload = row_sums(64, 48)
+    found = Evolution(
+        mod_json=workload.mod_json,
+        target_json=TARGET,
+        times=(),
+        ranker=Ranker(None, None, records=0),
+        population=8,
+        generations=1,
+        most=4,
+        seed=1,
+    ).run()
+    return workload, next(trace for schedule, _ in found if has_decisions(trace := trace_json(schedule)))
+
+
+@pytest.mark.parametrize(
+    ("extent", "tiles", "fitted"),
+    [
+        (64, [4, 2, 8], [4, 2, 8]),
+        (96, [4, 2, 8], [6, 2, 8]),
+        (30, [4, 4, 4], [5, 2, 3]),
+        (7, [8, 8], [1, 7]),
+        (13, [1, 4], [13, 1]),
+    ],
+)
+def test_tiles_of_another_loop_are_cut_to_divisors(extent: int, tiles: list[int], fitted: list[int]) -> None:
+    """Each inner tile is the largest that divides what is left and is no larger than the neighbour's."""
+    assert fitted == fitted_tiles(extent, tiles)
+
+
+@pytest.mark.slow
+def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, str]) -> None:
+    """Blocks may have other names there; the result is a candidate like any other."""
+    workload, trace = neighbour
+    wider = row_sums(96, 80)
+
+    [schedule] = adapted(wider.mod_json, TARGET, [Seed(mod_json=workload.mod_json, trace_json=trace)])
+
+    assert "EnterPostproc" in trace_json(schedule)
+    assert [schedule.mod["main"].params[0].name] == ["x"]
+
+
+def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
+    """Neither a trace of other blocks nor a broken one ends the search."""
+    from fleet.workloads.programs import matmul
+
+    workload, trace = neighbour
+    seeds = [
+        Seed(mod_json=workload.mod_json, trace_json=trace),
+        Seed(mod_json=workload.mod_json, trace_json="[[], [1]]"),
+    ]
+
+    assert [] == list(adapted(matmul(32).mod_json, TARGET, seeds))
+
+
+@pytest.mark.slow
+def test_a_first_batch_begins_with_what_was_best_elsewhere(neighbour: tuple[Workload, str], tmp_path: Path) -> None:
+    """From the library, which has records of another shape, to the proposals of a workload without any."""
+    workload, trace = neighbour
+    wider = row_sums(96, 80)
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(stored(workload))
+        library.add_record(
+            NewRecord(
+                workload=workload.shash,
+                trace_json=trace,
+                scope=HERE,
+                run_secs=(1e-3,),
+            )
+        )
+
+        [progress] = recall(library, [wider], HERE)
+        task = ProposeTask(
+            mod_json=wider.mod_json, target_json=TARGET, seeds=progress.seeds, count=4, population=8, generations=1
+        )
+
+    fitted = trace_json(next(iter(adapted(wider.mod_json, TARGET, progress.seeds))))
+    assert fitted == propose(task)[0].trace_json
+
+
+def test_neighbours_have_the_same_operators_and_the_nearest_shapes() -> None:
+    """A pool is no neighbour of a convolution, nor is one with another number of dimensions."""
+
+    def named(name: str, *shape: int) -> StoredWorkload:
+        args = (TensorSpec(shape, "float32"), TensorSpec(shape, "float32", is_output=True))
+        return StoredWorkload(shash=f"{name}{shape}", name=name, mod_json="{}", flop=1.0, args=args)
+
+    one = named("softmax", 64, 128)
+    asked = Workload(name="softmax", weight=1, mod_json="{}", shash="own", flop=1.0, args=one.args)
+    far, other = named("softmax", 8, 8), named("max_pool2d", 64, 128)
+    near, deep = named("softmax1", 64, 256), named("softmax", 1, 64, 128)
+
+    assert [one, near, far] == nearest(asked, [deep, far, other, near, one])
