@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks import common, plot
 from benchmarks.cost_data.dataset import Group, load
+from benchmarks.processes import Process, python
 from fleet.cost_model.ranking import best_of_top, ranked_right
 from fleet.cost_model.samples import Query, Sample
 from fleet.cost_model.training import train_snapshot
@@ -31,6 +33,7 @@ _OWN_RECORDS = 8
 _TOP = 8
 _TRAINED = 4096
 _QUICK_WORKLOADS = 2
+_TRAINING_TIMEOUT_SEC = 600.0
 _LEVELS = np.arange(0.1, 1.0, 0.1)
 _RESAMPLES = 2000
 
@@ -53,9 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = common.make_parser("cost_model", __doc__ or "", rounds=1)
     parser.add_argument("--plot", type=Path, help="write the calibration plot here, as SVG")
+    parser.add_argument(
+        "--training-only", action="store_true", help="print the training times as JSON and nothing else"
+    )
     options = parser.parse_args(argv)
     machine = common.machine()
     groups = [usable(group) for group in load(DATA).groups]
+    if options.training_only:
+        print(json.dumps(_training_times(groups)), flush=True)
+        return 0
     evaluated = json.loads(SPLIT.read_text())["evaluated"]
     if options.quick:
         evaluated = evaluated[:_QUICK_WORKLOADS]
@@ -71,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         common.say(
             f"{number + 1}/{len(evaluated)} {left.program.operator}: ours {found.pairs:.2f}, peer {peers[-1].pairs:.2f}"
         )
-    training = {} if options.quick else _training_times(groups)
+    training = {} if options.quick else _train_on_one_thread()
     figures = _figures(ours, peers, inside, training)
     _print(figures, machine, quick=options.quick)
     if options.plot:
@@ -163,6 +172,15 @@ def _ranked(left: Group, before: NDArray[np.floating], after: NDArray[np.floatin
         own_space_top=best_of_top(before[own_space], left.run_sec[own_space], _TOP) if has_space else float("nan"),
         own_records_pairs=ranked_right(after, left.run_sec[rest]),
     )
+
+
+def _train_on_one_thread() -> dict[str, float]:
+    """Train in a process whose matrix library has one thread, as workers of the pool do: waiting threads count, too."""
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = python("benchmarks.cost_model", "--training-only")
+    with tempfile.TemporaryDirectory() as folder, Process(command, Path(folder) / "log", environment=one) as process:
+        times: dict[str, float] = json.loads(process.finish(_TRAINING_TIMEOUT_SEC)[-1])
+    return times
 
 
 def _training_times(groups: Sequence[Group]) -> dict[str, float]:
