@@ -106,6 +106,12 @@ def programs(target_json: str) -> list[Program]:
     return sorted(mixed, key=lambda program: any(word in program.operator for word in _SLOW))
 
 
+def find_program(model: str, operator: str, target_json: str, folder: str) -> Program:
+    """Return a workload of a model by its operator. Runs where TVM may be loaded."""
+    found = extract(load_model(write_entry(find_entries(model)[0], Path(folder))), target_json)
+    return next(program_of(model, workload, target_json) for workload in found if workload.operator == operator)
+
+
 def _of_model(model: str, target_json: str, folder: Path) -> Iterator[Program]:
     if model == _SINGLE:
         for part in PARTS[model]:
