@@ -37,7 +37,6 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         StoredWorkload(shash=item.shash, name=item.name, mod_json=item.mod_json, flop=item.flop, args=item.args)
         for item in workloads
     )
-    others = library.find_workloads()
     counts = library.trial_counts([item.shash for item in workloads], scope)
     found = []
     for workload in workloads:
@@ -51,9 +50,11 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
         secs |= {record.trace_json: record.median_sec for record in library.candidates(workload.shash, scope)}
         progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]
-        if not progress.records:
-            progress.seeds = seeds_for(library, workload, scope, others)
         found.append(progress)
+    new = [progress for progress in found if not progress.records]
+    others = library.find_workloads() if new else []
+    for progress in new:
+        progress.seeds = seeds_for(library, progress.workload, scope, others)
     return found
 
 
