@@ -1,8 +1,12 @@
 """How often a candidate is timed: the schedule of repeats, apart from what times them.
 
-Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: one repeat first; a
-candidate clearly slower than the best stops there; then the other repeats; then more, one by one, until the spread is
-small.
+Without adaptive knobs all repeats are one call of the evaluator, as TVM would do it. With them: a quick look first, if
+one is asked for; then one repeat; a candidate clearly slower than the best stops there; then the other repeats; then
+more, one by one, until the spread is small.
+
+The look is a few single runs, where a repeat may be hundreds. After the first, a candidate that is far behind the best
+stops; after all of them, one that did not come near it even once. Runs that fill a repeat each are repeats, and are not
+made again.
 
 Where caches are flushed or a function is called before each run, a repeat is made of single runs: TVM's evaluator
 would flush before the first of them only, and the others would find the cache warm.
@@ -14,13 +18,22 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fleet.domain.measuring import Evaluator, spread
+from fleet.domain.measuring import Evaluator, Stop, spread
 
 MOST_COLD_RUNS = 200
 """In one repeat, because flushing takes far longer than a short kernel runs."""
+
+_LOOK_SEC = 0.0005
+"""Shorter kernels run several times in one run of a look: a clock and a sleeping thread have to be small beside it."""
+
+_MOST_LOOK_RUNS = 1000
+"""Kernels in one run of a look. The bound that tells how many comes from a client."""
+
+_INTERRUPTION_SEC = 0.01
+"""Time for which a processor may be taken away: a shorter run has to be far behind twice."""
 
 
 class TimeRepeats(Protocol):
@@ -31,36 +44,81 @@ class TimeRepeats(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What timing one candidate gave."""
+
+    secs: list[float]
+    """Seconds per run, one entry per repeat; of a candidate that was stopped in the look, one per run of it."""
+
+    stopped: Stop | None = None
+    """Why it was timed no longer; None: it was timed as long as asked for."""
+
+
 def run_schedule(
     evaluator: Evaluator,
     time_repeats: TimeRepeats,
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[float]:
-    """Time as `evaluator` says; return seconds per run, one entry per repeat."""
-    number, repeat = evaluator.number, evaluator.repeat
+) -> Timing:
+    """Time as `evaluator` says."""
     if is_cold(evaluator):
         time_repeats = _ColdRepeats(evaluator, time_repeats, sleep)
-    is_adaptive = evaluator.max_repeat > repeat or evaluator.give_up_above_sec > 0
-    if not is_adaptive:
-        return time_repeats(number=number, repeat=repeat, min_repeat_ms=evaluator.min_repeat_ms)
-    secs = time_repeats(number=number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
-    if 0 < evaluator.give_up_above_sec < secs[0]:
-        return secs
+    is_adaptive = evaluator.max_repeat > evaluator.repeat or evaluator.give_up_above_sec > 0
+    if not (is_adaptive or evaluator.look_runs):
+        secs = time_repeats(number=evaluator.number, repeat=evaluator.repeat, min_repeat_ms=evaluator.min_repeat_ms)
+        return Timing(secs)
+    looked = _look(evaluator, time_repeats) if evaluator.look_runs else Timing([])
+    if looked.stopped is not None:
+        return looked
+    return _repeat(evaluator, time_repeats, looked.secs, sleep)
+
+
+def _look(evaluator: Evaluator, time_repeats: TimeRepeats) -> Timing:
+    """Decide by single runs whether a candidate can matter; return those runs that are repeats."""
+    near_sec, far_sec = evaluator.behind_above_sec, evaluator.hopeless_above_sec
+    number = evaluator.number
+    if 0 < near_sec < _LOOK_SEC:
+        number = max(number, min(_MOST_LOOK_RUNS, math.ceil(_LOOK_SEC / near_sec)))
+
+    def runs(count: int) -> list[float]:
+        return time_repeats(number=number, repeat=count, min_repeat_ms=0)
+
+    secs = runs(1)
+    if 0 < far_sec < secs[0]:
+        if secs[0] * number < _INTERRUPTION_SEC:
+            secs += runs(1)
+        if far_sec < min(secs):
+            return Timing(secs, Stop.HOPELESS)
+    secs += runs(evaluator.look_runs)
+    if 0 < near_sec < min(secs):
+        return Timing(secs, Stop.BEHIND)
+    are_repeats = number == evaluator.number and min(secs) * number * 1000 >= evaluator.min_repeat_ms
+    return Timing(secs if are_repeats else [])
+
+
+def _repeat(
+    evaluator: Evaluator, time_repeats: TimeRepeats, secs: list[float], sleep: Callable[[float], None]
+) -> Timing:
+    """Repeat until the spread is small, counting from the repeats that there are already."""
+    if not secs:
+        secs = time_repeats(number=evaluator.number, repeat=1, min_repeat_ms=evaluator.min_repeat_ms)
+        if 0 < evaluator.give_up_above_sec < secs[0]:
+            return Timing(secs, Stop.SLOW)
     # The evaluator does not tell the number that it grew to: start from what the first repeat shows to be enough, so
     # that later calls do not search for it from `number` again.
-    found = _enough_runs(number, secs[0], evaluator.min_repeat_ms)
+    found = _enough_runs(evaluator.number, secs[0], evaluator.min_repeat_ms)
 
     def more(count: int) -> None:
         if evaluator.cooldown_interval_ms and len(secs) % evaluator.repeats_to_cooldown == 0:
             sleep(evaluator.cooldown_interval_ms / 1000)
         secs.extend(time_repeats(number=found, repeat=count, min_repeat_ms=evaluator.min_repeat_ms))
 
-    if repeat > 1:
-        more(repeat - 1)
+    if len(secs) < evaluator.repeat:
+        more(evaluator.repeat - len(secs))
     while len(secs) < evaluator.max_repeat and (len(secs) < 2 or spread(secs) > evaluator.spread_target):
         more(1)
-    return secs
+    return Timing(secs)
 
 
 def is_cold(evaluator: Evaluator) -> bool:

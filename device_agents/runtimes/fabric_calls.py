@@ -129,6 +129,7 @@ def _without_pointless_knobs(evaluator: Evaluator) -> Evaluator:
         cache_flush_bytes=0,
         f_preproc="",
         cooldown_interval_ms=0,
+        look_runs=0,
     )
 
 

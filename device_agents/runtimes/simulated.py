@@ -66,11 +66,12 @@ class SimulatedRuntime:
             time.sleep(self._time_scale * kernel_sec * runs * repeat)
             return [kernel_sec * max(0.1, draw.gauss(1, self._noise)) for _ in range(repeat)]
 
-        run_secs = run_schedule(trial.evaluator, time_repeats)
+        timing = run_schedule(trial.evaluator, time_repeats)
         ended = time.perf_counter()
         return Measurement(
             candidate_id=trial.candidate_id,
-            run_secs=tuple(run_secs),
+            run_secs=tuple(timing.secs),
+            stopped=timing.stopped,
             clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
         )
 

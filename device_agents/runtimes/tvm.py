@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from device_agents.runtimes.arguments import bad_argument, check_content, wanted_back
 from device_agents.runtimes.contract import CandidateFailed, classify
-from device_agents.runtimes.evaluating import TimeRepeats, for_single_calls, push_out, run_schedule
+from device_agents.runtimes.evaluating import TimeRepeats, Timing, for_single_calls, push_out, run_schedule
 from device_agents.runtimes.filling import make_tile, random_content
 from device_agents.runtimes.instrument import MOST_RUNS, profile_calls
 from device_agents.runtimes.kept_modules import KeptModules
@@ -119,14 +119,15 @@ class TvmRuntime:
         arguments = self._arguments(trial.args)
         loaded = time.perf_counter()
         try:
-            run_secs = self._time(module, arguments, trial)
+            timing = self._time(module, arguments, trial)
             operators = self._profile(module, trial) if trial.operator_runs else None
         except Exception as error:
             raise run_failure(error) from error
         ended = time.perf_counter()
         return Measurement(
             candidate_id=trial.candidate_id,
-            run_secs=tuple(run_secs),
+            run_secs=tuple(timing.secs),
+            stopped=timing.stopped,
             time_source=self.time_source,
             provenance={"flushed": self._flushed(trial.evaluator)},
             clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
@@ -174,7 +175,7 @@ class TvmRuntime:
         synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
         return CopyReferenceKernel(lambda: copy(source, goal), lambda: synchronize(self._device, 0))
 
-    def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> list[float]:
+    def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> Timing:
         evaluator = self._checked(trial)
         function = trial.function
         if trial.module_kind is ModuleKind.RELAX_VM:

@@ -113,6 +113,16 @@ class Evaluator:
     give_up_above_sec: float = 0.0
     """Adaptive: stop after the first repeat slower than this [s]; 0 = never."""
 
+    look_runs: int = 0
+    """Adaptive: before any repeat, one run and then so many more decide whether there are any; 0 = no such look.
+    Kernels shorter than half a millisecond run several times in one of these."""
+
+    hopeless_above_sec: float = 0.0
+    """Stop after the first run of the look if it is slower than this [s], twice if it is short; 0 = never."""
+
+    behind_above_sec: float = 0.0
+    """Stop after the look if all of its runs are slower than this [s]; 0 = never."""
+
     cool_below_c: float = 0.0
     """Wait until the device is at most this warm before the first run [degC]; 0 = do not wait."""
 
@@ -122,6 +132,19 @@ class Evaluator:
     f_preproc: str = ""
     """Global function of the runtime, called with the arguments before each run, as in TVM. Cannot be combined with
     `flush_cpu_cache`, which is one of these."""
+
+
+class Stop(enum.StrEnum):
+    """Why a candidate was timed no longer. The names are those of fleet.v1.Stop without their prefix."""
+
+    HOPELESS = "HOPELESS"
+    """Slower than `hopeless_above_sec` at once."""
+
+    BEHIND = "BEHIND"
+    """Slower than `behind_above_sec` in every run of the look."""
+
+    SLOW = "SLOW"
+    """Slower than `give_up_above_sec` in the first repeat."""
 
 
 class ModuleKind(enum.StrEnum):
@@ -187,6 +210,10 @@ class Measurement:
 
     run_cycles: tuple[int, ...] = ()
     """With "cycles": cycles per run, one entry per repeat."""
+
+    stopped: Stop | None = None
+    """Why `run_secs` holds fewer times than asked for, of shorter repeats; None: it holds all, or the agent is an older
+    one, which does not say."""
 
     operators: OperatorProfile | None = None
     """With `operator_runs`; None from an agent or a runtime that cannot look inside."""

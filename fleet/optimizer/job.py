@@ -19,8 +19,8 @@ from fleet.optimizer.profiling.contest import Placed
 from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 from fleet.optimizer.weakness import Weakness
 
-TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05)
-"""A clearly slower candidate stops after one repeat of 10 ms; a close one repeats until its spread is small."""
+TRIAL_EVALUATOR = Evaluator(number=1, repeat=3, min_repeat_ms=10, max_repeat=6, spread_target=0.05, look_runs=3)
+"""A slower candidate stops after one run or four (decision 27); a close one repeats until its spread is small."""
 
 _HOTTEST_C = 150
 

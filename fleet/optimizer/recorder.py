@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from fleet.cost_model.stored import pack_program
+from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
@@ -55,7 +56,7 @@ class Recorder:
             device_fingerprint=conditions.device_fingerprint,
             artifact_digest=effect.artifact_digest,
             kind=_kind(effect),
-            provenance=measurement.provenance,
+            provenance=_provenance(measurement),
             checked=effect.is_checked,
             program=_program(effect),
         )
@@ -81,6 +82,11 @@ def _program(effect: Store) -> RecordProgram | None:
     except InvalidRequest as error:
         logger.warning("features not stored", extra={"workload": effect.workload, "error": str(error)})
         return None
+
+
+def _provenance(measurement: Measurement) -> dict[str, object]:
+    stopped = {"stopped": measurement.stopped.value} if measurement.stopped else {}
+    return {**measurement.provenance, **stopped}
 
 
 def _kind(effect: Store) -> RecordKind:

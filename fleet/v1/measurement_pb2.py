@@ -27,35 +27,37 @@ from fleet.v1 import tensor_pb2 as fleet_dot_v1_dot_tensor__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66leet/v1/measurement.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xdd\x02\n\tEvaluator\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0e\n\x06repeat\x18\x02 \x01(\r\x12\x15\n\rmin_repeat_ms\x18\x03 \x01(\r\x12\"\n\x1alimit_zero_time_iterations\x18\x04 \x01(\r\x12\x1c\n\x14\x63ooldown_interval_ms\x18\x05 \x01(\r\x12\x1b\n\x13repeats_to_cooldown\x18\x06 \x01(\r\x12\x19\n\x11\x63\x61\x63he_flush_bytes\x18\x07 \x01(\x04\x12\x17\n\x0f\x66lush_cpu_cache\x18\x08 \x01(\x08\x12\x12\n\nmax_repeat\x18\t \x01(\r\x12\x15\n\rspread_target\x18\n \x01(\x01\x12\x19\n\x11give_up_above_sec\x18\x0b \x01(\x01\x12\x14\n\x0c\x63ool_below_c\x18\x0c \x01(\x01\x12\x17\n\x0f\x63ool_timeout_ms\x18\r \x01(\r\x12\x11\n\tf_preproc\x18\x0e \x01(\t\"\x9d\x02\n\x0eMeasureRequest\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x17\n\x0f\x61rtifact_digest\x18\x02 \x01(\t\x12\x10\n\x08\x66unction\x18\x03 \x01(\t\x12 \n\x04\x61rgs\x18\x04 \x03(\x0b\x32\x12.fleet.v1.Argument\x12&\n\tevaluator\x18\x05 \x01(\x0b\x32\x13.fleet.v1.Evaluator\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x07 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\x12\x12\n\nends_batch\x18\x08 \x01(\x08\x12\x15\n\roperator_runs\x18\t \x01(\r\"=\n\x0fMeasureResponse\x12*\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.Measurement\"\xa3\x02\n\x0bMeasurement\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x10\n\x08run_secs\x18\x02 \x03(\x01\x12\"\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x0e\n\x06signal\x18\x05 \x01(\x05\x12 \n\x06\x63locks\x18\x06 \x01(\x0b\x32\x10.fleet.v1.Clocks\x12(\n\nprovenance\x18\x07 \x01(\x0b\x32\x14.fleet.v1.Provenance\x12\x13\n\x0btime_source\x18\x08 \x01(\t\x12\x12\n\nrun_cycles\x18\t \x03(\x04\x12,\n\toperators\x18\n \x01(\x0b\x32\x19.fleet.v1.OperatorProfile\"J\n\x0fOperatorProfile\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.fleet.v1.OperatorCall\x12\x10\n\x08run_secs\x18\x02 \x03(\x01\"E\n\x0cOperatorCall\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12\x0f\n\x07min_sec\x18\x02 \x01(\x01\x12\x12\n\nmedian_sec\x18\x03 \x01(\x01\"\x82\x01\n\x06\x43locks\x12\'\n\x04wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03run\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x98\x02\n\nProvenance\x12#\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\"\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\x12\n\nworker_pid\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x13\n\x0bpinned_cpus\x18\x05 \x03(\r\x12+\n\x08\x63ooldown\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x66lushed\x18\x08 \x01(\t\x12\x18\n\x10\x62itstream_digest\x18\t \x01(\t\x12+\n\x0c\x64isturbances\x18\n \x03(\x0b\x32\x15.fleet.v1.DisturbanceJ\x04\x08\x07\x10\x08\"D\n\x0b\x44isturbance\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.fleet.v1.DisturbanceKind\x12\x0c\n\x04text\x18\x02 \x01(\t*^\n\nModuleKind\x12\x1b\n\x17MODULE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15MODULE_KIND_FUNCTIONS\x10\x01\x12\x18\n\x14MODULE_KIND_RELAX_VM\x10\x02*\x9a\x03\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45RROR_KIND_TIMEOUT\x10\x01\x12\x16\n\x12\x45RROR_KIND_CRASHED\x10\x02\x12\x1c\n\x18\x45RROR_KIND_OUT_OF_MEMORY\x10\x03\x12\x1a\n\x16\x45RROR_KIND_OUT_OF_DISK\x10\x04\x12\x1b\n\x17\x45RROR_KIND_WRONG_OUTPUT\x10\x05\x12\x1a\n\x16\x45RROR_KIND_LOAD_FAILED\x10\x06\x12\x19\n\x15\x45RROR_KIND_RUN_FAILED\x10\x07\x12\x1b\n\x17\x45RROR_KIND_BUILD_FAILED\x10\x08\x12\x1c\n\x18\x45RROR_KIND_BUILD_TIMEOUT\x10\t\x12\x1c\n\x18\x45RROR_KIND_BAD_ARGUMENTS\x10\n\x12\x1a\n\x16\x45RROR_KIND_LEASE_ENDED\x10\x0b\x12\x1d\n\x19\x45RROR_KIND_DEVICE_FAULTED\x10\x0c\x12\x1f\n\x1b\x45RROR_KIND_ARTIFACT_MISSING\x10\r*\xab\x02\n\x0f\x44isturbanceKind\x12 \n\x1c\x44ISTURBANCE_KIND_UNSPECIFIED\x10\x00\x12$\n DISTURBANCE_KIND_REFERENCE_DRIFT\x10\x01\x12\x1f\n\x1b\x44ISTURBANCE_KIND_CONTENTION\x10\x02\x12\x1e\n\x1a\x44ISTURBANCE_KIND_THROTTLED\x10\x03\x12&\n\"DISTURBANCE_KIND_FOREIGN_PROCESSES\x10\x04\x12%\n!DISTURBANCE_KIND_GOVERNOR_CHANGED\x10\x05\x12\x1f\n\x1b\x44ISTURBANCE_KIND_CLOCK_FELL\x10\x06\x12\x1f\n\x1b\x44ISTURBANCE_KIND_STILL_WARM\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66leet/v1/measurement.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa6\x03\n\tEvaluator\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0e\n\x06repeat\x18\x02 \x01(\r\x12\x15\n\rmin_repeat_ms\x18\x03 \x01(\r\x12\"\n\x1alimit_zero_time_iterations\x18\x04 \x01(\r\x12\x1c\n\x14\x63ooldown_interval_ms\x18\x05 \x01(\r\x12\x1b\n\x13repeats_to_cooldown\x18\x06 \x01(\r\x12\x19\n\x11\x63\x61\x63he_flush_bytes\x18\x07 \x01(\x04\x12\x17\n\x0f\x66lush_cpu_cache\x18\x08 \x01(\x08\x12\x12\n\nmax_repeat\x18\t \x01(\r\x12\x15\n\rspread_target\x18\n \x01(\x01\x12\x19\n\x11give_up_above_sec\x18\x0b \x01(\x01\x12\x14\n\x0c\x63ool_below_c\x18\x0c \x01(\x01\x12\x17\n\x0f\x63ool_timeout_ms\x18\r \x01(\r\x12\x11\n\tf_preproc\x18\x0e \x01(\t\x12\x11\n\tlook_runs\x18\x0f \x01(\r\x12\x1a\n\x12hopeless_above_sec\x18\x10 \x01(\x01\x12\x18\n\x10\x62\x65hind_above_sec\x18\x11 \x01(\x01\"\x9d\x02\n\x0eMeasureRequest\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x17\n\x0f\x61rtifact_digest\x18\x02 \x01(\t\x12\x10\n\x08\x66unction\x18\x03 \x01(\t\x12 \n\x04\x61rgs\x18\x04 \x03(\x0b\x32\x12.fleet.v1.Argument\x12&\n\tevaluator\x18\x05 \x01(\x0b\x32\x13.fleet.v1.Evaluator\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x07 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\x12\x12\n\nends_batch\x18\x08 \x01(\x08\x12\x15\n\roperator_runs\x18\t \x01(\r\"=\n\x0fMeasureResponse\x12*\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.Measurement\"\xc4\x02\n\x0bMeasurement\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x10\n\x08run_secs\x18\x02 \x03(\x01\x12\"\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x0e\n\x06signal\x18\x05 \x01(\x05\x12 \n\x06\x63locks\x18\x06 \x01(\x0b\x32\x10.fleet.v1.Clocks\x12(\n\nprovenance\x18\x07 \x01(\x0b\x32\x14.fleet.v1.Provenance\x12\x13\n\x0btime_source\x18\x08 \x01(\t\x12\x12\n\nrun_cycles\x18\t \x03(\x04\x12,\n\toperators\x18\n \x01(\x0b\x32\x19.fleet.v1.OperatorProfile\x12\x1f\n\x07stopped\x18\x0b \x01(\x0e\x32\x0e.fleet.v1.Stop\"J\n\x0fOperatorProfile\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.fleet.v1.OperatorCall\x12\x10\n\x08run_secs\x18\x02 \x03(\x01\"E\n\x0cOperatorCall\x12\x10\n\x08\x66unction\x18\x01 \x01(\t\x12\x0f\n\x07min_sec\x18\x02 \x01(\x01\x12\x12\n\nmedian_sec\x18\x03 \x01(\x01\"\x82\x01\n\x06\x43locks\x12\'\n\x04wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x04load\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03run\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x98\x02\n\nProvenance\x12#\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\"\n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\x12\n\nworker_pid\x18\x03 \x01(\r\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x13\n\x0bpinned_cpus\x18\x05 \x03(\r\x12+\n\x08\x63ooldown\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x66lushed\x18\x08 \x01(\t\x12\x18\n\x10\x62itstream_digest\x18\t \x01(\t\x12+\n\x0c\x64isturbances\x18\n \x03(\x0b\x32\x15.fleet.v1.DisturbanceJ\x04\x08\x07\x10\x08\"D\n\x0b\x44isturbance\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.fleet.v1.DisturbanceKind\x12\x0c\n\x04text\x18\x02 \x01(\t*^\n\nModuleKind\x12\x1b\n\x17MODULE_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15MODULE_KIND_FUNCTIONS\x10\x01\x12\x18\n\x14MODULE_KIND_RELAX_VM\x10\x02*O\n\x04Stop\x12\x14\n\x10STOP_UNSPECIFIED\x10\x00\x12\x11\n\rSTOP_HOPELESS\x10\x01\x12\x0f\n\x0bSTOP_BEHIND\x10\x02\x12\r\n\tSTOP_SLOW\x10\x03*\x9a\x03\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45RROR_KIND_TIMEOUT\x10\x01\x12\x16\n\x12\x45RROR_KIND_CRASHED\x10\x02\x12\x1c\n\x18\x45RROR_KIND_OUT_OF_MEMORY\x10\x03\x12\x1a\n\x16\x45RROR_KIND_OUT_OF_DISK\x10\x04\x12\x1b\n\x17\x45RROR_KIND_WRONG_OUTPUT\x10\x05\x12\x1a\n\x16\x45RROR_KIND_LOAD_FAILED\x10\x06\x12\x19\n\x15\x45RROR_KIND_RUN_FAILED\x10\x07\x12\x1b\n\x17\x45RROR_KIND_BUILD_FAILED\x10\x08\x12\x1c\n\x18\x45RROR_KIND_BUILD_TIMEOUT\x10\t\x12\x1c\n\x18\x45RROR_KIND_BAD_ARGUMENTS\x10\n\x12\x1a\n\x16\x45RROR_KIND_LEASE_ENDED\x10\x0b\x12\x1d\n\x19\x45RROR_KIND_DEVICE_FAULTED\x10\x0c\x12\x1f\n\x1b\x45RROR_KIND_ARTIFACT_MISSING\x10\r*\xab\x02\n\x0f\x44isturbanceKind\x12 \n\x1c\x44ISTURBANCE_KIND_UNSPECIFIED\x10\x00\x12$\n DISTURBANCE_KIND_REFERENCE_DRIFT\x10\x01\x12\x1f\n\x1b\x44ISTURBANCE_KIND_CONTENTION\x10\x02\x12\x1e\n\x1a\x44ISTURBANCE_KIND_THROTTLED\x10\x03\x12&\n\"DISTURBANCE_KIND_FOREIGN_PROCESSES\x10\x04\x12%\n!DISTURBANCE_KIND_GOVERNOR_CHANGED\x10\x05\x12\x1f\n\x1b\x44ISTURBANCE_KIND_CLOCK_FELL\x10\x06\x12\x1f\n\x1b\x44ISTURBANCE_KIND_STILL_WARM\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.measurement_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODULEKIND']._serialized_start=1748
-  _globals['_MODULEKIND']._serialized_end=1842
-  _globals['_ERRORKIND']._serialized_start=1845
-  _globals['_ERRORKIND']._serialized_end=2255
-  _globals['_DISTURBANCEKIND']._serialized_start=2258
-  _globals['_DISTURBANCEKIND']._serialized_end=2557
+  _globals['_MODULEKIND']._serialized_start=1854
+  _globals['_MODULEKIND']._serialized_end=1948
+  _globals['_STOP']._serialized_start=1950
+  _globals['_STOP']._serialized_end=2029
+  _globals['_ERRORKIND']._serialized_start=2032
+  _globals['_ERRORKIND']._serialized_end=2442
+  _globals['_DISTURBANCEKIND']._serialized_start=2445
+  _globals['_DISTURBANCEKIND']._serialized_end=2744
   _globals['_EVALUATOR']._serialized_start=119
-  _globals['_EVALUATOR']._serialized_end=468
-  _globals['_MEASUREREQUEST']._serialized_start=471
-  _globals['_MEASUREREQUEST']._serialized_end=756
-  _globals['_MEASURERESPONSE']._serialized_start=758
-  _globals['_MEASURERESPONSE']._serialized_end=819
-  _globals['_MEASUREMENT']._serialized_start=822
-  _globals['_MEASUREMENT']._serialized_end=1113
-  _globals['_OPERATORPROFILE']._serialized_start=1115
-  _globals['_OPERATORPROFILE']._serialized_end=1189
-  _globals['_OPERATORCALL']._serialized_start=1191
-  _globals['_OPERATORCALL']._serialized_end=1260
-  _globals['_CLOCKS']._serialized_start=1263
-  _globals['_CLOCKS']._serialized_end=1393
-  _globals['_PROVENANCE']._serialized_start=1396
-  _globals['_PROVENANCE']._serialized_end=1676
-  _globals['_DISTURBANCE']._serialized_start=1678
-  _globals['_DISTURBANCE']._serialized_end=1746
+  _globals['_EVALUATOR']._serialized_end=541
+  _globals['_MEASUREREQUEST']._serialized_start=544
+  _globals['_MEASUREREQUEST']._serialized_end=829
+  _globals['_MEASURERESPONSE']._serialized_start=831
+  _globals['_MEASURERESPONSE']._serialized_end=892
+  _globals['_MEASUREMENT']._serialized_start=895
+  _globals['_MEASUREMENT']._serialized_end=1219
+  _globals['_OPERATORPROFILE']._serialized_start=1221
+  _globals['_OPERATORPROFILE']._serialized_end=1295
+  _globals['_OPERATORCALL']._serialized_start=1297
+  _globals['_OPERATORCALL']._serialized_end=1366
+  _globals['_CLOCKS']._serialized_start=1369
+  _globals['_CLOCKS']._serialized_end=1499
+  _globals['_PROVENANCE']._serialized_start=1502
+  _globals['_PROVENANCE']._serialized_end=1782
+  _globals['_DISTURBANCE']._serialized_start=1784
+  _globals['_DISTURBANCE']._serialized_end=1852
 # @@protoc_insertion_point(module_scope)

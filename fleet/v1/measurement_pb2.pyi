@@ -18,6 +18,13 @@ class ModuleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODULE_KIND_FUNCTIONS: _ClassVar[ModuleKind]
     MODULE_KIND_RELAX_VM: _ClassVar[ModuleKind]
 
+class Stop(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STOP_UNSPECIFIED: _ClassVar[Stop]
+    STOP_HOPELESS: _ClassVar[Stop]
+    STOP_BEHIND: _ClassVar[Stop]
+    STOP_SLOW: _ClassVar[Stop]
+
 class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ERROR_KIND_UNSPECIFIED: _ClassVar[ErrorKind]
@@ -48,6 +55,10 @@ class DisturbanceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 MODULE_KIND_UNSPECIFIED: ModuleKind
 MODULE_KIND_FUNCTIONS: ModuleKind
 MODULE_KIND_RELAX_VM: ModuleKind
+STOP_UNSPECIFIED: Stop
+STOP_HOPELESS: Stop
+STOP_BEHIND: Stop
+STOP_SLOW: Stop
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_TIMEOUT: ErrorKind
 ERROR_KIND_CRASHED: ErrorKind
@@ -72,7 +83,7 @@ DISTURBANCE_KIND_CLOCK_FELL: DisturbanceKind
 DISTURBANCE_KIND_STILL_WARM: DisturbanceKind
 
 class Evaluator(_message.Message):
-    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms", "f_preproc")
+    __slots__ = ("number", "repeat", "min_repeat_ms", "limit_zero_time_iterations", "cooldown_interval_ms", "repeats_to_cooldown", "cache_flush_bytes", "flush_cpu_cache", "max_repeat", "spread_target", "give_up_above_sec", "cool_below_c", "cool_timeout_ms", "f_preproc", "look_runs", "hopeless_above_sec", "behind_above_sec")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPEAT_FIELD_NUMBER: _ClassVar[int]
     MIN_REPEAT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +98,9 @@ class Evaluator(_message.Message):
     COOL_BELOW_C_FIELD_NUMBER: _ClassVar[int]
     COOL_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     F_PREPROC_FIELD_NUMBER: _ClassVar[int]
+    LOOK_RUNS_FIELD_NUMBER: _ClassVar[int]
+    HOPELESS_ABOVE_SEC_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_ABOVE_SEC_FIELD_NUMBER: _ClassVar[int]
     number: int
     repeat: int
     min_repeat_ms: int
@@ -101,7 +115,10 @@ class Evaluator(_message.Message):
     cool_below_c: float
     cool_timeout_ms: int
     f_preproc: str
-    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ...) -> None: ...
+    look_runs: int
+    hopeless_above_sec: float
+    behind_above_sec: float
+    def __init__(self, number: _Optional[int] = ..., repeat: _Optional[int] = ..., min_repeat_ms: _Optional[int] = ..., limit_zero_time_iterations: _Optional[int] = ..., cooldown_interval_ms: _Optional[int] = ..., repeats_to_cooldown: _Optional[int] = ..., cache_flush_bytes: _Optional[int] = ..., flush_cpu_cache: _Optional[bool] = ..., max_repeat: _Optional[int] = ..., spread_target: _Optional[float] = ..., give_up_above_sec: _Optional[float] = ..., cool_below_c: _Optional[float] = ..., cool_timeout_ms: _Optional[int] = ..., f_preproc: _Optional[str] = ..., look_runs: _Optional[int] = ..., hopeless_above_sec: _Optional[float] = ..., behind_above_sec: _Optional[float] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
     __slots__ = ("candidate_id", "artifact_digest", "function", "args", "evaluator", "timeout", "module_kind", "ends_batch", "operator_runs")
@@ -132,7 +149,7 @@ class MeasureResponse(_message.Message):
     def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance", "time_source", "run_cycles", "operators")
+    __slots__ = ("candidate_id", "run_secs", "error", "error_message", "signal", "clocks", "provenance", "time_source", "run_cycles", "operators", "stopped")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_SECS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +160,7 @@ class Measurement(_message.Message):
     TIME_SOURCE_FIELD_NUMBER: _ClassVar[int]
     RUN_CYCLES_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     run_secs: _containers.RepeatedScalarFieldContainer[float]
     error: ErrorKind
@@ -153,7 +171,8 @@ class Measurement(_message.Message):
     time_source: str
     run_cycles: _containers.RepeatedScalarFieldContainer[int]
     operators: OperatorProfile
-    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., time_source: _Optional[str] = ..., run_cycles: _Optional[_Iterable[int]] = ..., operators: _Optional[_Union[OperatorProfile, _Mapping]] = ...) -> None: ...
+    stopped: Stop
+    def __init__(self, candidate_id: _Optional[str] = ..., run_secs: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., error_message: _Optional[str] = ..., signal: _Optional[int] = ..., clocks: _Optional[_Union[Clocks, _Mapping]] = ..., provenance: _Optional[_Union[Provenance, _Mapping]] = ..., time_source: _Optional[str] = ..., run_cycles: _Optional[_Iterable[int]] = ..., operators: _Optional[_Union[OperatorProfile, _Mapping]] = ..., stopped: _Optional[_Union[Stop, str]] = ...) -> None: ...
 
 class OperatorProfile(_message.Message):
     __slots__ = ("calls", "run_secs")

@@ -18,6 +18,7 @@ from fleet.domain.measuring import (
     ModuleKind,
     OperatorCall,
     OperatorProfile,
+    Stop,
     Tensor,
     TensorSpec,
     Trial,
@@ -46,6 +47,12 @@ _MODULE_KINDS: Mapping[ModuleKind, measurement_pb2.ModuleKind] = {
     ModuleKind.FUNCTIONS: measurement_pb2.MODULE_KIND_FUNCTIONS,
     ModuleKind.RELAX_VM: measurement_pb2.MODULE_KIND_RELAX_VM,
 }
+_STOPS: Mapping[Stop, measurement_pb2.Stop] = {
+    Stop.HOPELESS: measurement_pb2.STOP_HOPELESS,
+    Stop.BEHIND: measurement_pb2.STOP_BEHIND,
+    Stop.SLOW: measurement_pb2.STOP_SLOW,
+}
+_STOPS_BY_NUMBER = {int(number): stop for stop, number in _STOPS.items()}
 _DEFAULT_TRIAL = Trial(candidate_id="", artifact_digest="")
 _DEFAULT_CALL = Call(artifact_digest="")
 _DISTURBANCES_BY_NUMBER = {number: kind for kind, number in _DISTURBANCES.items()}
@@ -251,6 +258,7 @@ def measurement_from_proto(message: measurement_pb2.Measurement) -> Measurement:
         provenance=provenance_from_proto(message.provenance),
         time_source=message.time_source or "wall",
         run_cycles=tuple(message.run_cycles),
+        stopped=_STOPS_BY_NUMBER.get(message.stopped),
         operators=operator_profile_from_proto(message.operators) if message.HasField("operators") else None,
     )
 
@@ -270,6 +278,7 @@ def measurement_to_proto(measurement: Measurement) -> measurement_pb2.Measuremen
         time_source=measurement.time_source,
         provenance=provenance_to_proto(measurement.provenance),
         run_cycles=measurement.run_cycles,
+        stopped=_STOPS[measurement.stopped] if measurement.stopped else measurement_pb2.STOP_UNSPECIFIED,
         operators=operator_profile_to_proto(measurement.operators) if measurement.operators is not None else None,
     )
 

@@ -225,6 +225,26 @@ async def test_a_clearly_slower_candidate_is_given_up_after_one_repeat(holder: H
     assert len((await holder.run(content, args=MATMUL_ARGS, evaluator=close)).run_secs) == 4
 
 
+@pytest.mark.parametrize(
+    ("bounds", "stop", "most_runs"),
+    [
+        ({"hopeless_above_sec": 1e-12}, measurement_pb2.STOP_HOPELESS, 2),
+        ({"behind_above_sec": 1e-12}, measurement_pb2.STOP_BEHIND, 4),
+        ({"hopeless_above_sec": 99.0, "behind_above_sec": 99.0}, measurement_pb2.STOP_UNSPECIFIED, 5),
+    ],
+)
+async def test_a_look_stops_what_is_behind_and_says_so(
+    bounds: dict[str, float], stop: measurement_pb2.Stop, most_runs: int, holder: Holder, models: Path
+) -> None:
+    """A few runs decide, in the worker; who comes near the best has its repeats."""
+    evaluator = measurement_pb2.Evaluator(number=9, repeat=5, look_runs=3, min_repeat_ms=1, **bounds)
+
+    result = await holder.run((models / "matmul.so").read_bytes(), args=MATMUL_ARGS, evaluator=evaluator)
+
+    assert stop == result.stopped
+    assert 1 <= len(result.run_secs) <= most_runs
+
+
 async def test_the_cpu_cache_can_be_flushed(holder: Holder, models: Path) -> None:
     """Both ways to time cold run to their end."""
     content = (models / "matmul.so").read_bytes()

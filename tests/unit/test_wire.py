@@ -17,6 +17,7 @@ from fleet.domain.measuring import (
     ModuleKind,
     OperatorCall,
     OperatorProfile,
+    Stop,
     Tensor,
     TensorSpec,
     Trial,
@@ -66,6 +67,9 @@ evaluators = st.builds(
     max_repeat=counts,
     spread_target=st.floats(0.001, 1),
     give_up_above_sec=st.floats(0, 100),
+    look_runs=counts,
+    hopeless_above_sec=st.floats(0, 100),
+    behind_above_sec=st.floats(0, 100),
     cool_below_c=st.floats(0, 100),
     cool_timeout_ms=counts,
     f_preproc=st.text(),
@@ -162,6 +166,7 @@ def test_an_argument_of_which_nothing_is_set_is_refused_by_its_place() -> None:
                 "disturbances": [{"kind": one.kind.value, "text": one.text} for one in found],
             }
         ),
+        stopped=st.none() | st.sampled_from(Stop),
         operators=st.none() | operator_profiles,
     )
 )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from device_agents.runtimes.evaluating import Timing
 from device_agents.runtimes.opencl.loader import load_runtime
 from device_agents.runtimes.tvm import TvmRuntime
 from fleet.domain.measuring import ModuleKind, Trial
@@ -59,7 +60,7 @@ class OpenClRuntime(TvmRuntime):
             )
         return device
 
-    def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> list[float]:
+    def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> Timing:
         is_function = trial.module_kind is ModuleKind.FUNCTIONS
         if self._use_events is not None:
             self._use_events(is_function)

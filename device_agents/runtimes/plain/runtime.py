@@ -90,11 +90,12 @@ class PlainRuntime:
         with PackedArguments(self._library, trial.args) as arguments:
             loaded = time.perf_counter()
             repeats = self._make_time_repeats(function, arguments, for_single_calls(evaluator))
-            run_secs = run_schedule(evaluator, repeats)
+            timing = run_schedule(evaluator, repeats)
             ended = time.perf_counter()
         return Measurement(
             candidate_id=trial.candidate_id,
-            run_secs=tuple(run_secs),
+            run_secs=tuple(timing.secs),
+            stopped=timing.stopped,
             provenance={"flushed": "cpu" if evaluator.cache_flush_bytes else ""},
             clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
         )

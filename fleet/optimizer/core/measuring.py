@@ -28,7 +28,13 @@ CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
 """For run-offs and whole models."""
 
 _GIVE_UP = 2.0
-"""A candidate this many times slower than the best stops after one repeat."""
+"""A candidate this many times slower than the best stops after one repeat, where the agent knows no quick look."""
+
+_HOPELESS = 3.0
+"""A candidate this many times slower than the best stops after one run."""
+
+_BEHIND = 1.1
+"""A candidate whose fastest of four runs is this many times slower than the best stops there."""
 
 _BASELINE_TRIES = 2
 """Try again: if a device goes away, an unscheduled program is hardly to blame."""
@@ -68,8 +74,7 @@ class Measuring(Searching):
         candidates = [c for c in proposed if c is not None and c.stage is Stage.BUILT]
         self._say(f"measuring {item.workload.operator}")
         evaluator = self.conditions.evaluator
-        if math.isfinite(item.current_sec):
-            evaluator = replace(evaluator, give_up_above_sec=_GIVE_UP * item.current_sec)
+        evaluator = _beside(item.current_sec, evaluator)
         self._begin_measuring(
             Purpose.SEARCH,
             event.workload,
@@ -217,3 +222,15 @@ class Measuring(Searching):
             evaluator=self.conditions.like_trials(evaluator),
             timeout_sec=max(_BASELINE_TIMEOUT_SEC, self.conditions.trial_timeout_sec),
         )
+
+
+def _beside(best_sec: float, evaluator: Evaluator) -> Evaluator:
+    """Return an evaluator that times a candidate only as long as it may be the best; infinite: nothing is known."""
+    if not math.isfinite(best_sec):
+        return replace(evaluator, look_runs=0)
+    return replace(
+        evaluator,
+        give_up_above_sec=_GIVE_UP * best_sec,
+        hopeless_above_sec=_HOPELESS * best_sec,
+        behind_above_sec=_BEHIND * best_sec,
+    )
