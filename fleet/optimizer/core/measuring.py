@@ -28,13 +28,16 @@ CAREFUL_EVALUATOR = Evaluator(number=1, repeat=5, min_repeat_ms=20)
 """For run-offs and whole models."""
 
 _GIVE_UP = 2.0
-"""A candidate this many times slower than the best stops after one repeat, where the agent knows no quick look."""
+"""An unscheduled program this many times slower than the best candidate stops after one repeat."""
 
 _HOPELESS = 3.0
 """A candidate this many times slower than the best stops after one run."""
 
 _BEHIND = 1.1
 """A candidate whose fastest of four runs is this many times slower than the best stops there."""
+
+_NOT_BETTER = 1.03
+"""A candidate this many times slower than the best in its first repeat stops there."""
 
 _BASELINE_TRIES = 2
 """Try again: if a device goes away, an unscheduled program is hardly to blame."""
@@ -230,7 +233,7 @@ def _beside(best_sec: float, evaluator: Evaluator) -> Evaluator:
         return replace(evaluator, look_runs=0)
     return replace(
         evaluator,
-        give_up_above_sec=_GIVE_UP * best_sec,
+        give_up_above_sec=_NOT_BETTER * best_sec,
         hopeless_above_sec=_HOPELESS * best_sec,
         behind_above_sec=_BEHIND * best_sec,
     )
