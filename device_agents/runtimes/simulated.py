@@ -63,7 +63,7 @@ class SimulatedRuntime:
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
             runs = max(number, round(min_repeat_ms / 1000 / kernel_sec))
-            time.sleep(self._time_scale * kernel_sec * runs * repeat)
+            time.sleep(self._time_scale * kernel_sec * (runs * repeat + 1))  # one run does not count
             return [kernel_sec * max(0.1, draw.gauss(1, self._noise)) for _ in range(repeat)]
 
         timing = run_schedule(trial.evaluator, time_repeats)

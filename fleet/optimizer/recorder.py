@@ -85,8 +85,10 @@ def _program(effect: Store) -> RecordProgram | None:
 
 
 def _provenance(measurement: Measurement) -> dict[str, object]:
+    """Return the state of the device, what the candidate cost it, and why it was timed no longer."""
     stopped = {"stopped": measurement.stopped.value} if measurement.stopped else {}
-    return {**measurement.provenance, **stopped}
+    device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
+    return {**measurement.provenance, "device_sec": round(device_sec, 6), **stopped}
 
 
 def _kind(effect: Store) -> RecordKind:

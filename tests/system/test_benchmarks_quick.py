@@ -97,6 +97,35 @@ def test_curves_follow_every_search(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_adaptive_measures_both_rules() -> None:
+    """Both rules choose from recorded and from new candidates, and who stops candidates takes the device for less."""
+    figures = _figures("benchmarks.adaptive")
+
+    for found in (figures, figures["recorded"]):
+        assert found["ours"] > 0
+        assert found["ratio"] == pytest.approx(found["peer"] / found["ours"], rel=0.01)
+    rules = figures["recorded"]["rules"]
+    assert all(0 <= loss < 1 for rule in rules.values() for loss in rule["mean_loss"].values())
+    # By recorded times alone, so it is the same everywhere.
+    assert figures["recorded"]["share_mean_of_workloads"] <= 0.6
+    assert figures["recorded"]["ours_loss"] - figures["recorded"]["peer_loss"] <= 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_device_share_says_what_the_device_did() -> None:
+    """The device measures for a part of its time; faster kernels need more builders."""
+    figures = _figures("benchmarks.device_share")
+
+    assert 0 < figures["ours"] <= 1.01
+    assert figures["device_ms_per_trial"] <= figures["wall_ms_per_trial"] * 1.01
+    cores = list(figures["builder_cores_for_budget"].values())
+    assert cores == sorted(cores, reverse=True)
+    assert cores[-1] > 0
+
+
+@pytest.mark.slow
 def test_all_run_by_one_command_refuses_unknown_names() -> None:
     """A misspelt name ends with usage, before anything runs."""
 

@@ -1,0 +1,87 @@
+"""Candidates of matrix products, built without a search: what a rule of measuring is tried on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.common import say
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import host_target_json
+from fleet.artifacts.artifact import Artifact
+from fleet.errors import BuildError
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.evolution import Evolution
+from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.workloads.programs import matmul
+from fleet.workloads.traces import trace_json
+
+_TIMEOUT_SEC = 600.0
+
+
+def built(sizes: Sequence[int], count: int, scratch: Path, seed: int) -> Iterator[tuple[str, list[Artifact]]]:
+    """Yield candidates of matrix products in the order in which a search meets them, built."""
+    target_json = host_target_json()
+    with contextlib.closing(_Builders(target_json, scratch / "built")) as builders:
+        for size in sizes:
+            workload = matmul(size)
+            artifacts = builders.build(workload.mod_json, count, seed)
+            say(f"{workload.name}: {len(artifacts)} candidates built")
+            yield workload.name, artifacts
+
+
+class _Builders:
+    """Proposes and builds candidates in a pool."""
+
+    def __init__(self, target_json: str, out_dir: Path) -> None:
+        self._target_json = target_json
+        self._out_dir = out_dir
+        self._pool = BuildPool(target_json=target_json)
+
+    def build(self, mod_json: str, count: int, seed: int) -> list[Artifact]:
+        """Return candidates of both spaces, the static schedule first; those that do not build are left out."""
+        task = ProposeTask(mod_json=mod_json, target_json=self._target_json, count=(count + 1) // 2, seed=seed)
+        own = [proposal.trace_json for proposal in self._pool.submit_within(_TIMEOUT_SEC, propose, task).result()]
+        rest = self._pool.submit_within(
+            _TIMEOUT_SEC, sampled, mod_json, self._target_json, count - len(own), seed
+        ).result()
+        mixed = random.Random(seed).sample(own[1:] + rest, len(own) - 1 + len(rest))
+        futures = [
+            self._pool.submit(
+                build_candidate,
+                BuildTask(
+                    mod_json=mod_json,
+                    target_json=self._target_json,
+                    trace_json=trace,
+                    out_dir=str(self._out_dir),
+                    wants_features=False,
+                ),
+            )
+            for trace in own[:1] + mixed
+        ]
+        built = []
+        for future in futures:
+            with contextlib.suppress(BuildError):
+                built.append(future.result().artifact)
+        return built
+
+    def close(self) -> None:
+        """End the workers."""
+        self._pool.shutdown()
+
+
+def sampled(mod_json: str, target_json: str, count: int, seed: int) -> list[str]:
+    """Return traces of MetaSchedule's own space, at random."""
+    evolution = Evolution(
+        mod_json=mod_json,
+        target_json=target_json,
+        times=(),
+        model=None,
+        population=max(2, count),
+        generations=1,
+        most=count,
+        seed=seed,
+    )
+    return [trace_json(schedule) for schedule, _ in evolution.run()]
