@@ -79,7 +79,7 @@ def _look(evaluator: Evaluator, time_repeats: TimeRepeats) -> Timing:
     near_sec, far_sec = evaluator.behind_above_sec, evaluator.hopeless_above_sec
     number = evaluator.number
     if 0 < near_sec < _LOOK_SEC:
-        number = max(number, min(_MOST_LOOK_RUNS, math.ceil(_LOOK_SEC / near_sec)))
+        number = max(number, math.ceil(min(_MOST_LOOK_RUNS, _LOOK_SEC / near_sec)))
 
     def runs(count: int) -> list[float]:
         return time_repeats(number=number, repeat=count, min_repeat_ms=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,11 +152,12 @@ def test_a_look_at_a_tiny_kernel_lasts_longer_than_a_clock_is_wrong() -> None:
     assert timer.calls[:2] == [(46, 1, 0), (46, 3, 0)]
 
 
-def test_a_look_is_bounded_whatever_the_bound() -> None:
-    """A client that takes a picosecond for the best time does not occupy the device."""
+@pytest.mark.parametrize("bound_sec", [1e-12, 5e-324])
+def test_a_look_is_bounded_whatever_the_bound(bound_sec: float) -> None:
+    """A client that takes a picosecond, or less, for the best time does not occupy the device."""
     timer = Timer(*[1e-6] * 9)
 
-    run_schedule(replace(LOOK, hopeless_above_sec=0.0, behind_above_sec=1e-12), timer)
+    run_schedule(replace(LOOK, hopeless_above_sec=0.0, behind_above_sec=bound_sec), timer)
 
     assert timer.calls == [(1000, 1, 0), (1000, 3, 0)]
 
