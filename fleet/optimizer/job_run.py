@@ -36,7 +36,7 @@ from fleet.optimizer.pool import Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
-from fleet.optimizer.trainer import Trainer
+from fleet.optimizer.trainer import Trainer, follow
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -121,7 +121,11 @@ class JobRun:
             gives_back=self.gives_back,
         )
         background = [
-            asyncio.create_task(Trainer(memory=self.library.memory, pool=self.pool, turns=turns).run(), name="train"),
+            asyncio.create_task(follow(self.library.memory, loop.use_snapshot), name="follow snapshots"),
+            asyncio.create_task(
+                Trainer(memory=self.library.memory, pool=self.pool, turns=turns, target_json=self.target_json).run(),
+                name="train",
+            ),
             asyncio.create_task(fill_in_background(self.library, self.pool, turns), name="fill features in"),
         ]
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet.client.steady import SteadyDevice
-from fleet.library import Library
+from fleet.library import Library, StoredSnapshot
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.state import JobCore
@@ -27,6 +27,7 @@ from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
+from fleet.optimizer.tasks.train import TARGET_KINDS, target_kind
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -93,6 +94,12 @@ class TuningLoop:
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
         self._benches = [self._bench_of(each) for each in (device, *others)]
         self._checker = self._benches[0].checker
+
+    def use_snapshot(self, snapshot: StoredSnapshot) -> None:
+        """Search with what the library has learnt of such targets, from the next round on."""
+        kinds = snapshot.metrics.get(TARGET_KINDS)
+        if isinstance(kinds, list) and target_kind(self._core.conditions.scope.target_json) in kinds:
+            self._searcher.shared = snapshot.content
 
     async def apply(self, event: ev.Event) -> None:
         """Apply an event and perform everything that follows.

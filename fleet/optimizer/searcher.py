@@ -36,6 +36,8 @@ class Searcher:
         self._conditions = conditions
         self._workload_of = workload_of
         self._snapshot: bytes | None = None
+        self.shared: bytes | None = None
+        """Snapshot of what all workloads of the library know, once there is one."""
 
     async def learn(self, effect: Learn) -> AsyncGenerator[LearningFailed, None]:
         """Fit the cost model that the next search uses."""
@@ -54,6 +56,7 @@ class Searcher:
             count=effect.count,
             seed=effect.seed,
             known=effect.known,
+            shared=self.shared,
             seeds=effect.seeds,
             threads=self._conditions.search_threads,
             is_static=effect.is_static,

@@ -35,8 +35,10 @@ _TRAINING_TIMEOUT_SEC = 300.0
 _LISTEN_SEC = 0.25
 """How long the end of a job waits for its listener."""
 
-Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
-"""Trains on samples, and compares with the snapshot in use. Runs in a worker: a module's function."""
+Learner = Callable[[list[StoredSample], bytes | None, str], Trained | None]
+"""Trains on samples, and compares with the snapshot in use, or with the one that comes with the package for a target.
+Runs in a worker: a module's function.
+"""
 
 
 @dataclass(kw_only=True)
@@ -46,6 +48,9 @@ class Trainer:
     memory: Memory
     pool: Pool
     turns: Turns
+    target_json: str = ""
+    """Of the job: the model that comes with the package may be for it."""
+
     learner: Learner = train
     lease_sec: float = 15.0
     """SQLite: another process may train so long after this one was killed."""
@@ -88,7 +93,9 @@ class Trainer:
         try:
             async with self.turns.building():
                 content = None if current is None else current.content
-                trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
+                trained = await run_within(
+                    self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content, self.target_json
+                )
         finally:
             renewing.cancel()
         if trained is None:

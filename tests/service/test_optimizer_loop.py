@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest
 
 import fleet.aio
 from fleet.client.steady import SteadyDevice
+from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import DeviceUnreachable
-from fleet.library import Library, StoredWorkload
+from fleet.library import Library, StoredSnapshot, StoredWorkload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.events import BatchWanted, JobStarted, Proposed
@@ -28,6 +30,8 @@ from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.tasks.build import BuiltCandidate
+from fleet.optimizer.tasks.propose import ProposeTask
+from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.turns import Turns
 from fleet.testing import SimulatedAgent, serve_tracker
 from fleet.v1 import measurement_pb2
@@ -41,6 +45,8 @@ class BuiltAlready:
 
     def __init__(self, folder: Path) -> None:
         self._built = artifact(folder)
+        self.searches: list[ProposeTask] = []
+        """Searches that it was asked for; none of them finds anything."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -53,7 +59,10 @@ class BuiltAlready:
     def submit_near(
         self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        return self.submit(fn, *args, **kwargs)
+        self.searches.append(args[0])
+        future: Future[Any] = Future()
+        future.set_result([])
+        return future
 
 
 @dataclass
@@ -65,6 +74,7 @@ class Bench:
     core: JobCore
     loop: TuningLoop
     notices: list[str]
+    pool: BuiltAlready
 
     @property
     def item(self) -> WorkloadProgress:
@@ -87,9 +97,9 @@ async def bench(folder: Path) -> AsyncGenerator[Bench, None]:
         terms = conditions(folder, library.start_job(title="t").name)
         async with seated() as (agent, device, _):
             core.apply(JobStarted(terms, 100, [item]))
-            turns = Turns(shares_cores=True)
-            loop = TuningLoop(core, device=device, pool=BuiltAlready(folder), library=library, turns=turns)
-            yield Bench(agent, library, core, loop, notices)
+            turns, pool = Turns(shares_cores=True), BuiltAlready(folder)
+            loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns)
+            yield Bench(agent, library, core, loop, notices, pool)
             validate(core)
 
 
@@ -102,6 +112,28 @@ async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> No
     assert "cannot be checked" in job.item.closed_because
     assert job.item.best_trace is None
     assert len(job.notices) == job.agent.calls == 1
+
+
+@pytest.mark.parametrize(("kinds", "asked"), [(["cuda", "llvm"], b"model"), (["cuda"], None)])
+async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: list[str], asked: bytes | None) -> None:
+    """If that has learnt from such targets; what holds for GPUs says nothing about processors."""
+    now = datetime.now(UTC)
+    snapshot = StoredSnapshot(
+        content=b"model",
+        feature_version=FEATURE_VERSION,
+        record_count=1,
+        workloads={},
+        last_record_id=1,
+        metrics={TARGET_KINDS: kinds},
+        digest="sha256:0",
+        made_at=now,
+        published_at=now,
+    )
+    async with bench(tmp_path) as job:
+        job.loop.use_snapshot(snapshot)
+        await job.loop.measure_static()
+
+        assert [task.shared for task in job.pool.searches] == [asked]
 
 
 async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor_wrong(tmp_path: Path) -> None:

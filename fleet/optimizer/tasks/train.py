@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fleet.cost_model.prior import prior_for
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
 from fleet.cost_model.training import LEAST_SAMPLES, is_not_worse, train_snapshot
+from fleet.domain.keys import canonical_target
 from fleet.errors import InvalidRequest
 from fleet.library import NewSnapshot, StoredSample
+
+TARGET_KINDS = "target_kinds"
+"""In a snapshot's metrics: what it can be asked about. What holds for processors says nothing about GPUs."""
 
 _HELD_OUT = 5
 """One workload in so many is not trained on: snapshots are compared on it."""
@@ -31,10 +37,11 @@ class Trained:
     """Than the one in use, on workloads that neither has seen; False while these are too few to tell."""
 
 
-def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
+def train(samples: Sequence[StoredSample], current: bytes | None, target_json: str = "") -> Trained | None:
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
-    A current snapshot that this program cannot read is as good as none.
+    A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
+    package for this target is in use.
     """
     usable = list(_usable(samples))
     seen = [sample for sample in usable if not _is_held_out(sample.workload)]
@@ -43,7 +50,7 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     except InvalidRequest:
         return None
     held_out = [sample for sample in usable if _is_held_out(sample.workload)]
-    before = None
+    before = prior_for(target_json) if target_json else None
     if current is not None:
         with contextlib.suppress(InvalidRequest):
             before = Snapshot.of(current)
@@ -53,11 +60,16 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
         record_count=len(seen),
         workloads=dict(sorted(Counter(sample.workload for sample in seen).items())),
         last_record_id=max(sample.record_id for sample in samples),
-        metrics=dict(candidate.metrics),
+        metrics={**candidate.metrics, TARGET_KINDS: sorted({target_kind(sample.target_key) for sample in samples})},
     )
     can_tell = len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) >= _LEAST_HELD_OUT
     is_good = can_tell and (before is None or is_not_worse(candidate, before, held_out))
     return Trained(snapshot=snapshot, is_not_worse=is_good)
+
+
+def target_kind(target_json: str) -> str:
+    """Return what a target is for: "llvm", "cuda", ..."""
+    return str(json.loads(canonical_target(target_json))["kind"])
 
 
 def _usable(samples: Iterable[StoredSample]) -> Iterable[Sample]:
