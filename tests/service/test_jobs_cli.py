@@ -67,7 +67,7 @@ def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path)
 
     assert states == ["CANCELLED", "QUEUED", "CANCELLED"]
     assert again == (0, "", f"{name} is queued\n")
-    assert (refused[0], refused[2]) == (1, f"error: {name} is queued; cancel it first\n")
+    assert (refused[0], refused[2]) == (2, f"error: {name} is queued; cancel it first\n")
     assert (reverted["reverted_at"] is not None, undone["reverted_at"]) == (True, None)
     assert "CANCELLED" in fleet("jobs", "list", *where)[1]
     assert name in fleet("jobs", "show", short, *where)[1]
@@ -86,7 +86,7 @@ def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words:
     """It is refused by whoever submits it, not hours later."""
     code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
 
-    assert code == 1
+    assert code == 2
     assert says in err
     assert not Path(path).exists()
 
