@@ -11,6 +11,7 @@ from benchmarks.common import say
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
+from fleet.cost_model.scoring import Ranker
 from fleet.errors import BuildError
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.evolution import Evolution
@@ -78,7 +79,7 @@ def sampled(mod_json: str, target_json: str, count: int, seed: int) -> list[str]
         mod_json=mod_json,
         target_json=target_json,
         times=(),
-        model=None,
+        ranker=Ranker(None, None, records=0),
         population=max(2, count),
         generations=1,
         most=count,
