@@ -20,8 +20,9 @@ from fleet.cost_model.prediction import Prediction, predict
 from fleet.cost_model.samples import Query
 from fleet.errors import InvalidRequest
 
-FEATURE_VERSION = 1
-"""Of what rows mean. A snapshot of another version is refused: its columns would be taken for others."""
+_COLUMNS_VERSION = 1
+"""Of the columns that a snapshot makes of stored rows, whose own version is `stored.FEATURE_VERSION`. A snapshot of
+another is refused: its columns would be taken for others."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 
@@ -96,7 +97,7 @@ def snapshot_of(content: bytes) -> Snapshot:
 def pack(model: Model, metrics: Mapping[str, float]) -> Snapshot:
     """Return a model as a snapshot."""
     header = {
-        "feature_version": FEATURE_VERSION,
+        "feature_version": _COLUMNS_VERSION,
         "width": model.width,
         "calibration": asdict(model.calibration),
         "scales": [member.scale for member in model.members],
@@ -171,8 +172,8 @@ def _header(arrays: Mapping[str, NDArray[np.generic]]) -> _Header:
         version = header["feature_version"]
     except (KeyError, ValueError, TypeError) as error:
         raise InvalidRequest("this is no snapshot of a cost model: its header cannot be read") from error
-    if version != FEATURE_VERSION:
+    if version != _COLUMNS_VERSION:
         raise InvalidRequest(
-            f"the snapshot has features of version {version}, this program of version {FEATURE_VERSION}: train it anew"
+            f"the snapshot has features of version {version}, this program of version {_COLUMNS_VERSION}: train it anew"
         )
     return header
