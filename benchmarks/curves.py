@@ -157,7 +157,7 @@ def _tune(model: Path, library: Path, tracker: str, *, trials: int, seed: int) -
 
 def _onnxruntime_sec(model: Path, scratch: Path, options: argparse.Namespace) -> float:
     inputs = scratch / "inputs.npz"
-    np.savez(inputs, **example_inputs(onnx.load(str(model)), np.random.default_rng(0)))
+    np.savez(inputs, allow_pickle=False, **example_inputs(onnx.load(str(model)), np.random.default_rng(0)))
     program = Program(name="onnxruntime", engine="onnxruntime", path=model)
     with Engine(program, inputs, threads=options.threads, scratch=scratch) as engine:
         return min(engine.block_ms(_BLOCK_SEC) for _ in range(_BLOCKS)) / 1e3
@@ -202,7 +202,7 @@ def _figures(found: Sequence[JsonObject], trials: int) -> JsonObject:
 
 def _fastest(found: JsonObject) -> float:
     """Return the best time that any search found for a layer."""
-    return min(curve.final_sec for curve in found["curves"].values())
+    return float(min(curve.final_sec for curve in found["curves"].values()))
 
 
 def _engines(found: Sequence[JsonObject]) -> list[str]:

@@ -151,7 +151,9 @@ def _search_sec(mod_json: str, target_json: str, count: int) -> float:
 def _board(scratch: Path) -> Iterator[tuple[str, Around, str]]:
     """Yield the tracker's address, what to put around clients, and why there is no link."""
     with contextlib.ExitStack() as stack:
-        host, server, client, reason = "127.0.0.1", list, list, ""
+        host, reason = "127.0.0.1", ""
+        server: Around = list
+        client: Around = list
         try:
             link = stack.enter_context(DelayLink(round_trip_ms=_ROUND_TRIP_MS))
             host, server, client = link.far.address, link.far.command, link.near.command

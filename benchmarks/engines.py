@@ -138,4 +138,4 @@ class Engine:
 
     def _ask(self, *, warm: int, calls: int) -> float:
         answer = self._process.ask({"warm": warm, "calls": calls}, _CALL_TIMEOUT_SEC)
-        return statistics.median(answer["ms"])
+        return float(statistics.median(answer["ms"]))

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -117,14 +118,22 @@ class Survey:
 def surveys() -> list[Survey]:
     """Return all models of the table, in its order."""
     return [
-        *(_survey(name, "onnx wheel", "onnx", lambda _, name=name: bundled_model(name)) for name in ONNX_WHEEL),
-        *(_survey(name, "generated", "onnx", lambda folder, name=name: write(name, folder)) for name in GENERATED),
+        *(_survey(name, "onnx wheel", "onnx", partial(_bundled, name)) for name in ONNX_WHEEL),
+        *(_survey(name, "generated", "onnx", partial(write, name)) for name in GENERATED),
         *(
-            _survey(name, "transformers", "transformers", lambda _, text=text: Path(f"hf:{text}"), shapes)
+            _survey(name, "transformers", "transformers", partial(_configured, text), shapes)
             for name, (text, shapes) in TRANSFORMERS.items()
         ),
-        *(_survey(name, "keras", "keras", lambda folder, name=name: _keras(name, folder)) for name in KERAS),
+        *(_survey(name, "keras", "keras", partial(_keras, name)) for name in KERAS),
     ]
+
+
+def _bundled(name: str, _: Path) -> Path:
+    return bundled_model(name)
+
+
+def _configured(text: str, _: Path) -> Path:
+    return Path(f"hf:{text}")
 
 
 def _survey(name: str, family: str, needs: str, source: Callable[[Path], Path], shapes: Shapes | None = None) -> Survey:

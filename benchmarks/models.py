@@ -86,7 +86,7 @@ def _compare(entry: Entry, effort: Effort, scratch: Path) -> ModelFigures:
     common.say(f"{entry.name}: building")
     model = write_entry(entry, scratch)
     inputs = scratch / "inputs.npz"
-    np.savez(inputs, **example_inputs(onnx.load(str(model)), np.random.default_rng(1)))
+    np.savez(inputs, allow_pickle=False, **example_inputs(onnx.load(str(model)), np.random.default_rng(1)))
     problems: dict[str, str] = {}
     programs = [*peers(model), *_ours(model, effort, scratch, problems)]
     with contextlib.ExitStack() as stack:

@@ -59,7 +59,8 @@ def predicted(track: Track, done: int) -> Floats:
     expected = log_secs.mean() + slope * (values[:, near] - mean[:done].mean())
     errors = np.random.default_rng(done).standard_normal((_MEMBERS, expected.shape[1]))
     spread = track.noise / math.sqrt(done) * np.linspace(-1.5, 1.5, _MEMBERS)[:, None]
-    return expected[np.arange(_MEMBERS) % len(values)] + track.noise * errors + spread
+    futures: Floats = expected[np.arange(_MEMBERS) % len(values)] + track.noise * errors + spread
+    return futures
 
 
 class Prioritizer:

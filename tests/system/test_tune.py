@@ -203,5 +203,5 @@ def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, t
     none = run_fleet(*tune_words(model, library, *words, "--tasks", "matmol", trials=3))
 
     assert len(some["workloads"]) == 1
-    assert none.returncode == 1
+    assert none.returncode == 2
     assert "did you mean 'matmul" in none.stderr
