@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+if not __package__:  # run as a file: python benchmarks/cost_model.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import numpy as np
 from numpy.typing import NDArray
 

@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+if not __package__:  # run as a file: python benchmarks/warm_start.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks import common
 from benchmarks.collect import Timer
 from benchmarks.cost_data import workloads

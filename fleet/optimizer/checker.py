@@ -5,8 +5,9 @@ On GPUs, where an unscheduled program does not run, TVM's default rules schedule
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fleet.artifacts.artifact import Artifact
@@ -103,12 +104,14 @@ class Checker:
         return weakness
 
     async def _run(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
-        return await self._device.call(artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
+        call = partial(self._device.call, artifact, inputs, timeout_sec=_REFERENCE_TIMEOUT_SEC)
+        return await _once_more_if_it_crashed(call)
 
     async def _find_fault(self, workload: Workload, effect: Check, expected: Expected) -> str:
         inputs = pack_all(expected.inputs, effect.packings)
         try:
-            outputs = await self._device.call(effect.artifact, inputs, is_trusted=False)
+            call = partial(self._device.call, effect.artifact, inputs, is_trusted=False)
+            outputs = await _once_more_if_it_crashed(call)
         except MeasurementError as error:
             if error.kind is ErrorKind.DEVICE_FAULTED:
                 raise
@@ -116,3 +119,13 @@ class Checker:
         rounds = any(spec.dtype.startswith("float") for spec in workload.args if not spec.is_output)
         mismatch = compare(outputs, expected.outputs, reduction_size=workload.terms, are_codes=rounds)
         return mismatch.text if mismatch else ""
+
+
+async def _once_more_if_it_crashed(call: Callable[[], Awaitable[list[Array]]]) -> list[Array]:
+    """Run a program; if it crashed, once more in a new worker: the first may have been killed by somebody else."""
+    try:
+        return await call()
+    except MeasurementError as error:
+        if error.kind is not ErrorKind.CRASHED:
+            raise
+    return await call()

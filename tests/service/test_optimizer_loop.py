@@ -150,6 +150,21 @@ async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor
         assert job.agent.calls == 3
 
 
+@pytest.mark.parametrize(("crashes", "errors"), [(1, {}), (2, {"WRONG_OUTPUT": 1})])
+async def test_a_crash_in_a_check_counts_only_when_it_happens_again(
+    tmp_path: Path, crashes: int, errors: dict[str, int]
+) -> None:
+    """A worker that somebody killed says nothing about the candidate that it ran."""
+    async with bench(tmp_path) as job:
+        await job.measure("a")
+        job.agent.answer = lambda _, asked: good(asked, 1e-7)
+        job.agent.refuses_calls = [measurement_pb2.ERROR_KIND_CRASHED] * crashes
+        await job.measure("b")
+
+    assert dict(job.item.errors) == errors
+    assert job.item.best_trace == ('["a"]' if errors else '["b"]')
+
+
 @pytest.mark.parametrize(("losses", "is_timed"), [(1, True), (2, False)])
 async def test_an_unscheduled_program_is_timed_again_when_the_device_went_away(
     tmp_path: Path, losses: int, is_timed: bool

@@ -62,7 +62,7 @@ def test_mistakes_take_one_line(bench: Bench) -> None:
 
     for path, code, message in (
         (bench.folder / "nowhere.bit", 2, "cannot read the bitstream"),
-        (wrong, 1, "made for xc7z010, devices/pynq has xc7z020"),
+        (wrong, 2, "made for xc7z010, devices/pynq has xc7z020"),
     ):
         done = bench.program(path)
         assert (done[0], done[1]) == (code, "")
