@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from device_agents.runtimes.opencl.build import ensure_plugin
+from fleet.testing import eventually
 from tests.android.fake_phone import FakePhone
 from tests.android.rpc_servers import build_server, library_folders
 
@@ -60,7 +61,22 @@ class AdbHost:
     async def plug_in(self, phone: FakePhone) -> None:
         if not phone.is_running:
             await phone.start()
+        await eventually(lambda: self._connect(phone), timeout_sec=40)
+
+    async def reconnect(self, phone: FakePhone) -> None:
+        """Have the adb server forget a phone and see it again; it must answer, not only be listed."""
+
+        async def answers() -> bool:
+            await self.adb("disconnect", phone.serial)
+            await self.adb("connect", phone.serial)
+            return (await self.adb("-s", phone.serial, "get-state")).strip() == "device"
+
+        await eventually(answers, timeout_sec=40)
+
+    async def _connect(self, phone: FakePhone) -> bool:
+        """Have the adb server see a phone; on a busy machine it may give up on one that answers late."""
         await self.adb("connect", phone.serial)
+        return any(line.startswith(phone.serial) for line in (await self.adb("devices")).splitlines())
 
     async def unplug(self, phone: FakePhone) -> None:
         """Pull the cable: the phone is gone from adb's list."""
