@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fleet.base.tasks import together
 from fleet.client.steady import SteadyDevice
 from fleet.library import Library, StoredSnapshot
 from fleet.optimizer.checker import Checker
@@ -155,7 +156,7 @@ class TuningLoop:
         feed(self._core, ev.SearchBegun())
         queue: asyncio.Queue[Round | None] = asyncio.Queue(maxsize=len(self._benches))
         self._is_next_built = lambda: not queue.empty()
-        await _together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
+        await together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
         self._is_next_built = lambda: False
         if self._gives_back:
             for bench in self._benches[1:]:
@@ -167,7 +168,7 @@ class TuningLoop:
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
         searches = min(self._core.conditions.search_threads, _MOST_SEARCHES) if self._turns.shares_cores else 1
         while any(
-            rounds := await _together({f"search {n}": self._make_round(ev.RoundWanted()) for n in range(searches)})
+            rounds := await together({f"search {n}": self._make_round(ev.RoundWanted()) for n in range(searches)})
         ):
             for made in rounds:
                 if made is not None and made[1]:
@@ -178,7 +179,7 @@ class TuningLoop:
 
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
         """Measure what comes through a queue until None does, on all devices."""
-        await _together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(self._benches)})
+        await together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(self._benches)})
 
     async def _consume(self, queue: asyncio.Queue[Round | None], bench: _Bench) -> None:
         _bench.set(bench)
@@ -261,13 +262,3 @@ class TuningLoop:
 
     def _workload_of(self, shash: str) -> Workload:
         return self._core.workload(shash).workload
-
-
-async def _together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
-    """Run parts side by side, by the names of their tasks; if one fails, stop the others and raise its error alone."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part, name=name) for name, part in parts.items()]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]

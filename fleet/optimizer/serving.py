@@ -17,6 +17,7 @@ from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.plain import to_plain
 from fleet.base.scratch import scratch_dir
+from fleet.base.tasks import together
 from fleet.client.aio import default_holder
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
@@ -122,7 +123,7 @@ class Optimizer:
         claim = JobClaim(self._shop.library, job.name, self._name)
         work = asyncio.create_task(self._work(job), name=f"{job.name} work")
         keeping = asyncio.create_task(claim.keep(work), name=f"{job.name} claim")
-        state, message, reports = JobState.FAILED, "ended by an error", None
+        state, message, reports = JobState.FAILED, "", None
         try:
             reports = await work
             state, message = JobState.FINISHED, ""
@@ -133,7 +134,8 @@ class Optimizer:
             message = "cancelled" if is_stopped else "its optimizer was stopped; it waits for another"
         except FleetError as error:
             message = str(error)
-        except Exception:
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}; the log of its optimizer says where"
             logger.exception("job broke down", extra={"job": job.name})
         keeping.cancel()
         if claim.standing is not Standing.LOST:
@@ -148,9 +150,7 @@ class Optimizer:
         with scratch_dir("model") as folder:
             model = await asyncio.to_thread(restore_model, self._shop.library, order, folder)
             wanted = [replace(options, model=model) for options in for_each_kind(order.options)]
-            async with asyncio.TaskGroup() as group:
-                kinds = [group.create_task(self._tune(options, entry)) for options in wanted]
-        return [kind.result() for kind in kinds]
+            return await together({f"{job.name} {place}": self._tune(each, entry) for place, each in enumerate(wanted)})
 
     async def _tune(self, options: TuneOptions, entry: QueuedEntry) -> TuneReport:
         notices: deque[str] = deque(maxlen=_KEPT_NOTICES)

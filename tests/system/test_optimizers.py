@@ -139,14 +139,18 @@ def test_a_job_is_cancelled_resumed_and_reverted(
 def test_a_tune_is_watched_where_an_optimizer_runs(
     two_products: Path, fleet: Fleet, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    """The optimizer does the work, and the report is the same."""
+    """The optimizer does the work; report and errors are the same, also where one of two boards is not there."""
     start_optimizer()
     eventually_sync(lambda: optimizers(path) > 0, 120)
     words = ("--trials", "2", "--batch", "2", "--no-model", "--library", str(path), "--tracker", fleet.address)
 
     tuned = run_fleet("tune", str(two_products), *words, "--strategy", "random", "--json")
 
+    nowhere = run_fleet("tune", str(two_products), *words, "--on", "cpu", "--on", "kind=nothing")
+
     assert tuned.returncode == 0, tuned.stderr
+    assert nowhere.returncode == 1
+    assert "no device matches 'kind=nothing'" in nowhere.stderr
     report = json.loads(tuned.stdout)
     assert report["trials"] == 2
     assert job(path, report["job"]).is_queued

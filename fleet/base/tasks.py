@@ -1,0 +1,19 @@
+"""Coroutines that run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
+    """Run parts side by side, by the names of their tasks; if one fails, stop the others and raise its error alone."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part, name=name) for name, part in parts.items()]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
