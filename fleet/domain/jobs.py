@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from fleet.domain.leases import MOST_PRIORITY
 from fleet.errors import InvalidRequest
 
 
@@ -36,16 +37,19 @@ def parse_priority(text: str) -> int:
     """Read "urgent", "normal", "background", or a whole number.
 
     Raises:
-        InvalidRequest: it is something else.
+        InvalidRequest: it is something else, or out of bounds.
     """
     found = {item.name.lower(): item.value for item in PriorityClass}.get(text.strip().lower())
     if found is not None:
         return found
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         names = ", ".join(item.name.lower() for item in sorted(PriorityClass, reverse=True))
         raise InvalidRequest(f"there is no priority {text!r}; known are {names}, and whole numbers") from None
+    if abs(number) > MOST_PRIORITY:
+        raise InvalidRequest(f"priority {number} is out of bounds; choose one from {-MOST_PRIORITY} to {MOST_PRIORITY}")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from fleet.errors import InvalidRequest
 LONGEST_SEC = 10 * 365 * 86400
 """Longest lease, wait or time limit that anybody may ask for."""
 
-_MOST_PRIORITY = 2**31 - 1
+MOST_PRIORITY = 2**31 - 1
 """What the wire carries; a tracker allows less."""
 
 
@@ -98,8 +98,8 @@ class LeaseWish:
                 raise InvalidRequest(f"{name}={sec:g}: a lease lasts longer than 0 and at most {LONGEST_SEC} s")
         if self.wait_timeout_sec is not None and not 0 <= self.wait_timeout_sec <= LONGEST_SEC:
             raise InvalidRequest(f"wait_timeout_sec={self.wait_timeout_sec:g}: a wait takes 0 to {LONGEST_SEC} s")
-        if abs(self.priority) > _MOST_PRIORITY:
-            raise InvalidRequest(f"priority={self.priority}: it lies between {-_MOST_PRIORITY} and {_MOST_PRIORITY}")
+        if abs(self.priority) > MOST_PRIORITY:
+            raise InvalidRequest(f"priority={self.priority}: it lies between {-MOST_PRIORITY} and {MOST_PRIORITY}")
 
 
 def make_wish(selector: str | LeaseWish, **terms: Unpack[LeaseTerms]) -> LeaseWish:

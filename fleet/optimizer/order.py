@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ FORMAT = 1
 """Incremented when an older optimizer would misread an order."""
 
 _OF_TRANSFORMERS = "hf:"
+_MOST = 2**31 - 1
+"""Trials, and seeds: what a database's integer holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +66,21 @@ def check_options(options: TuneOptions, now: datetime) -> None:
     """Refuse at once what could never run.
 
     Raises:
-        InvalidRequest: a malformed selector, an unknown strategy, a deadline that is past, a budget below zero.
+        InvalidRequest: a malformed selector, an unknown strategy, a deadline that is past, a number out of bounds.
     """
     for selector in options.selectors:
         parse_selector(selector)
     strategy_of(options.strategy)
     if options.deadline is not None and options.deadline <= now:
         raise InvalidRequest(f"the deadline {options.deadline:%Y-%m-%d %H:%M:%S} is past")
-    if options.target_ms is not None and options.target_ms <= 0:
+    if options.target_ms is not None and not 0 < options.target_ms < math.inf:
         raise InvalidRequest(f"a target latency of {options.target_ms:g} ms cannot be reached; give one above zero")
     if options.devices < 1:
         raise InvalidRequest(f"nothing can be measured on {options.devices} devices")
-    if options.trials is not None and options.trials < 0:
-        raise InvalidRequest(f"{options.trials} trials cannot be made")
+    if options.trials is not None and not 0 <= options.trials <= _MOST:
+        raise InvalidRequest(f"{options.trials} trials cannot be made; choose from 0 to {_MOST}")
+    if not 0 <= options.seed <= _MOST:
+        raise InvalidRequest(f"the seed {options.seed} is out of bounds; choose one from 0 to {_MOST}")
 
 
 def submit(library: Library, options: TuneOptions, *, holder: str) -> Job:

@@ -43,6 +43,16 @@ USAGE = [
 
 REFUSED = [
     (("tune", "nowhere.onnx"), 2, "nowhere.onnx"),
+    (("tune", "nowhere.onnx", "--priority", "high"), 2, "there is no priority 'high'"),
+    (("tune", "nowhere.onnx", "--priority", "99999999999999999999"), 2, "out of bounds"),
+    (("tune", "nowhere.onnx", "--target-ms", "nan"), 2, "a target latency of nan ms"),
+    (("tune", "nowhere.onnx", "--target-ms", "-1"), 2, "a target latency of -1 ms"),
+    (("tune", "nowhere.onnx", "--trials", "99999999999999999999"), 2, "trials cannot be made"),
+    (("tune", "nowhere.onnx", "--seed", "99999999999999999999"), 2, "out of bounds"),
+    (("tune", "nowhere.onnx", "--deadline", "2020-01-01"), 2, "is past"),
+    (("tune", "nowhere.onnx", "--strategy", "xgbrank"), 2, "did you mean 'xgb'"),
+    (("jobs", "submit", "nowhere.onnx"), 2, "nowhere.onnx"),
+    (("jobs", "show", "none", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("time", "nowhere.so"), 2, "nowhere.so"),
     (("run", "nowhere.so"), 2, "nowhere.so"),
     (("export", "nowhere.onnx"), 2, "nowhere.onnx"),
