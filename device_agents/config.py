@@ -3,6 +3,8 @@
 devices:                          # default: all that the drivers find; at least one cpu device named <host>-cpu
   - driver: cpu
     name: bench-01                # devices/bench-01; default <host>-<driver>
+    labels: {rack: 3}             # what selectors match beside what is found
+    facts: {bought: 2026-03}      # what records keep of the device
   - driver: simulated
     count: 4                      # bench-sim-0 .. bench-sim-3
     name: bench-sim
@@ -24,6 +26,7 @@ from functools import partial
 from typing import Annotated
 
 from device_agents.driver import DeviceFinder, Driver
+from device_agents.given import Given, GivingFinder, give, split_given
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
 from fleet.base.config import Key, keys_of, parse
@@ -121,10 +124,10 @@ def make_finders(config: AgentConfig, *, where: str = "agent.yaml", host_name: s
     finders: list[DeviceFinder] = []
     for index, entry in enumerate(find_devices(only_finders=True) if config.devices is None else config.devices):
         place = f"{where}: devices[{index}]"
-        driver, values = _driver_of_entry(entry, place)
+        driver, values, given = _driver_of_entry(entry, place)
         finder = driver.finder(values, where=place, host_name=host_name)
         if finder is not None:
-            finders.append(finder)
+            finders.append(GivingFinder(finder, given))
     return finders
 
 
@@ -140,14 +143,19 @@ def short_host_name() -> str:
 
 
 def _drivers_of_entry(entry: object, where: str, host_name: str) -> list[Driver]:
-    driver, values = _driver_of_entry(entry, where)
-    return list(driver.from_config(values, where=where, host_name=host_name))
+    driver, values, given = _driver_of_entry(entry, where)
+    return [give(device, given) for device in driver.from_config(values, where=where, host_name=host_name)]
 
 
-def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object]]:
+def _driver_of_entry(entry: object, where: str) -> tuple[type[Driver], dict[str, object], Given]:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: expected 'driver: NAME' and its settings, found {entry!r}")
     name = entry.get("driver")
     if not isinstance(name, str):
         raise ConfigError(f"{where}: the key 'driver' is missing")
-    return load_driver(name, where=where), {key: value for key, value in entry.items() if key != "driver"}
+    driver = load_driver(name, where=where)
+    own_keys = {key.name for key in keys_of(driver.settings)}
+    given, values = split_given(
+        {key: value for key, value in entry.items() if key != "driver"}, where, own_keys=own_keys
+    )
+    return driver, values, given

@@ -177,6 +177,12 @@ class Driver(ABC):
         self.changed: Callable[[], None] = lambda: None
         """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
+        self.given_labels: Mapping[str, str] = {}
+        """What its owner wants selectors to match beside what is found; see device_agents.given."""
+
+        self.given_facts_json = ""
+        """What its owner says of it, kept with every measurement; empty: nothing."""
+
         self._sweeper: StraySweeper | None = None
         self._blocking = BlockingReads(source) if source is not None else None
         self._state = "new"
@@ -242,6 +248,7 @@ class Driver(ABC):
         """Return what the hardware is; the same while it is open, unless the driver calls `changed`."""
         self._check_open()
         inventory = self._inventory()
+        inventory = replace(inventory, labels={**self.given_labels, **inventory.labels})
         return _shown_as_emulated(inventory) if inventory.is_simulated else inventory
 
     def worker_spec(self) -> WorkerSpec:

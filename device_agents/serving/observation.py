@@ -57,6 +57,7 @@ class Observation:
             provenance.after.reference_sec = reference_sec  # newer than the reading if it ran right after
         provenance.worker_pid = self._worker_pid
         provenance.bitstream_digest = self._device.bitstream_digest
+        provenance.owner_facts_json = self._device.driver.given_facts_json
         if rest.waited_sec:
             provenance.cooldown.CopyFrom(duration(rest.waited_sec))
         if self._device.is_simulated or measurement.time_source == _COUNTED:

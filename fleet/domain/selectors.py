@@ -23,6 +23,12 @@ from fleet.errors import InvalidRequest
 _CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 
+FOUND_LABELS = frozenset(
+    {"arch", "bitstream", "board", "board_kind", "cores", "emulated", "host"}
+    | {"kind", "mcpu", "missing", "model", "name", "runtime"}
+)
+"""Keys that tracker and drivers set on most devices, so that nobody gives them another meaning."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Condition:

@@ -203,7 +203,7 @@ class Clocks(_message.Message):
     def __init__(self, wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Provenance(_message.Message):
-    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "flushed", "bitstream_digest", "disturbances")
+    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "flushed", "bitstream_digest", "disturbances", "owner_facts_json")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     WORKER_PID_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class Provenance(_message.Message):
     FLUSHED_FIELD_NUMBER: _ClassVar[int]
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DISTURBANCES_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
     before: _device_pb2.Telemetry
     after: _device_pb2.Telemetry
     worker_pid: int
@@ -222,7 +223,8 @@ class Provenance(_message.Message):
     flushed: str
     bitstream_digest: str
     disturbances: _containers.RepeatedCompositeFieldContainer[Disturbance]
-    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., disturbances: _Optional[_Iterable[_Union[Disturbance, _Mapping]]] = ...) -> None: ...
+    owner_facts_json: str
+    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., disturbances: _Optional[_Iterable[_Union[Disturbance, _Mapping]]] = ..., owner_facts_json: _Optional[str] = ...) -> None: ...
 
 class Disturbance(_message.Message):
     __slots__ = ("kind", "text")

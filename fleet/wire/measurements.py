@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterable, Mapping
 from typing import cast
 
@@ -223,19 +224,31 @@ def disturbance_from_proto(message: measurement_pb2.Disturbance) -> Disturbance:
 
 
 def provenance_from_proto(message: measurement_pb2.Provenance) -> dict[str, object]:
-    """Return a provenance, JSON-ready, with the domain's names for kinds."""
+    """Return a provenance, JSON-ready, with the domain's names for kinds; the owner's facts are "facts"."""
     from google.protobuf import json_format
 
     provenance = json_format.MessageToDict(message, preserving_proto_field_name=True)
     if message.disturbances:
         found = map(disturbance_from_proto, message.disturbances)
         provenance["disturbances"] = [{"kind": one.kind.value, "text": one.text} for one in found]
+    if facts := provenance.pop("owner_facts_json", ""):
+        provenance["facts"] = _facts_from_json(facts)
     return provenance
+
+
+def _facts_from_json(text: str) -> object:
+    """Read what an agent says that its owner says. What is no JSON stays text: nothing decides by it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def provenance_to_proto(provenance: Mapping[str, object]) -> measurement_pb2.Provenance:
     message = measurement_pb2.Provenance(flushed=str(provenance.get("flushed", "")))
-    rest = {key: value for key, value in provenance.items() if key not in ("disturbances", "flushed")}
+    rest = {key: value for key, value in provenance.items() if key not in ("disturbances", "flushed", "facts")}
+    if "facts" in provenance:
+        message.owner_facts_json = json.dumps(provenance["facts"])
     if rest:  # never true in a worker, so workers do not pay for this import
         from google.protobuf import json_format
 

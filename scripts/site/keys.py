@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from words import plain
 
 from device_agents.config import AgentConfig, known_keys
+from device_agents.given import Given
 from fleet.base.config import Key, keys_of
 
 
 def as_markdown() -> str:
     """Return a section for the file itself and for the entries of each driver."""
     lines = ["## agent.yaml", "", *_definitions(keys_of(AgentConfig))]
+    lines += ["## every driver", "", *_definitions(keys_of(Given))]
     for driver, keys in known_keys().items():
         lines += [f"## driver: {driver}", "", *_definitions(keys)]
     return "\n".join(lines)

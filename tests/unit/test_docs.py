@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from device_agents.config import known_keys, parse_config
+from device_agents.given import Given
+from fleet.base.config import keys_of
 
 _MULTILINE = re.MULTILINE | re.DOTALL
 _ROOT = Path(__file__).parents[2]
@@ -116,7 +118,8 @@ def test_all_variables_of_the_environment_are_told() -> None:
 
 @cache
 def keys_by_driver() -> dict[str, set[str]]:
-    return {driver: {key.name for key in known} for driver, known in known_keys().items()}
+    given = {key.name for key in keys_of(Given)}
+    return {driver: given | {key.name for key in known} for driver, known in known_keys().items()}
 
 
 @cache
