@@ -117,7 +117,7 @@ def samples_of(group: Group) -> list[Sample]:
             features=features,
             flop=group.program.flop,
             device_model="x86_64_v4",
-            instruction_set="x86-64-v4",
+            instruction_set="avx512 vnni",
         )
         for features, run_sec in zip(group.features, group.run_sec, strict=True)
     ]

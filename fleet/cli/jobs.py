@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from fleet.cli.tune_view import records_line, render_report
 from fleet.cli.watching import watch as watch_job
 from fleet.client.aio import default_holder
 from fleet.library import Job, Library
+from fleet.optimizer.fleets import fleet_behind
 from fleet.optimizer.job import TuneOptions
 from fleet.optimizer.order import submit as submit_job
 
@@ -41,7 +43,8 @@ def _submit(wanted: TuneOptions, as_json: bool, is_wide: bool) -> None:
     Example: fleet jobs submit model.onnx --trials 512 --priority background
     """
     with Library.open(wanted.library) as library:
-        job = submit_job(library, wanted, holder=default_holder())
+        fleet_id = asyncio.run(fleet_behind(wanted.tracker)) if wanted.tracker else ""
+        job = submit_job(library, wanted, holder=default_holder(), fleet_id=fleet_id)
         is_served = bool(library.queue.optimizers())
     if as_json:
         options.print_json(job_data(job))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 from rich.console import Console
@@ -18,8 +18,9 @@ from fleet.cli.tune_options import with_tune_options
 from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.errors import FleetError, InvalidRequest
-from fleet.library import Library
+from fleet.library import Library, Optimizer
 from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.fleets import fleet_behind, serving
 from fleet.optimizer.job import TuneOptions, TuneReport, report_progress
 from fleet.optimizer.service import tune as run_tune
 
@@ -70,14 +71,19 @@ def _has_optimizer(options: TuneOptions) -> bool:
     """
     if options.tracker is not None:
         with Library.open(options.library) as library:
-            if any(optimizer.tracker == options.tracker for optimizer in library.queue.optimizers()):
-                return True
+            optimizers = library.queue.optimizers()
+        if optimizers and asyncio.run(_serving(optimizers, options.tracker)):
+            return True
     if options.also_on or options.devices > 1:
         raise InvalidRequest(
             "several boards at once need an optimizer: fleet optimizer serve --tracker ..., then the same "
             "with --tracker"
         )
     return False
+
+
+async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimizer]:
+    return await serving(optimizers, tracker, await fleet_behind(tracker))
 
 
 def _run(options: TuneOptions) -> TuneReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from fleet.cli.tune_view import render_progress
 from fleet.client.aio import default_holder
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
+from fleet.optimizer.fleets import fleet_behind
 from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
 from fleet.optimizer.order import submit
 
@@ -28,7 +30,8 @@ def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
         FleetError: it failed, or was cancelled.
     """
     with Library.open(options.library) as library:
-        job = submit(library, options, holder=default_holder())
+        fleet_id = asyncio.run(fleet_behind(options.tracker)) if options.tracker else ""
+        job = submit(library, options, holder=default_holder(), fleet_id=fleet_id)
         return watch(library, job.name)
 
 

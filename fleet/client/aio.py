@@ -113,6 +113,11 @@ class Fleet:
         """Whether the tracker answers at this moment."""
         return self._stream is not None and self._stream.is_up
 
+    @property
+    def fleet_id(self) -> str:
+        """What names the fleet, whatever address led to it; empty if its tracker is of an older version."""
+        return self._open_stream().fleet_id
+
     async def close(self) -> None:
         """Give all leases back and hang up. Idempotent."""
         if self._calls is None or self._stream is None or self._running is None:

@@ -50,6 +50,7 @@ class TrackerStream:
     def __init__(self, stub: LeaseServiceStub, holder: str, clock: Clock) -> None:
         self.book = LeaseBook(send=self.send, clock=clock)
         self.is_up = False
+        self.fleet_id = ""
         self.was_up = asyncio.Event()
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
@@ -165,6 +166,7 @@ class TrackerStream:
 
     def _welcome(self, welcome: lease_service_pb2.Welcome) -> None:
         self.is_up = True
+        self.fleet_id = welcome.fleet_id
         if self.was_up.is_set():
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()

@@ -36,7 +36,7 @@ class Sample:
 
     device_model: str = ""
     instruction_set: str = ""
-    """What device models share: "x86-64-v4", "armv8.2-a"."""
+    """What device models share: "avx512 vnni", "neon"; see `fleet.cost_model.instruction_sets`."""
 
     is_disturbed: bool = False
     """Something else ran meanwhile: it counts a quarter."""

@@ -73,11 +73,13 @@ class JobQueue:
         with engines.reading(self._engine) as connection:
             return _only(connection, name)
 
-    def take(self, optimizer: str, *, tracker: str | None = None) -> Job | None:
+    def take(self, optimizer: str, *, tracker: str | None = None, fleet_id: str = "") -> Job | None:
         """Claim the job that goes first: the highest priority, then the oldest. None: there is none.
 
         Args:
-            tracker: take only jobs for this one, and those that name none.
+            tracker: take only jobs for this address, and those that name none.
+            fleet_id: what the tracker names its fleet: jobs for it are taken, by whatever address they name it, and
+                none for another one that has the same address elsewhere.
         """
         with engines.reading(self._engine) as connection:  # most often there is none, and looking writes nothing
             is_waiting = sa.select(jobs.c.id).where(jobs.c.state == JobState.QUEUED.value).limit(1)
@@ -92,8 +94,7 @@ class JobQueue:
                 .order_by(orders.c.priority.desc(), jobs.c.id)
             )
             for row in connection.execute(query).all():
-                is_for_us = tracker is None or (row.spec or {}).get("tracker") in (None, "", tracker)
-                if is_for_us and _claim(connection, row.id, optimizer):
+                if _is_for(row.spec or {}, tracker, fleet_id) and _claim(connection, row.id, optimizer):
                     return stored.read_jobs(connection, name=row.name)[0]
         return None
 
@@ -257,6 +258,12 @@ class JobQueue:
             for row in rows
             if row["host"] != here or stored.is_process_alive(row["pid"], row["process_started_sec"])
         ]
+
+
+def _is_for(spec: Mapping[str, object], tracker: str | None, fleet_id: str) -> bool:
+    if fleet_id and spec.get("fleet_id"):
+        return spec["fleet_id"] == fleet_id
+    return tracker is None or spec.get("tracker") in (None, "", tracker)
 
 
 def _only(connection: sa.Connection, name: str) -> Job:

@@ -21,6 +21,7 @@ from tvm.s_tir.meta_schedule.cost_model.xgb_model import FeatureGroup, XGBModel
 from tvm.s_tir.meta_schedule.feature_extractor import PerStoreFeature
 from tvm.s_tir.meta_schedule.utils import shash2hex
 
+from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.learn import LearnRecord, learn
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
@@ -103,8 +104,14 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         workload = shash2hex(context.mod)
         if workload not in self._rankers:
             known = [lesson.features for lesson in self._lessons if lesson.workload == workload]
-            shared = self._snapshot or prior_for(str(context.target))
-            self._rankers[workload] = Ranker(shared, self._own, records=len(known))
+            target_json = str(context.target)
+            shared = self._snapshot or prior_for(target_json)
+            self._rankers[workload] = Ranker(
+                shared,
+                self._own,
+                records=len(known),
+                instruction_set=instruction_set_of(target_json),
+            )
         return self._rankers[workload]
 
     def _features(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> list[NDArray[np.float32]]:

@@ -18,6 +18,12 @@ _STEP = 16
 """Records at a time: 0.3 s of one worker, for which nothing else waits longer."""
 
 _STEP_TIMEOUT_SEC = 60.0
+_FIRST_SEC = 10.0
+"""The first seconds of a process are its job's."""
+
+_LOOK_SEC = 60.0
+"""Between two looks whether records without features have come: by an import, or from an older program."""
+
 _REST_SEC = 3.0
 """Between two steps: a tenth of one worker, while a job uses all of them."""
 
@@ -25,10 +31,9 @@ _REST_SEC = 3.0
 async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec: float = _REST_SEC) -> int:
     """Compute features until every record that can be learnt from has them; return of how many they were missing.
 
-    What was computed stays when this ends halfway; the next job goes on there.
+    What was computed stays when this ends halfway; the next process goes on there.
     """
     count = 0
-    await asyncio.sleep(rest_sec)  # the first seconds of a job are its own
     while missing := await asyncio.to_thread(library.memory.without_features, FEATURE_VERSION, limit=_STEP):
         async with turns.building():
             by_record = await _recall(library, pool, missing)
@@ -39,11 +44,14 @@ async def fill_features(library: Library, pool: Pool, turns: Turns, *, rest_sec:
 
 
 async def fill_in_background(library: Library, pool: Pool, turns: Turns) -> None:
-    """Fill features in; a failure costs a warning."""
-    try:
-        await fill_features(library, pool, turns)
-    except FleetError as error:
-        logger.warning("features not computed", extra={"error": str(error)})
+    """Fill features in until cancelled; a failure costs a warning."""
+    await asyncio.sleep(_FIRST_SEC)
+    while True:
+        try:
+            await fill_features(library, pool, turns)
+        except FleetError as error:
+            logger.warning("features not computed", extra={"error": str(error)})
+        await asyncio.sleep(_LOOK_SEC)
 
 
 async def _recall(library: Library, pool: Pool, missing: list[Record]) -> dict[int, RecordProgram]:

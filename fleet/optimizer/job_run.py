@@ -21,7 +21,6 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
 from fleet.library import Job, JobState, Library
 from fleet.models.model import Model
-from fleet.optimizer.backfill import fill_in_background
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -36,7 +35,7 @@ from fleet.optimizer.pool import Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
-from fleet.optimizer.trainer import Trainer, follow
+from fleet.optimizer.trainer import follow
 from fleet.optimizer.turns import Turns
 from fleet.workloads.workload import Workload
 
@@ -120,20 +119,12 @@ class JobRun:
             turns=turns,
             gives_back=self.gives_back,
         )
-        background = [
-            asyncio.create_task(follow(self.library.memory, loop.use_snapshot), name="follow snapshots"),
-            asyncio.create_task(
-                Trainer(memory=self.library.memory, pool=self.pool, turns=turns, target_json=self.target_json).run(),
-                name="train",
-            ),
-            asyncio.create_task(fill_in_background(self.library, self.pool, turns), name="fill features in"),
-        ]
+        following = asyncio.create_task(follow(self.library.memory, loop.use_snapshot), name="follow snapshots")
         try:
             return await self._run_loop(loop, turns, items)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.wait(background)
+            following.cancel()
+            await asyncio.wait([following])
 
     async def _run_loop(self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress]) -> ModelReport | None:
         core, progress = self.core, self.core.progress

@@ -39,7 +39,10 @@ class JobOrder:
     """Digests in the library by relative path."""
 
     tracker: str = ""
-    """The fleet that it is for; "": that of whoever takes it."""
+    """Address of the fleet that it is for; "": that of whoever takes it."""
+
+    fleet_id: str = ""
+    """What that fleet's tracker calls it; "": it did not answer when the job was submitted."""
 
     format: int = FORMAT
 
@@ -83,8 +86,11 @@ def check_options(options: TuneOptions, now: datetime) -> None:
         raise InvalidRequest(f"the seed {options.seed} is out of bounds; choose one from 0 to {_MOST}")
 
 
-def submit(library: Library, options: TuneOptions, *, holder: str) -> Job:
+def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str = "") -> Job:
     """Store a job with its model's files, for any optimizer to run.
+
+    Args:
+        fleet_id: see `JobOrder`.
 
     Raises:
         ImportFailed: there is no such model.
@@ -99,6 +105,7 @@ def submit(library: Library, options: TuneOptions, *, holder: str) -> Job:
         options=replace(options, model=Path(name), tracker=None, library=None, workers=None),
         files=files,
         tracker=options.tracker or "",
+        fleet_id=fleet_id,
     )
     return library.queue.submit(
         title=options.model.name, spec=order.to_plain(), priority=options.priority, holder=holder

@@ -51,6 +51,7 @@ class Searcher:
         task = ProposeTask(
             mod_json=self._workload_of(effect.workload).mod_json,
             target_json=self._conditions.scope.target_json,
+            device_model=self._conditions.scope.device_model,
             records=effect.records,
             model=self._snapshot if self._conditions.uses_model else None,
             count=effect.count,

@@ -31,6 +31,7 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
+from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
 from fleet.optimizer.pool import run_within
 from fleet.optimizer.turns import Turns
@@ -62,6 +63,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         shop = Workshop(library=library, pool=pool, artifact_dir=artifact_dir, turns=Turns(shares_cores=True))
+        await stack.enter_async_context(learning(library, pool, shop.turns))
         entry, core = OwnEntry(library), JobCore(progress)
         state, message = JobState.FAILED, "ended by an error"
         try:

@@ -27,6 +27,7 @@ from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import QueuedEntry
+from fleet.optimizer.learning import learning
 from fleet.optimizer.order import order_of, restore_model
 from fleet.optimizer.service import OpenJob, Workshop
 from fleet.optimizer.turns import Turns
@@ -77,6 +78,7 @@ async def serve(options: OptimizerOptions) -> None:
             turns=Turns(shares_cores=True),
             client=await stack.enter_async_context(client),
         )
+        await stack.enter_async_context(learning(library, pool, shop.turns))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 
@@ -110,7 +112,8 @@ class Optimizer:
     async def _fill(self) -> None:
         """Take jobs while there is room for more."""
         while len(self._running) < self._most_jobs:
-            job = await asyncio.to_thread(self._shop.library.queue.take, self._name, tracker=self._tracker)
+            take, fleet_id = self._shop.library.queue.take, self._shop.client.fleet_id if self._shop.client else ""
+            job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
             if job is None:
                 return
             logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})

@@ -1,6 +1,7 @@
 """Keeps the shared cost model up to date: trains it when there is enough new, hears of it when another process did.
 
-Every process that runs a job has both. Who trains is elected for one training; see `fleet.library.election`.
+Every process that runs jobs trains, and each of its jobs hears of snapshots. Who trains is elected for one training:
+see `fleet.library.election`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _TRAINING_TIMEOUT_SEC = 300.0
 _LISTEN_SEC = 0.25
 """How long the end of a job waits for its listener."""
 
-Learner = Callable[[list[StoredSample], bytes | None, str], Trained | None]
-"""Trains on samples, and compares with the snapshot in use, or with the one that comes with the package for a target.
+Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
+"""Trains on samples, and compares with the snapshot in use, or with the one that comes with the package.
 Runs in a worker: a module's function.
 """
 
@@ -48,9 +49,6 @@ class Trainer:
     memory: Memory
     pool: Pool
     turns: Turns
-    target_json: str = ""
-    """Of the job: the model that comes with the package may be for it."""
-
     learner: Learner = train
     lease_sec: float = 15.0
     """SQLite: another process may train so long after this one was killed."""
@@ -93,9 +91,7 @@ class Trainer:
         try:
             async with self.turns.building():
                 content = None if current is None else current.content
-                trained = await run_within(
-                    self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content, self.target_json
-                )
+                trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
         finally:
             renewing.cancel()
         if trained is None:

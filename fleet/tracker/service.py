@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 from collections.abc import AsyncIterator
@@ -53,6 +54,7 @@ class LeaseServicer:
         self._told_positions: dict[str, dict[str, int]] = {}
         """The position last told, by client and request."""
         self._tracker_id = secrets.token_hex(8)
+        self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
     def deliver(self, effect: ev.ClientEffect) -> None:
         """Send an effect to its client, if it is there."""
@@ -61,7 +63,7 @@ class LeaseServicer:
             return
         if isinstance(effect, ev.Welcomed):
             leases = map(lease_to_proto, effect.leases)
-            welcome = lease_service_pb2.Welcome(tracker_id=self._tracker_id, leases=leases)
+            welcome = lease_service_pb2.Welcome(tracker_id=self._tracker_id, fleet_id=self._fleet_id, leases=leases)
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return
         message = effect_to_proto(effect, self._engine.state, self._signer)

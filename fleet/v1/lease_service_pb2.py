@@ -26,15 +26,15 @@ from fleet.v1 import job_pb2 as fleet_dot_v1_dot_job__pb2
 from fleet.v1 import lease_pb2 as fleet_dot_v1_dot_lease__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/lease_service.proto\x12\x08\x66leet.v1\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\"`\n\x11OpenLeasesRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fleet.v1.ClientHello\x12%\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x15.fleet.v1.ClientEvent\"A\n\x0b\x43lientHello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\xc5\x01\n\x0b\x43lientEvent\x12$\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32\x11.fleet.v1.AcquireH\x00\x12\"\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x10.fleet.v1.CancelH\x00\x12 \n\x05renew\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.RenewH\x00\x12$\n\x07release\x18\x04 \x01(\x0b\x32\x11.fleet.v1.ReleaseH\x00\x12\x1c\n\x03job\x18\x05 \x01(\x0b\x32\r.fleet.v1.JobH\x00\x42\x06\n\x04kind\"\x1c\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1b\n\x05Renew\x12\x12\n\nlease_name\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nlease_name\x18\x01 \x01(\t\"<\n\x12OpenLeasesResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.fleet.v1.TrackerEvent\"\x87\x02\n\x0cTrackerEvent\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.fleet.v1.WelcomeH\x00\x12*\n\x06queued\x18\x02 \x01(\x0b\x32\x18.fleet.v1.PendingRequestH\x00\x12$\n\x07granted\x18\x03 \x01(\x0b\x32\x11.fleet.v1.GrantedH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.fleet.v1.RefusedH\x00\x12$\n\x07renewed\x18\x05 \x01(\x0b\x32\x11.fleet.v1.RenewedH\x00\x12+\n\x0blease_ended\x18\x06 \x01(\x0b\x32\x14.fleet.v1.LeaseEndedH\x00\x42\x06\n\x04kind\">\n\x07Welcome\x12\x12\n\ntracker_id\x18\x01 \x01(\t\x12\x1f\n\x06leases\x18\x02 \x03(\x0b\x32\x0f.fleet.v1.Lease\"C\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"I\n\x07Renewed\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Token\"R\n\nLeaseEnded\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x1f\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x12.fleet.v1.LeaseEnd\x12\x0f\n\x07message\x18\x03 \x01(\t\"8\n\x12RevokeLeaseRequest\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x13RevokeLeaseResponse\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease*\x9d\x01\n\x08LeaseEnd\x12\x19\n\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x16\n\x12LEASE_END_RELEASED\x10\x01\x12\x15\n\x11LEASE_END_EXPIRED\x10\x02\x12\x15\n\x11LEASE_END_REVOKED\x10\x03\x12\x19\n\x15LEASE_END_CLIENT_LOST\x10\x04\x12\x15\n\x11LEASE_END_UNKNOWN\x10\x05\x32\xa7\x01\n\x0cLeaseService\x12K\n\nOpenLeases\x12\x1b.fleet.v1.OpenLeasesRequest\x1a\x1c.fleet.v1.OpenLeasesResponse(\x01\x30\x01\x12J\n\x0bRevokeLease\x12\x1c.fleet.v1.RevokeLeaseRequest\x1a\x1d.fleet.v1.RevokeLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/lease_service.proto\x12\x08\x66leet.v1\x1a\x12\x66leet/v1/job.proto\x1a\x14\x66leet/v1/lease.proto\"`\n\x11OpenLeasesRequest\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.fleet.v1.ClientHello\x12%\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x15.fleet.v1.ClientEvent\"A\n\x0b\x43lientHello\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\xc5\x01\n\x0b\x43lientEvent\x12$\n\x07\x61\x63quire\x18\x01 \x01(\x0b\x32\x11.fleet.v1.AcquireH\x00\x12\"\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x10.fleet.v1.CancelH\x00\x12 \n\x05renew\x18\x03 \x01(\x0b\x32\x0f.fleet.v1.RenewH\x00\x12$\n\x07release\x18\x04 \x01(\x0b\x32\x11.fleet.v1.ReleaseH\x00\x12\x1c\n\x03job\x18\x05 \x01(\x0b\x32\r.fleet.v1.JobH\x00\x42\x06\n\x04kind\"\x1c\n\x06\x43\x61ncel\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1b\n\x05Renew\x12\x12\n\nlease_name\x18\x01 \x01(\t\"\x1d\n\x07Release\x12\x12\n\nlease_name\x18\x01 \x01(\t\"<\n\x12OpenLeasesResponse\x12&\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x16.fleet.v1.TrackerEvent\"\x87\x02\n\x0cTrackerEvent\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.fleet.v1.WelcomeH\x00\x12*\n\x06queued\x18\x02 \x01(\x0b\x32\x18.fleet.v1.PendingRequestH\x00\x12$\n\x07granted\x18\x03 \x01(\x0b\x32\x11.fleet.v1.GrantedH\x00\x12$\n\x07refused\x18\x04 \x01(\x0b\x32\x11.fleet.v1.RefusedH\x00\x12$\n\x07renewed\x18\x05 \x01(\x0b\x32\x11.fleet.v1.RenewedH\x00\x12+\n\x0blease_ended\x18\x06 \x01(\x0b\x32\x14.fleet.v1.LeaseEndedH\x00\x42\x06\n\x04kind\"P\n\x07Welcome\x12\x12\n\ntracker_id\x18\x01 \x01(\t\x12\x1f\n\x06leases\x18\x02 \x03(\x0b\x32\x0f.fleet.v1.Lease\x12\x10\n\x08\x66leet_id\x18\x03 \x01(\t\"C\n\x07Refused\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"I\n\x07Renewed\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease\x12\x1e\n\x05token\x18\x02 \x01(\x0b\x32\x0f.fleet.v1.Token\"R\n\nLeaseEnded\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x1f\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x12.fleet.v1.LeaseEnd\x12\x0f\n\x07message\x18\x03 \x01(\t\"8\n\x12RevokeLeaseRequest\x12\x12\n\nlease_name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x13RevokeLeaseResponse\x12\x1e\n\x05lease\x18\x01 \x01(\x0b\x32\x0f.fleet.v1.Lease*\x9d\x01\n\x08LeaseEnd\x12\x19\n\x15LEASE_END_UNSPECIFIED\x10\x00\x12\x16\n\x12LEASE_END_RELEASED\x10\x01\x12\x15\n\x11LEASE_END_EXPIRED\x10\x02\x12\x15\n\x11LEASE_END_REVOKED\x10\x03\x12\x19\n\x15LEASE_END_CLIENT_LOST\x10\x04\x12\x15\n\x11LEASE_END_UNKNOWN\x10\x05\x32\xa7\x01\n\x0cLeaseService\x12K\n\nOpenLeases\x12\x1b.fleet.v1.OpenLeasesRequest\x1a\x1c.fleet.v1.OpenLeasesResponse(\x01\x30\x01\x12J\n\x0bRevokeLease\x12\x1c.fleet.v1.RevokeLeaseRequest\x1a\x1d.fleet.v1.RevokeLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.lease_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEASEEND']._serialized_start=1273
-  _globals['_LEASEEND']._serialized_end=1430
+  _globals['_LEASEEND']._serialized_start=1291
+  _globals['_LEASEEND']._serialized_end=1448
   _globals['_OPENLEASESREQUEST']._serialized_start=84
   _globals['_OPENLEASESREQUEST']._serialized_end=180
   _globals['_CLIENTHELLO']._serialized_start=182
@@ -52,17 +52,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACKEREVENT']._serialized_start=602
   _globals['_TRACKEREVENT']._serialized_end=865
   _globals['_WELCOME']._serialized_start=867
-  _globals['_WELCOME']._serialized_end=929
-  _globals['_REFUSED']._serialized_start=931
-  _globals['_REFUSED']._serialized_end=998
-  _globals['_RENEWED']._serialized_start=1000
-  _globals['_RENEWED']._serialized_end=1073
-  _globals['_LEASEENDED']._serialized_start=1075
-  _globals['_LEASEENDED']._serialized_end=1157
-  _globals['_REVOKELEASEREQUEST']._serialized_start=1159
-  _globals['_REVOKELEASEREQUEST']._serialized_end=1215
-  _globals['_REVOKELEASERESPONSE']._serialized_start=1217
-  _globals['_REVOKELEASERESPONSE']._serialized_end=1270
-  _globals['_LEASESERVICE']._serialized_start=1433
-  _globals['_LEASESERVICE']._serialized_end=1600
+  _globals['_WELCOME']._serialized_end=947
+  _globals['_REFUSED']._serialized_start=949
+  _globals['_REFUSED']._serialized_end=1016
+  _globals['_RENEWED']._serialized_start=1018
+  _globals['_RENEWED']._serialized_end=1091
+  _globals['_LEASEENDED']._serialized_start=1093
+  _globals['_LEASEENDED']._serialized_end=1175
+  _globals['_REVOKELEASEREQUEST']._serialized_start=1177
+  _globals['_REVOKELEASEREQUEST']._serialized_end=1233
+  _globals['_REVOKELEASERESPONSE']._serialized_start=1235
+  _globals['_REVOKELEASERESPONSE']._serialized_end=1288
+  _globals['_LEASESERVICE']._serialized_start=1451
+  _globals['_LEASESERVICE']._serialized_end=1618
 # @@protoc_insertion_point(module_scope)

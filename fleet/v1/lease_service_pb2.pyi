@@ -97,12 +97,14 @@ class TrackerEvent(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("tracker_id", "leases")
+    __slots__ = ("tracker_id", "leases", "fleet_id")
     TRACKER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    FLEET_ID_FIELD_NUMBER: _ClassVar[int]
     tracker_id: str
     leases: _containers.RepeatedCompositeFieldContainer[_lease_pb2.Lease]
-    def __init__(self, tracker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ...) -> None: ...
+    fleet_id: str
+    def __init__(self, tracker_id: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., fleet_id: _Optional[str] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("request_id", "error_class", "message")

@@ -87,6 +87,18 @@ def test_an_optimizer_takes_jobs_of_its_own_fleet_and_those_that_name_none(libra
     assert [job.name if job else None for job in found] == [names[1], names[2], None]
 
 
+def test_a_fleet_is_told_by_what_its_tracker_calls_it_not_by_its_address(library: Library) -> None:
+    """One tracker has many addresses, and 127.0.0.1 is another one on each machine."""
+    specs = [
+        {"tracker": address, "fleet_id": fleet_id} for address, fleet_id in (("a:1", "f"), ("b:1", "g"), ("b:1", ""))
+    ]
+    names = [library.queue.submit(title="m", spec=spec).name for spec in specs]
+
+    found = [library.queue.take("o", tracker="b:1", fleet_id="f") for _ in range(3)]
+
+    assert [job.name if job else None for job in found] == [names[0], names[2], None]
+
+
 @pytest.mark.slow
 def test_of_many_optimizers_one_gets_each_job(library: Library) -> None:
     """They ask at the same time."""

@@ -109,7 +109,7 @@ from fleet.library import Library
 from fleet.optimizer.trainer import Trainer
 from fleet.optimizer.turns import Turns
 
-def never(samples, current, target_json):
+def never(samples, current):
     print("training", flush=True)
     threading.Event().wait()
 
@@ -120,7 +120,7 @@ asyncio.run(trainer.train_once())
     return subprocess.Popen([sys.executable, "-c", code], env=here(), stdout=subprocess.PIPE, text=True)
 
 
-def constant(samples: list[StoredSample], current: bytes | None, target_json: str) -> Trained | None:
+def constant(samples: list[StoredSample], current: bytes | None) -> Trained | None:
     """A learner that is done at once."""
     last = max(sample.record_id for sample in samples)
     made = snapshot(f"{len(samples)} samples".encode(), record_count=len(samples), last_record_id=last)

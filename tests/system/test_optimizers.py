@@ -142,7 +142,8 @@ def test_a_tune_is_watched_where_an_optimizer_runs(
     """The optimizer does the work; report and errors are the same, also where one of two boards is not there."""
     start_optimizer()
     eventually_sync(lambda: optimizers(path) > 0, 120)
-    words = ("--trials", "2", "--batch", "2", "--no-model", "--library", str(path), "--tracker", fleet.address)
+    port = fleet.address.rpartition(":")[2]  # the optimizer knows the tracker by another address
+    words = ("--trials", "2", "--batch", "2", "--no-model", "--library", str(path), "--tracker", f"localhost:{port}")
 
     tuned = run_fleet("tune", str(two_products), *words, "--strategy", "random", "--json")
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
+from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import snapshot_of
@@ -57,6 +58,9 @@ class ProposeTask:
 
     mod_json: str
     target_json: str
+    device_model: str = ""
+    """What the shared model knows of this very hardware counts."""
+
     records: tuple[SearchRecord, ...] = ()
     model: bytes | None = None
     """What `learn` made of the job's own records; None: there are too few."""
@@ -219,7 +223,13 @@ def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -
 
 def _ranker(task: ProposeTask) -> Ranker:
     known = prior_for(task.target_json) if task.shared is None else snapshot_of(task.shared)
-    return Ranker(known if task.is_warm else None, task.model, records=len(task.records))
+    return Ranker(
+        known if task.is_warm else None,
+        task.model,
+        records=len(task.records),
+        device_model=task.device_model,
+        instruction_set=instruction_set_of(task.target_json),
+    )
 
 
 def _proposal(candidate: Made, score: float) -> Proposal:

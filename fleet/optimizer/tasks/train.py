@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
 from fleet.cost_model.training import LEAST_SAMPLES, is_not_worse, train_snapshot
 from fleet.domain.keys import canonical_target
-from fleet.errors import InvalidRequest
+from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot, StoredSample
 
 TARGET_KINDS = "target_kinds"
@@ -37,11 +38,11 @@ class Trained:
     """Than the one in use, on workloads that neither has seen; False while these are too few to tell."""
 
 
-def train(samples: Sequence[StoredSample], current: bytes | None, target_json: str = "") -> Trained | None:
+def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
-    package for this target is in use.
+    package is in use, for the targets that it is for.
     """
     usable = list(_usable(samples))
     seen = [sample for sample in usable if not _is_held_out(sample.workload)]
@@ -50,10 +51,6 @@ def train(samples: Sequence[StoredSample], current: bytes | None, target_json: s
     except InvalidRequest:
         return None
     held_out = [sample for sample in usable if _is_held_out(sample.workload)]
-    before = prior_for(target_json) if target_json else None
-    if current is not None:
-        with contextlib.suppress(InvalidRequest):
-            before = Snapshot.of(current)
     snapshot = NewSnapshot(
         content=candidate.content,
         feature_version=FEATURE_VERSION,
@@ -63,8 +60,26 @@ def train(samples: Sequence[StoredSample], current: bytes | None, target_json: s
         metrics={**candidate.metrics, TARGET_KINDS: sorted({target_kind(sample.target_key) for sample in samples})},
     )
     can_tell = len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) >= _LEAST_HELD_OUT
-    is_good = can_tell and (before is None or is_not_worse(candidate, before, held_out))
-    return Trained(snapshot=snapshot, is_not_worse=is_good)
+    return Trained(snapshot=snapshot, is_not_worse=can_tell and _is_not_worse(candidate, current, samples))
+
+
+def _is_not_worse(candidate: Snapshot, current: bytes | None, samples: Sequence[StoredSample]) -> bool:
+    held_out = [stored for stored in samples if _is_held_out(stored.workload)]
+    before: Snapshot | None = None
+    if current is not None:
+        with contextlib.suppress(InvalidRequest):
+            before = Snapshot.of(current)
+    if before is None:
+        held_out = [stored for stored in held_out if _prior_of(stored.target_key) is not None]
+        before = _prior_of(held_out[0].target_key) if held_out else None
+    return before is None or is_not_worse(candidate, before, list(_usable(held_out)))
+
+
+def _prior_of(target_key: str) -> Snapshot | None:
+    try:
+        return prior_for(target_key)
+    except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
+        return None
 
 
 def target_kind(target_json: str) -> str:
@@ -82,6 +97,7 @@ def _usable(samples: Iterable[StoredSample]) -> Iterable[Sample]:
                 features=unpack_rows(stored.stores),
                 flop=stored.flop,
                 device_model=stored.device_model,
+                instruction_set=instruction_set_of(stored.target_key),
                 is_disturbed=stored.is_disturbed,
             )
             check([sample])

@@ -1,0 +1,43 @@
+"""Which fleet an address leads to: a tracker has many addresses, and one fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Sequence
+
+from fleet import aio
+from fleet.errors import FleetError
+from fleet.library import Optimizer
+
+_ANSWER_SEC = 3.0
+_THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
+
+
+async def fleet_behind(address: str) -> str:
+    """Return what the tracker at an address calls its fleet; "" if none answers soon."""
+    try:
+        async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
+            return client.fleet_id
+    except FleetError:
+        return ""
+
+
+async def serving(optimizers: Sequence[Optimizer], tracker: str, fleet_id: str) -> list[Optimizer]:
+    """Return the optimizers that run jobs on a fleet.
+
+    Args:
+        tracker: an address of it.
+        fleet_id: what is behind that; "": addresses are all there is to compare.
+    """
+    others = sorted({_as_seen_from_here(one) for one in optimizers} - {tracker}) if fleet_id else []
+    found = dict(zip(others, await asyncio.gather(*map(fleet_behind, others)), strict=True))
+    found[tracker] = fleet_id
+    return [one for one in optimizers if found.get(_as_seen_from_here(one)) == fleet_id]
+
+
+def _as_seen_from_here(optimizer: Optimizer) -> str:
+    """Return an optimizer's address of its tracker: what is on its own machine is there by the machine's name."""
+    host, _, port = optimizer.tracker.rpartition(":")
+    is_elsewhere = optimizer.host != platform.node()
+    return f"{optimizer.host}:{port}" if host in _THIS_MACHINE and is_elsewhere else optimizer.tracker

@@ -1,0 +1,44 @@
+"""Which optimizers run jobs for a fleet that a user names by one of its addresses."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+
+import fleet.aio
+from fleet.library import Optimizer
+from fleet.optimizer.fleets import fleet_behind, serving
+from fleet.testing import serve_tracker
+
+NOBODY = "127.0.0.1:1"
+
+
+def optimizer(tracker: str, host: str = platform.node()) -> Optimizer:
+    return Optimizer(name="o", tracker=tracker, holder="u@h", host=host, pid=1, started_at=datetime.now(UTC))
+
+
+async def test_an_optimizer_is_found_by_any_address_of_its_tracker() -> None:
+    """By what the tracker calls its fleet; one of another fleet, or with a tracker that does not answer, is not."""
+    async with serve_tracker() as ours, serve_tracker() as other:
+        here, there = (optimizer(f"localhost:{each.address.rpartition(':')[2]}") for each in (ours, other))
+        others = [there, optimizer(NOBODY), optimizer(ours.address, host="elsewhere.invalid")]
+
+        found = await serving([here, *others], ours.address, await fleet_behind(ours.address))
+
+    assert found == [here]
+
+
+async def test_where_no_tracker_answers_addresses_are_compared() -> None:
+    """The one in the words of its user is the only one that can be meant."""
+    same, other = optimizer(NOBODY), optimizer("127.0.0.1:2")
+
+    assert await serving([same, other], NOBODY, await fleet_behind(NOBODY)) == [same]
+
+
+async def test_a_fleet_keeps_its_name_when_its_tracker_starts_again() -> None:
+    """It follows from the key that signs tokens, and clients hear it with their first message."""
+    async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
+        before = client.fleet_id
+        await tracker.restart()
+
+        assert await fleet_behind(tracker.address) == before != ""

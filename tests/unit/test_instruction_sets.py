@@ -1,0 +1,43 @@
+"""What the cost model takes device models for siblings by."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cross.targets.boards import find_board
+from fleet.cost_model.instruction_sets import instruction_set_of
+
+X86 = "x86_64-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ({"mtriple": X86, "mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}, "avx512 vnni"),
+        ({"mtriple": X86, "mcpu": "x86-64-v4"}, "avx512"),
+        ({"mtriple": X86, "mcpu": "znver3", "num-cores": 8}, "avx2"),
+        ({"mtriple": X86, "mcpu": "x86-64-v3", "mattr": ["+avxvnni"]}, "avx2 vnni"),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}, "neon"),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"}, "neon dotprod"),
+        ({"mtriple": "riscv64-linux-gnu"}, "riscv64"),
+        ({"kind": "cuda", "arch": "sm_86"}, "cuda sm_86"),
+    ],
+)
+def test_a_target_says_which_instructions_its_code_may_use(target: dict[str, object], name: str) -> None:
+    """The widest vectors, and whether there are dot products; cores and other details are not told apart."""
+    assert instruction_set_of(json.dumps({"kind": "llvm", **target})) == name
+
+
+def test_boards_with_the_same_core_are_siblings() -> None:
+    """A Pi 3 and a Pi 4 differ in much, but not in their instructions; a Pi 5 has dot products."""
+    pi3, pi4, pi5 = (instruction_set_of(find_board(name).target_json) for name in ("rpi3-64", "rpi4-64", "rpi5-64"))
+
+    assert pi3 == pi4 != pi5
+
+
+@pytest.mark.parametrize("text", ["", "{}", "llvm", '{"kind": "llvm", "mtriple": "armv7-linux-gnueabihf"}'])
+def test_records_without_a_target_that_can_be_read_belong_nowhere(text: str) -> None:
+    """Imported ones may name none, or one that we refuse to build for."""
+    assert instruction_set_of(text) == ""

@@ -1,0 +1,64 @@
+"""The training task: records of a library to a snapshot that knows devices and their siblings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fleet.cost_model.scoring import Ranker
+from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.stored import FEATURE_VERSION, pack_program
+from fleet.library import StoredSample
+from fleet.optimizer.tasks.train import train
+
+NEON = '{"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"}'
+AVX = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"}'
+
+
+def measured(workload: int, device_model: str, target_key: str, *, rule: int) -> list[StoredSample]:
+    """Return 12 candidates: more of the first column is slower, or faster where the rule is -1."""
+    random = np.random.default_rng(workload)
+    rows = np.abs(random.normal(5, 2, (12, 1, 164))).astype(np.float32)
+    return [
+        StoredSample(
+            record_id=workload,
+            workload=str(workload),
+            target_key=target_key,
+            device_model=device_model,
+            tvm_version="0.27",
+            run_sec=float(1e-3 * np.exp(rule * 0.4 * row[0, 0])),
+            flop=1e6,
+            is_disturbed=False,
+            stores=pack_program(0, row).stores,
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.slow
+def test_a_board_that_was_never_measured_is_ranked_as_its_siblings_are() -> None:
+    """What two device models have shown counts for a third one with the instruction set of one of them."""
+    samples = [
+        sample
+        for workload in range(8)
+        for sample in (
+            *measured(workload, "old pi", NEON, rule=1),
+            *measured(20 + workload, "server", AVX, rule=-1),
+        )
+    ]
+    trained = train(samples, None)
+    assert trained is not None
+    assert trained.snapshot.feature_version == FEATURE_VERSION
+    shared = Snapshot.of(trained.snapshot.content)
+    few, many = (np.full((1, 164), 5, np.float32) for _ in range(2))
+    few[0, 0], many[0, 0] = 2, 8
+    frame = [row.astype(np.float32) for row in np.random.default_rng(99).normal(5, 2, (20, 1, 164))]
+
+    def gain_of_few(device_model: str, instruction_set: str) -> float:
+        asked = Ranker(
+            shared, None, records=0, frame=frame, device_model=device_model, instruction_set=instruction_set
+        ).score([few, many])
+        return float(asked[0] / asked[1])
+
+    assert gain_of_few("new pi", "neon") > gain_of_few("another board", "") > gain_of_few("new server", "avx2")
+    assert gain_of_few("old pi", "neon") > gain_of_few("server", "avx2")
