@@ -22,19 +22,15 @@ from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
-from fleet.errors import BuildError, ConfigError, InvalidRequest
+from fleet.errors import BuildError, ConfigError
 from fleet.export.targets import target_of
 from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
     from fleet.workloads.workload import Workload
 
-_NAMED = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
-_LARGEST_MATMUL = 1 << 15
-"""Three matrices of float32 then take 12 GiB, and indices still fit 32 bits."""
-
 Schedule = Literal["library", "default", "static"]
 
 
@@ -69,7 +65,7 @@ def build(
         str,
         typer.Argument(
             help="model.onnx:OPERATOR (a name or pattern), model.onnx for all of it, module.json (a TIR module), "
-            "or matmul-SIZE[-DTYPE]."
+            "MODULE:NAME or file.py:NAME (TIR in Python), or matmul-SIZE[-DTYPE]."
         ),
     ],
     target: Annotated[
@@ -219,18 +215,11 @@ def _find_workload(order: BuildOrder) -> Workload:
     path, colon, pattern = order.workload.rpartition(":")
     if colon and is_model(path):
         return _operator(Path(path), pattern, order)
-    if order.workload.endswith(".json"):
-        return _module(Path(order.workload))
-    named = _NAMED.fullmatch(order.workload)
-    if named is None:
-        raise ConfigError(
-            f"unknown workload {order.workload!r}; write model.onnx:OPERATOR, model.onnx, module.json or matmul-256"
-        )
-    from fleet.workloads.programs import matmul
+    from fleet.workloads.sources import KNOWN, find_program, is_program
 
-    if not 0 < int(named["size"]) <= _LARGEST_MATMUL:
-        raise ConfigError(f"{order.workload}: SIZE goes from 1 to {_LARGEST_MATMUL}")
-    return matmul(int(named["size"]), named["dtype"] or "float32")
+    if not is_program(order.workload):
+        raise ConfigError(f"unknown workload {order.workload!r}; write model.onnx:OPERATOR, model.onnx, {KNOWN}")
+    return find_program(order.workload)
 
 
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
@@ -255,23 +244,6 @@ def choose_operator(names: list[str], pattern: str, model: str) -> str:
         shown = ", ".join(fitting[:_SHOWN_OPERATORS]) + (", ..." if len(fitting) > _SHOWN_OPERATORS else "")
         raise ConfigError(f"{pattern!r} is {len(fitting)} operators of {model}: {shown}; name one")
     return fitting[0]
-
-
-def _module(path: Path) -> Workload:
-    import tvm
-
-    from fleet.workloads.workload import workload_of
-
-    try:
-        mod = tvm.ir.load_json(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except Exception as error:
-        raise InvalidRequest(f"{path} is not a module as tvm.ir.save_json writes it") from error
-    try:
-        return workload_of(mod, name=path.stem)
-    except Exception as error:
-        raise InvalidRequest(f"{path} is not a TIR module with one function: {str(error).strip()[-200:]}") from error
 
 
 def _best_trace(order: BuildOrder, shash: str, *, is_in_model: bool = False) -> str | None:

@@ -114,7 +114,10 @@ def _display(console: Console, progress: JobProgress, started_at: float) -> Live
         report = report_progress(progress, elapsed_sec=time.monotonic() - started_at)
         return render_progress(report, spinner, width=console.width)
 
-    progress.notice = lambda text: console.print(text, style="yellow", highlight=False, markup=False)
+    wraps = console.is_terminal  # a pipe has no width: who greps it wants whole lines
+    progress.notice = lambda text: console.print(
+        text, style="yellow", highlight=False, markup=False, soft_wrap=not wraps
+    )
     if not console.is_terminal:
         progress.listener = _line_printer(console, progress, started_at)
     return Live(
@@ -135,6 +138,8 @@ def _line_printer(console: Console, progress: JobProgress, started_at: float) ->
             return
         last = progress.activity
         done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""
-        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False, markup=False)
+        console.print(
+            f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False, markup=False, soft_wrap=True
+        )
 
     return on_change

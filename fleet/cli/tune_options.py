@@ -23,6 +23,7 @@ from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import WideOption
 from fleet.domain.jobs import parse_priority
 from fleet.export.targets import target_of
+from fleet.models.model import is_of_transformers
 from fleet.optimizer.job import TuneOptions, trial_evaluator
 from fleet.optimizer.order import check_options
 from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
@@ -36,7 +37,13 @@ def with_tune_options(act: Act) -> Callable[..., None]:
 
     def run(
         ctx: typer.Context,
-        model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
+        model: Annotated[
+            str,
+            typer.Argument(
+                help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER. Or one program: module.json (TIR), "
+                "MODULE:NAME or file.py:NAME (TIR in Python), matmul-SIZE[-DTYPE]."
+            ),
+        ],
         on: Annotated[
             list[str] | None,
             typer.Option(
@@ -139,7 +146,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     ) -> None:
         selectors = tuple(on or ["cpu"])
         options = TuneOptions(
-            model=model,
+            model=_model_path(model),
             selector=selectors[0],
             also_on=selectors[1:],
             devices=devices,
@@ -171,3 +178,14 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     run.__name__ = act.__name__.strip("_")
     run.__doc__ = act.__doc__
     return run
+
+
+def _model_path(source: str) -> Path:
+    """Return the file of a model or of a program.
+
+    Raises:
+        ConfigError, InvalidRequest: a program that cannot be found or read.
+    """
+    from fleet.workloads.sources import is_program, program_file
+
+    return program_file(source) if not is_of_transformers(source) and is_program(source) else Path(source)

@@ -15,6 +15,7 @@ from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
 from fleet.models.importing.keras_file import read_keras
 from fleet.models.importing.onnx_file import import_onnx, read_onnx
+from fleet.models.importing.program_file import PROGRAM_SUFFIX, import_program, read_program
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.tflite_file import import_tflite, read_tflite
 from fleet.models.importing.torch_file import import_torch, read_torch
@@ -58,8 +59,8 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 
 def is_model(source: Path | str) -> bool:
-    """Tell whether a name is one of a model, whether there is such a file or not."""
-    return is_of_transformers(source) or Path(source).suffix in _READERS
+    """Tell whether a name is one of a model, whether there is such a file or not. A single program is none."""
+    return is_of_transformers(source) or Path(source).suffix in _READERS.keys() - {PROGRAM_SUFFIX}
 
 
 def is_of_transformers(source: Path | str) -> bool:
@@ -67,13 +68,18 @@ def is_of_transformers(source: Path | str) -> bool:
     return str(source).startswith(PREFIX)
 
 
-def check_exists(source: Path) -> None:
+def check_exists(source: Path, *, takes_programs: bool = False) -> None:
     """Refuse what is no model file at once, before anything is started for it.
+
+    Args:
+        takes_programs: a file with one program will do.
 
     Raises:
         ImportFailed: there is no such file, or its name is of no known type.
     """
-    if not is_model(source):
+    if source.suffix == PROGRAM_SUFFIX and not takes_programs:
+        raise ImportFailed(f"{source} is one program, not a model: fleet tune and fleet build take it")
+    if not is_of_transformers(source) and source.suffix not in _READERS:
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
     if not is_of_transformers(source) and not source.is_file():
         raise ImportFailed(f"{source} is a folder" if source.is_dir() else f"there is no model file {source}")
@@ -99,7 +105,7 @@ def load_model(
         InvalidRequest: a shape is for an input that does not exist, or does not fit it; no first dimension is open.
     """
     path = Path(path)
-    if not is_model(path):
+    if not is_of_transformers(path) and path.suffix not in _READERS:
         raise ImportFailed(f"{path} is of no known type; known: {KNOWN_TYPES}")
     reader = read_transformers if is_of_transformers(path) else _READERS[path.suffix]
     wanted = [shapes or {}] if shapes is None or isinstance(shapes, Mapping) else list(shapes) or [{}]
@@ -118,7 +124,13 @@ def import_model(model: Model) -> IRModule:
         raise ImportFailed(f"{model.title}: {error}") from error
 
 
-_READERS = {".onnx": read_onnx, ".pt2": read_torch, ".keras": read_keras, ".tflite": read_tflite}
+_READERS = {
+    ".onnx": read_onnx,
+    ".pt2": read_torch,
+    ".keras": read_keras,
+    ".tflite": read_tflite,
+    PROGRAM_SUFFIX: read_program,
+}
 KNOWN_TYPES = ", ".join([*(f"*{suffix}" for suffix in _READERS), "hf:FOLDER", "hf:CONFIGCLASS"])
 """The types of files that can be read, in words."""
 
@@ -126,4 +138,5 @@ _IMPORTERS = {
     ModelFormat.ONNX: import_onnx,
     ModelFormat.TORCH: import_torch,
     ModelFormat.TFLITE: import_tflite,
+    ModelFormat.PROGRAM: import_program,
 }

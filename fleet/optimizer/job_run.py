@@ -20,7 +20,7 @@ from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
 from fleet.library import Job, JobState, Library
-from fleet.models.model import Model
+from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -134,7 +134,7 @@ class JobRun:
         await self._recall_lessons(turns)
         await loop.take_up(await asyncio.to_thread(self._in_flight))
         await loop.run()
-        if not self.options.compares_model:
+        if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
             return None
         if self.inventory.runtime is RuntimeKind.PLAIN:
             progress.notice(f"the whole model is not compared: {progress.device_name} runs plain functions only")

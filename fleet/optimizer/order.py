@@ -97,7 +97,7 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
         InvalidRequest: see `check_options`.
         LibraryError, DiskFull: it could not be stored.
     """
-    check_exists(options.model)
+    check_exists(options.model, takes_programs=True)
     check_options(options, datetime.now(UTC))
     source, name = _source_of(options.model)
     files = {path: library.model_files.add(source / path) for path in _files_of(options.model)}

@@ -52,7 +52,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         asyncio.CancelledError: the same, and the job is INTERRUPTED.
     """
     check_versions()
-    check_exists(options.model)
+    check_exists(options.model, takes_programs=True)
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         # Opened before the pool, so that it is removed after the last build that writes into it.

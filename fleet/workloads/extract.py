@@ -16,7 +16,8 @@ from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
-from fleet.models.model import Model, import_model
+from fleet.models.importing.program_file import one_function
+from fleet.models.model import Model, ModelFormat, import_model
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.several_shapes import free_name, one_program
@@ -36,6 +37,8 @@ def extract(model: Model, target_json: str) -> list[Workload]:
         ImportFailed: an operator that TVM cannot import.
     """
     load_intrinsics(target_json)
+    if model.format is ModelFormat.PROGRAM:
+        return [workload_of(one_function(model.content.decode(), model.title), name=model.title)]
     found = _united([_workloads(variant, target_json) for variant in model.variants])
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 

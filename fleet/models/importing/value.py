@@ -17,6 +17,8 @@ class ModelFormat(enum.StrEnum):
     ONNX = "onnx"
     TORCH = "torch"
     TFLITE = "tflite"
+    PROGRAM = "program"
+    """One TIR program, which nothing has to be imported for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

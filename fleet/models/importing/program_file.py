@@ -1,0 +1,75 @@
+"""One TIR program as a model of one operator: what `tvm.ir.save_json` writes of a PrimFunc or of a module with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleet.errors import ImportFailed, InvalidRequest
+from fleet.models.importing.shapes import Shapes
+from fleet.models.importing.value import Model, ModelFormat, digest_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
+PROGRAM_SUFFIX = ".json"
+
+
+def read_program(
+    path: Path, wanted: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> list[Model]:
+    """Read a program.
+
+    Raises:
+        ImportFailed: there is no such file, or it is no program.
+        InvalidRequest: a shape or random weights are asked for; a program has its shapes, and no weights.
+    """
+    if any(wanted) or batch_size is not None or random_weights_seed is not None:
+        raise InvalidRequest(f"{path} is one program: its shapes are in it, and it has no weights")
+    try:
+        content = path.read_bytes()
+        one_function(content.decode(), str(path))
+    except (OSError, UnicodeDecodeError, InvalidRequest) as error:
+        raise ImportFailed(f"cannot read {path}: {error}") from error
+    return [
+        Model(
+            title=path.stem,
+            format=ModelFormat.PROGRAM,
+            digest=digest_of(content),
+            input_names=(),
+            inputs=(),
+            output_names=(),
+            content=content,
+        )
+    ]
+
+
+def import_program(model: Model) -> IRModule:
+    """Refuse: there is no model around it.
+
+    Raises:
+        ImportFailed: always.
+    """
+    raise ImportFailed("is one program, not a model: fleet tune and fleet build take it")
+
+
+def one_function(text: str, source: str) -> IRModule:
+    """Return the module with one TIR function that a JSON text holds.
+
+    Raises:
+        InvalidRequest: it holds something else.
+    """
+    import tvm
+    from tvm.ir import IRModule
+    from tvm.tirx import PrimFunc
+
+    try:
+        found = tvm.ir.load_json(text)
+    except Exception as error:
+        raise InvalidRequest(f"{source} is not a module as tvm.ir.save_json writes it") from error
+    mod = IRModule({"main": found}) if isinstance(found, PrimFunc) else found
+    functions = list(mod.functions.values()) if isinstance(mod, IRModule) else []
+    if len(functions) != 1 or not isinstance(functions[0], PrimFunc):
+        raise InvalidRequest(f"{source} is not a TIR module with one function")
+    return mod
