@@ -19,7 +19,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
-from fleet.domain.selectors import ANY, Selector, parse_selector
+from fleet.domain.selectors import ANY, Selector, device_labels, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
@@ -116,11 +116,18 @@ class OpenJob:
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
             importing = asyncio.create_task(self._import_model(), name="import model")
+            connecting = asyncio.create_task(self._connect(stack), name="connect")
+            parts: set[asyncio.Task[Model] | asyncio.Task[Fleet]] = {importing, connecting}
             try:
-                client = self.shop.client or await self._connect(stack)
-                model = await importing
+                # Whichever is wrong first ends the run: neither waits for the other, which may take minutes.
+                ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+                for part in ended:
+                    part.result()
             finally:
-                importing.cancel()
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+            model, client = importing.result(), connecting.result()
             self._say(f"waiting for a device: {self.options.selector}")
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
@@ -156,12 +163,29 @@ class OpenJob:
             )
             return await job.run()
 
+    async def _refuse_unknown_devices(self, client: Fleet) -> None:
+        """Let the tracker refuse a selector that no device matches at once: the import may take minutes.
+
+        Raises:
+            NoMatchingDevice: it did.
+        """
+        wanted = parse_selector(self.options.selector)
+        known = (await client.snapshot()).devices
+        if not any(wanted.matches(device_labels(one.name, one.inventory.kind, one.inventory.labels)) for one in known):
+            async with self._steady_device(client) as steady:
+                await steady.device()
+
     @property
     def _gives_back(self) -> bool:
         """Whether others may want the device while this job only searches."""
         return self.shop.client is not None
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
+        client = self.shop.client or await self._connect_anew(stack)
+        await self._refuse_unknown_devices(client)
+        return client
+
+    async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:
         address = self.options.tracker
         if address is None:
             self._say("starting a tracker and an agent for this machine")
