@@ -18,7 +18,7 @@ venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,tflite,compare-models,cross,cuda,cuda-build,postgres,dev,docs]'
+	$(PIP_INSTALL) --editable '.[tune,tflite,compare-models,cross,cuda,cuda-build,postgres,dask,dev,docs]'
 	touch $@
 
 demo: venv  ## tune the costliest operators of SqueezeNet on this machine and show what was gained

@@ -31,6 +31,7 @@ from typing import Any, ParamSpec, TypeVar
 from cross.pool import worker
 from cross.pool.task_queue import TaskQueue
 from cross.targets.intrinsics import intrinsics_module
+from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ErrorKind
 
@@ -82,6 +83,11 @@ class BuildPool(Executor):
     def size(self) -> int:
         """Number of worker processes."""
         return len(self._slots)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Fingerprint of this machine, which its workers keep busy."""
+        return frozenset({machine_fingerprint()})
 
     def start(self) -> None:
         """Begin to warm the workers and return at once. The first `submit` does it otherwise."""

@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import typer
@@ -59,6 +60,24 @@ LibraryOption = Annotated[
         metavar="URL",
         envvar="FLEET_LIBRARY",
         help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
+    ),
+]
+DaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="URL",
+        envvar="FLEET_DASK",
+        help="Search and build on the builders of this Dask scheduler: tls://HOST:PORT. Default: on this machine.",
+    ),
+]
+DaskCertsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dask-certs",
+        metavar="FOLDER",
+        envvar="FLEET_DASK_CERTS",
+        help="Certificates of the cluster, see 'fleet builder certs'.",
     ),
 ]
 PreferOption = Annotated[

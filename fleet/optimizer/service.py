@@ -25,6 +25,8 @@ from fleet.errors import FleetError
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.model import Model, check_exists, load_model
+from fleet.optimizer.cluster.address import ClusterAddress
+from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
@@ -33,7 +35,7 @@ from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
-from fleet.optimizer.pool import run_within
+from fleet.optimizer.pool import Builders, run_within
 from fleet.optimizer.turns import Turns
 from fleet.workloads.extract import extract
 
@@ -62,8 +64,10 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        shop = Workshop(library=library, pool=pool, artifact_dir=artifact_dir, turns=Turns(shares_cores=True))
-        await stack.enter_async_context(learning(library, pool, shop.turns))
+        builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
+        turns = Turns(shares_cores=True)
+        shop = Workshop(library=library, pool=pool, builders=builders, artifact_dir=artifact_dir, turns=turns)
+        await stack.enter_async_context(learning(library, builders, shop.turns))
         entry, core = OwnEntry(library), JobCore(progress)
         state, message = JobState.FAILED, "ended by an error"
         try:
@@ -86,12 +90,33 @@ class Workshop:
 
     library: Library
     pool: BuildPool
+    """For what needs files of this machine, or makes them here."""
+
+    builders: Builders
+    """For plain data, on this machine (the same pool) or on others."""
+
     artifact_dir: Path
     turns: Turns
     """Of what builds and measures on this machine."""
 
     client: Fleet | None = None
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
+
+
+async def open_builders(
+    stack: AsyncExitStack, pool: BuildPool, cluster: ClusterAddress | None, *, build_timeout_sec: float
+) -> Builders:
+    """Return what searches and builds: the cluster's builders, open until the stack is closed, or this machine's pool.
+
+    Raises:
+        ConfigError, BuildersUnavailable: see `DaskPool.open`.
+    """
+    if cluster is None:
+        return pool
+    builders = DaskPool(cluster, timeout_sec=build_timeout_sec)
+    await asyncio.to_thread(builders.open)
+    stack.callback(builders.shutdown, wait=False)
+    return builders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +172,7 @@ class OpenJob:
                 core=self.core,
                 library=self.shop.library,
                 pool=self.shop.pool,
+                builders=self.shop.builders,
                 client=client,
                 device=steady,
                 others=others,

@@ -23,13 +23,14 @@ from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library, Standing
 from fleet.optimizer.claim import JobClaim
+from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import QueuedEntry
 from fleet.optimizer.learning import learning
 from fleet.optimizer.order import order_of, restore_model
-from fleet.optimizer.service import OpenJob, Workshop
+from fleet.optimizer.service import OpenJob, Workshop, open_builders
 from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,9 @@ class OptimizerOptions:
 
     workers: int | None = None
     """Build processes that they share; None: one per core."""
+
+    cluster: ClusterAddress | None = None
+    """Builders that search and build; None: this machine does."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -74,11 +78,12 @@ async def serve(options: OptimizerOptions) -> None:
         shop = Workshop(
             library=library,
             pool=pool,
+            builders=await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec),
             artifact_dir=artifact_dir,
             turns=Turns(shares_cores=True),
             client=await stack.enter_async_context(client),
         )
-        await stack.enter_async_context(learning(library, pool, shop.turns))
+        await stack.enter_async_context(learning(library, shop.builders, shop.turns))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 
