@@ -60,8 +60,12 @@ class Artifact:
 
     def save_facts(self) -> None:
         """Write what is known beside the file, as `<path>.json`."""
+        side_file_of(self.path).write_text(self.facts_json(indent=1))
+
+    def facts_json(self, indent: int | None = None) -> str:
+        """Return all that is known beyond the file as JSON."""
         facts = {key: value for key, value in asdict(self).items() if key not in ("path", "digest")}
-        side_file_of(self.path).write_text(json.dumps(facts, indent=1))
+        return json.dumps(facts, indent=indent)
 
 
 def digest_of(path: Path) -> str:
@@ -106,7 +110,12 @@ def side_file_of(path: Path) -> Path:
 
 
 def _read_facts(path: Path) -> ArtifactFacts:
-    written = json.loads(path.read_text())
+    return facts_from_json(path.read_text())
+
+
+def facts_from_json(text: str) -> ArtifactFacts:
+    """Return what `Artifact.facts_json` wrote."""
+    written = json.loads(text)
     facts: ArtifactFacts = written
     facts["args"] = tuple(
         TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in written.get("args", ())

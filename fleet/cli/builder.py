@@ -12,7 +12,7 @@ import typer
 
 from fleet.base import logs
 from fleet.cli import options
-from fleet.cli.options import DaskCertsOption
+from fleet.cli.options import BuildCacheGbOption, BuildCacheOption, DaskCertsOption
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -65,6 +65,8 @@ def serve(
     dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
     dask_certs: DaskCertsOption = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    build_cache: BuildCacheOption = None,
+    build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
     host: Annotated[
         str | None,
         typer.Option(
@@ -81,7 +83,12 @@ def serve(
     from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.cluster.serving import BuilderOptions, serve_builder
 
-    wanted = BuilderOptions(cluster=ClusterAddress(address=dask, certs=dask_certs), workers=workers, host=host)
+    wanted = BuilderOptions(
+        cluster=ClusterAddress(address=dask, certs=dask_certs),
+        workers=workers,
+        host=host,
+        cache=options.build_cache(build_cache, build_cache_gb),
+    )
 
     def on_ready(address: str) -> None:
         print(f"builder joined as {address}", flush=True)

@@ -11,6 +11,8 @@ import typer
 from fleet.base.config import TRACKER_PORT
 from fleet.cli import options
 from fleet.cli.options import (
+    BuildCacheGbOption,
+    BuildCacheOption,
     ConnectTimeoutOption,
     DaskCertsOption,
     DaskOption,
@@ -38,6 +40,8 @@ def serve(
     workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
     dask: DaskOption = None,
     dask_certs: DaskCertsOption = None,
+    build_cache: BuildCacheOption = None,
+    build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
@@ -57,6 +61,7 @@ def serve(
         library=library,
         jobs=jobs,
         workers=workers,
+        build_cache=options.build_cache(build_cache, build_cache_gb),
         cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
         connect_timeout_sec=connect_timeout,
     )

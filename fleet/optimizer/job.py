@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
@@ -90,6 +91,9 @@ class TuneOptions:
     workers: int | None = None
     cluster: ClusterAddress | None = None
     """Builders that search and build; None: this machine does."""
+
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
 
     build_timeout_sec: float = 30.0
     trial_timeout_sec: float = 10.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from fleet.base.machine import machine_fingerprint
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
@@ -69,6 +70,7 @@ class JobRun:
 
     target_json: str
     artifact_dir: Path
+    cache: BuildCache | None
     started_at: float
     entry: JobEntry
     turns: Turns
@@ -212,6 +214,7 @@ class JobRun:
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
             artifact_dir=self.artifact_dir,
+            cache=self.cache,
             started_at=self.started_at,
         )
 

@@ -105,7 +105,9 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
     source, name = _source_of(options.model)
     files = {path: library.model_files.add(source / path) for path in _files_of(options.model)}
     order = JobOrder(
-        options=replace(options, model=Path(name), tracker=None, library=None, workers=None, cluster=None),
+        options=replace(
+            options, model=Path(name), tracker=None, library=None, workers=None, cluster=None, build_cache=None
+        ),
         files=files,
         tracker=options.tracker or "",
         fleet_id=fleet_id,

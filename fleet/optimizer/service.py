@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
 from fleet import aio
@@ -66,7 +67,14 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         pool.start()
         builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
         turns = Turns(shares_cores=True)
-        shop = Workshop(library=library, pool=pool, builders=builders, artifact_dir=artifact_dir, turns=turns)
+        shop = Workshop(
+            library=library,
+            pool=pool,
+            builders=builders,
+            artifact_dir=artifact_dir,
+            turns=turns,
+            cache=options.build_cache,
+        )
         await stack.enter_async_context(learning(library, builders, shop.turns))
         entry, core = OwnEntry(library), JobCore(progress)
         state, message = JobState.FAILED, "ended by an error"
@@ -98,6 +106,9 @@ class Workshop:
     artifact_dir: Path
     turns: Turns
     """Of what builds and measures on this machine."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are looked for, and kept."""
 
     client: Fleet | None = None
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
@@ -181,6 +192,7 @@ class OpenJob:
                 workloads=workloads,
                 target_json=target_json,
                 artifact_dir=self.shop.artifact_dir,
+                cache=self.shop.cache,
                 started_at=self.started_at,
                 entry=self.entry,
                 turns=self.shop.turns,

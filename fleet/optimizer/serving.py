@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.plain import to_plain
@@ -56,6 +57,9 @@ class OptimizerOptions:
     cluster: ClusterAddress | None = None
     """Builders that search and build; None: this machine does."""
 
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
+
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
 
@@ -80,6 +84,7 @@ async def serve(options: OptimizerOptions) -> None:
             pool=pool,
             builders=await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec),
             artifact_dir=artifact_dir,
+            cache=options.build_cache,
             turns=Turns(shares_cores=True),
             client=await stack.enter_async_context(client),
         )

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.pool.worker import Answer
 from fleet.base.machine import machine_fingerprint
@@ -66,6 +67,7 @@ class Builder:
     folder: Path
     """Where its artifacts go."""
 
+    cache: BuildCache | None = None
     address: str = ""
 
     def run(self, errand: Errand) -> Outcome:
@@ -88,7 +90,7 @@ class Builder:
 
     def _build(self, task: BuildTask, timeout_sec: float) -> Sent:
         with tempfile.TemporaryDirectory(dir=self.folder) as out_dir:
-            here = replace(task, out_dir=out_dir)
+            here = replace(task, out_dir=out_dir, cache=self.cache)
             built = self.pool.submit_within(timeout_sec, build_candidate, here).result()
             return Sent(built=built, content=built.artifact.path.read_bytes())
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
@@ -36,6 +37,9 @@ class BuilderOptions:
 
     host: str | None = None
     """Address that the others of the cluster reach this machine at; None: the one it reaches the scheduler from."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are kept, on this machine or shared with others."""
 
 
 async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Callable[[str], None]) -> None:
@@ -71,7 +75,7 @@ async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]
     options.cluster.check()
     settle()
     with scratch_dir("builder") as folder, BuildPool(options.workers) as pool:
-        builder = Builder(pool=pool, folder=folder)
+        builder = Builder(pool=pool, folder=folder, cache=options.cache)
         pool.start()
         try:
             await _join(options, builder, on_ready)
