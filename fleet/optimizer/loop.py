@@ -89,6 +89,7 @@ class TuningLoop:
         self._gives_back = gives_back
         self._turns = turns
         self._learning = asyncio.Lock()
+        self._ahead: asyncio.Task[None] | None = None
         self._is_next_built: Callable[[], bool] = lambda: False
         self._measured_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._recorder = Recorder(library, core.conditions)
@@ -118,8 +119,8 @@ class TuningLoop:
         # The first alone, so that users soon see that everything works.
         for some in (missing[:1], missing[1:]):
             feed(self._core, ev.Said(f"building {len(some)} static schedules"))
-            for made in await asyncio.gather(*(self._make_round(ev.StaticWanted(shash)) for shash in some)):
-                if made is not None and made[1]:
+            for made in await asyncio.gather(*map(self._make_static, some)):
+                if made[1]:
                     await self._measure_round(made)
 
     async def measure_untuned(self) -> None:
@@ -145,11 +146,9 @@ class TuningLoop:
         for shash, traces in in_flight.items():
             some = dict(list(traces.items())[:left])
             left -= len(some)
-            ours = await self._recorder.claim(ev.Proposed(shash, some))
-            if ours.traces_by_digest:
-                async with self._turns.building():
-                    await self.apply(ours)
-                await self._measure_round((shash, tuple(ours.traces_by_digest)))
+            async with self._turns.building():
+                await self._perform([ev.Claim(shash, some)])
+            await self._measure_round((shash, tuple(some)))
 
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
@@ -167,14 +166,15 @@ class TuningLoop:
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
         searches = min(self._core.conditions.search_threads, _MOST_SEARCHES) if self._turns.shares_cores else 1
-        while any(
-            rounds := await together({f"search {n}": self._make_round(ev.RoundWanted()) for n in range(searches)})
-        ):
-            for made in rounds:
-                if made is not None and made[1]:
-                    await queue.put(made)
-            if self._turns.shares_cores:
-                await queue.join()
+        try:
+            while any(rounds := await together({f"search {n}": self._make_round() for n in range(searches)})):
+                for made in rounds:
+                    if made is not None and made[1]:
+                        await queue.put(made)
+                if self._turns.shares_cores:
+                    await queue.join()
+        finally:
+            await self._stop_searching_ahead()
         await queue.put(None)
 
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
@@ -189,24 +189,60 @@ class TuningLoop:
             queue.task_done()
         queue.put_nowait(None)  # for the next; nothing else comes, so there is room
 
-    async def _make_round(self, wanted: ev.RoundWanted | ev.StaticWanted) -> Round | None:
-        """Search and build. Return None if the search is over, and no digests if this round found nothing."""
+    async def _make_static(self, shash: str) -> Round:
         async with self._turns.building():
-            async with self._learning:  # all searches use the newest cost model
-                effects = feed(self._core, wanted)
-                proposing = next((effect for effect in effects if isinstance(effect, ev.Propose)), None)
-                if proposing is None:
-                    return None
-                await self._perform([effect for effect in effects if effect is not proposing])
-            digests: list[str] = []
-            async for found in self._searcher.propose(proposing):
-                proposed = await self._recorder.claim(found) if isinstance(found, ev.Proposed) else found
-                builds = feed(self._core, proposed)
-                await self._perform(builds)
-                digests += [
-                    digest for build in builds if isinstance(build, ev.Build) for digest in build.traces_by_digest
-                ]
-        return proposing.workload, tuple(digests)
+            await self.apply(ev.StaticWanted(shash))
+        return shash, tuple(digest for workload, digest in self._core.candidates if workload == shash)
+
+    async def _make_round(self) -> Round | None:
+        """Choose a batch among what was searched ahead, and build it; search where there is nothing to choose from.
+
+        Return None if the search is over, and no digests if others measure what was chosen.
+        """
+        async with self._turns.building():
+            while True:
+                wanted = await self._next_effect(ev.RoundWanted())
+                match wanted:
+                    case ev.Claim():
+                        self._go_on_searching_ahead()
+                        await self._perform([wanted])
+                        ours = [d for d in wanted.traces_by_digest if (wanted.workload, d) in self._core.candidates]
+                        return wanted.workload, tuple(ours)
+                    case ev.Propose():
+                        await self._perform([wanted])
+                    case None if self._ahead is not None and self._is_searching_ahead():
+                        await asyncio.wait([self._ahead])
+                    case None:
+                        return None
+
+    async def _next_effect(self, wanted: ev.RoundWanted | ev.AheadWanted) -> ev.Claim | ev.Propose | None:
+        """Return what is to be done next, with the newest cost model."""
+        async with self._learning:
+            effects = feed(self._core, wanted)
+            found = next((effect for effect in effects if isinstance(effect, ev.Claim | ev.Propose)), None)
+            await self._perform([effect for effect in effects if effect is not found])
+        return found
+
+    def _go_on_searching_ahead(self) -> None:
+        """Search while others build and measure. Where they share cores, they would only wait for each other."""
+        if not self._turns.shares_cores and not self._is_searching_ahead():
+            self._ahead = asyncio.create_task(self._search_ahead(), name="search ahead")
+
+    def _is_searching_ahead(self) -> bool:
+        """Tell whether a search is under way. Raises what has ended it, if anything has."""
+        if self._ahead is None or not self._ahead.done():
+            return self._ahead is not None
+        self._ahead.result()
+        return False
+
+    async def _search_ahead(self) -> None:
+        while (wanted := await self._next_effect(ev.AheadWanted())) is not None:
+            await self._perform([wanted])
+
+    async def _stop_searching_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.wait([self._ahead])
 
     async def _measure_round(self, made: Round) -> None:
         self._here.device.bid(self._core.progress.bid)
@@ -249,6 +285,8 @@ class TuningLoop:
                 return self._searcher.learn(effect)
             case ev.Propose():
                 return self._searcher.propose(effect)
+            case ev.Claim():
+                return self._recorder.claim(effect)
             case ev.Build():
                 return self._searcher.build(effect)
             case ev.Measure():

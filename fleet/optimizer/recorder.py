@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 from fleet.cost_model.stored import pack_program
 from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
+from fleet.optimizer.core.events import Claim, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
 from fleet.optimizer.core.ledger import BASELINE
 
 logger = logging.getLogger(__name__)
@@ -31,15 +30,14 @@ class Recorder:
         self._library = library
         self._conditions = conditions
 
-    async def claim(self, proposed: Proposed) -> Proposed:
-        """Keep of a proposal what no other job measures, or has measured."""
-        if proposed.is_static or not proposed.traces_by_digest:
-            return proposed
-        traces, conditions = proposed.traces_by_digest, self._conditions
+    async def claim(self, effect: Claim) -> AsyncGenerator[Proposed, None]:
+        """Keep what no other job measures, or has measured."""
+        traces, conditions = effect.traces_by_digest, self._conditions
         claims = self._library.claims
-        ours = await asyncio.to_thread(claims.take, conditions.job_name, proposed.workload, conditions.scope, traces)
+        ours = await asyncio.to_thread(claims.take, conditions.job_name, effect.workload, conditions.scope, traces)
         kept = {digest: trace for digest, trace in traces.items() if digest in ours}
-        return replace(proposed, traces_by_digest=kept, taken=frozenset(traces) - ours)
+        features = {digest: found for digest, found in effect.features_by_digest.items() if digest in ours}
+        yield Proposed(effect.workload, kept, features_by_digest=features, taken=frozenset(traces) - ours)
 
     async def store(self, effect: Store) -> AsyncGenerator[Stored, None]:
         """Commit one result."""

@@ -9,11 +9,13 @@ from fleet.cost_model.learn import learn
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.core.ahead import Ahead
 from fleet.optimizer.core.events import (
     BaselineBuilt,
     Build,
     BuildFailed,
     Built,
+    Found,
     Learn,
     LearningFailed,
     Propose,
@@ -22,6 +24,7 @@ from fleet.optimizer.core.events import (
 )
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.build import build_candidate
+from fleet.optimizer.tasks.metered import metered
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.workload import Workload
 
@@ -46,7 +49,7 @@ class Searcher:
         except BuildError as error:
             yield LearningFailed(str(error))
 
-    async def propose(self, effect: Propose) -> AsyncGenerator[Proposed | SearchFailed, None]:
+    async def propose(self, effect: Propose) -> AsyncGenerator[Found | Proposed | SearchFailed, None]:
         """Search for new candidates."""
         task = ProposeTask(
             mod_json=self._workload_of(effect.workload).mod_json,
@@ -55,6 +58,9 @@ class Searcher:
             records=effect.records,
             model=self._snapshot if self._conditions.uses_model else None,
             count=effect.count,
+            ahead=effect.count,
+            lessons=effect.lessons,
+            flop=self._workload_of(effect.workload).flop,
             seed=effect.seed,
             known=effect.known,
             shared=self.shared,
@@ -65,14 +71,20 @@ class Searcher:
             replayed=effect.replayed,
         )
         try:
-            near = self._pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, propose, task)
-            proposals = await asyncio.wrap_future(near)
+            near = self._pool.submit_near(effect.workload, _SEARCH_TIMEOUT_SEC, metered, propose, task)
+            searched = await asyncio.wrap_future(near)
         except (BuildError, InvalidRequest) as error:
             yield SearchFailed(effect.workload, str(error))
-        else:
-            traces = {proposal.digest: proposal.trace_json for proposal in proposals}
-            features = {p.digest: p.features for p in proposals if p.features is not None}
-            yield Proposed(effect.workload, traces, effect.is_static, features)
+            return
+        found = searched.value
+        if effect.is_static:
+            yield Proposed(effect.workload, {one.digest: one.trace_json for one in found}, is_static=True)
+            return
+        candidates = tuple(
+            Ahead(digest=one.digest, trace_json=one.trace_json, features=one.features, log_secs=one.log_secs)
+            for one in found
+        )
+        yield Found(effect.workload, candidates, searched.builder_sec)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
         """Build candidates, all at once."""
@@ -92,8 +104,17 @@ class Searcher:
     async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
         task = self._conditions.build_task(self._workload_of(shash), trace_json, wants_features=wants_features)
         try:
-            built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
+            metered_build = await asyncio.wrap_future(self._pool.submit(metered, build_candidate, task))
         except (BuildError, InvalidRequest) as error:
             kind = ErrorKind(error.kind) if isinstance(error, BuildError) else ErrorKind.BUILD_FAILED
             return BuildFailed(shash, digest, kind, str(error))
-        return Built(shash, digest, built.artifact, built.features, built.packings, built.program)
+        built = metered_build.value
+        return Built(
+            shash,
+            digest,
+            built.artifact,
+            built.features,
+            built.packings,
+            built.program,
+            builder_sec=metered_build.builder_sec,
+        )

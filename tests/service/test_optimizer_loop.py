@@ -17,23 +17,26 @@ import pytest
 import fleet.aio
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.domain.keys import trace_digest
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import DeviceUnreachable
-from fleet.library import Library, StoredSnapshot, StoredWorkload
+from fleet.library import Library, RecordKind, StoredSnapshot, StoredWorkload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.events import BatchWanted, JobStarted, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.history import recall
 from fleet.optimizer.loop import TuningLoop
-from fleet.optimizer.tasks.build import BuiltCandidate
-from fleet.optimizer.tasks.propose import ProposeTask
+from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate
+from fleet.optimizer.tasks.metered import Metered, metered
+from fleet.optimizer.tasks.propose import Proposal, ProposeTask
 from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.turns import Turns
-from fleet.testing import SimulatedAgent, serve_tracker
+from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.workloads.workload import Workload
 from tests.service.client_fakes import serving
@@ -50,7 +53,8 @@ class BuiltAlready:
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(BuiltCandidate(artifact=self._built, features=None))
+        built = BuiltCandidate(artifact=self._built, features=None)
+        future.set_result(Metered(built, 0.0) if fn is metered else built)
         return future
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -59,9 +63,9 @@ class BuiltAlready:
     def submit_near(
         self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        self.searches.append(args[0])
+        self.searches.append(args[-1])
         future: Future[Any] = Future()
-        future.set_result([])
+        future.set_result(Metered([], 0.0))
         return future
 
 
@@ -75,6 +79,7 @@ class Bench:
     loop: TuningLoop
     notices: list[str]
     pool: BuiltAlready
+    device: SteadyDevice
 
     @property
     def item(self) -> WorkloadProgress:
@@ -86,10 +91,15 @@ class Bench:
         await self.loop.apply(BatchWanted("w", digests))
 
 
+ARGS = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
+WORKLOAD = Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=ARGS)
+
+
 @contextlib.asynccontextmanager
-async def bench(folder: Path) -> AsyncGenerator[Bench, None]:
-    args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
-    item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
+async def bench(
+    folder: Path, pool: BuiltAlready | None = None, *, shares_cores: bool = True
+) -> AsyncGenerator[Bench, None]:
+    item = WorkloadProgress(workload=WORKLOAD)
     notices: list[str] = []
     core = JobCore(JobProgress(notice=notices.append))
     with Library.open(folder / "library.sqlite") as library:
@@ -97,9 +107,9 @@ async def bench(folder: Path) -> AsyncGenerator[Bench, None]:
         terms = conditions(folder, library.start_job(title="t").name)
         async with seated() as (agent, device, _):
             core.apply(JobStarted(terms, 100, [item]))
-            turns, pool = Turns(shares_cores=True), BuiltAlready(folder)
+            turns, pool = Turns(shares_cores=shares_cores), pool or BuiltAlready(folder)
             loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns)
-            yield Bench(agent, library, core, loop, notices, pool)
+            yield Bench(agent, library, core, loop, notices, pool, device)
             validate(core)
 
 
@@ -230,6 +240,60 @@ async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path
     validate(core)
     assert sorted(found) == names
     assert all(item.best_trace for item in items)
+
+
+class Searching(BuiltAlready):
+    """A build pool whose searches find the next of `most` candidates; one of its builds never ends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.most = 100
+        self.endless: int | None = 4
+        """Which build that is."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if isinstance(args[-1], BuildTask) and args[-1].trace_json == f'["{self.endless}"]':
+            return Future()
+        return super().submit(fn, *args, **kwargs)
+
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
+        task: ProposeTask = args[-1]
+        old = {trace_digest(record.trace_json) for record in task.records} | task.known
+        fresh = [trace for n in range(self.most) if trace_digest(trace := f'["{n}"]') not in old]
+        found = [
+            Proposal(trace_json=trace, digest=trace_digest(trace), predicted=math.nan)
+            for trace in fresh[: task.count + task.ahead]
+        ]
+        future: Future[Any] = Future()
+        future.set_result(Metered(found, 0.0))
+        return future
+
+
+async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(tmp_path: Path) -> None:
+    """What was searched ahead is nobody's, what is built ahead is claimed: the next run measures that first."""
+    pool = Searching(tmp_path)
+    async with bench(tmp_path, pool, shares_cores=False) as job:
+        running = asyncio.create_task(job.loop.run())
+        stuck = trace_digest('["4"]')
+        await eventually(lambda: job.item.trials == 4 and stuck in job.item.under_way and job.item.shelf.candidates)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        terms = job.core.conditions
+        in_flight = job.library.claims.in_flight(terms.job_name, terms.scope)
+        pool.most, pool.endless = 8, None
+        again = JobCore()
+        again.apply(JobStarted(terms, 100, recall(job.library, [WORKLOAD], terms.scope)))
+        turns = Turns(shares_cores=False)
+        loop = TuningLoop(again, device=job.device, pool=pool, library=job.library, turns=turns)
+        await loop.take_up(in_flight)
+        await loop.run()
+        records = job.library.records("w", kinds=[RecordKind.CANDIDATE])
+
+    assert in_flight == {"w": {stuck: '["4"]'}}
+    assert list(dict.fromkeys(record.trace_json for record in records)) == [f'["{n}"]' for n in range(8)]
+    assert again.workload("w").trials == 4
 
 
 def conditions(folder: Path, job_name: str) -> Conditions:

@@ -12,6 +12,7 @@ from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.domain.scope import RecordScope
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.ahead import Ahead
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
@@ -63,6 +64,9 @@ class Script:
 
         self.unbuildable: set[str] = set()
         self.log: list[ev.Event | ev.Effect] = []
+        self.taken: set[str] = set()
+        """Candidates that another job measures."""
+
         self.rounds: list[list[str]] = []
         """Candidates of each Measure."""
 
@@ -88,6 +92,10 @@ class Script:
         self.run(ev.Proposed(shash, {digest: digest for digest in digests}))
         self.run(ev.BatchWanted(shash, digests))
 
+    def find(self, *digests: str, shash: str = "w") -> None:
+        """Let a search find candidates. The trace of each is its digest."""
+        self.run(ev.Found(shash, tuple(Ahead(digest=digest, trace_json=digest) for digest in digests)))
+
     def build_baseline(self, shash: str = "w") -> None:
         self.run(ev.BaselineBuilt(shash, artifact(f"{shash}-baseline")))
 
@@ -96,6 +104,10 @@ class Script:
 
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
+            case ev.Claim():
+                ours = {d: trace for d, trace in effect.traces_by_digest.items() if d not in self.taken}
+                taken = frozenset(effect.traces_by_digest) - frozenset(ours)
+                self.run(ev.Proposed(effect.workload, ours, taken=taken))
             case ev.Build():
                 for digest in effect.traces_by_digest:
                     self.run(self._built(effect.workload, digest))

@@ -83,15 +83,16 @@ def test_no_more_trials_are_planned_than_there_are() -> None:
     """What is under way counts, also when the next round is made while the last one is measured."""
     job = Script(total=6)
 
-    (first,) = job.feed(ev.RoundWanted())
-    assert isinstance(first, ev.Propose)
-    job.run(ev.Proposed("w", {name: name for name in "abcd"}))
-    (second,) = job.feed(ev.RoundWanted())
-    assert isinstance(second, ev.Propose)
-    job.run(ev.Proposed("w", {name: name for name in "ef"}))
+    (first,) = find(job.feed(ev.RoundWanted()), ev.Propose)
+    job.find(*"abcd")
+    job.run(ev.RoundWanted())
+    (second,) = find(job.feed(ev.RoundWanted()), ev.Propose)
+    job.find(*"efg")
+    (last,) = find(job.feed(ev.RoundWanted()), ev.Claim)
 
     assert (first.count, second.count) == (4, 2)
     assert second.known == frozenset("abcd")
+    assert list(last.traces_by_digest) == ["e", "f"]
     assert job.feed(ev.RoundWanted()) == []
 
 
@@ -99,7 +100,7 @@ def test_a_search_that_finds_nothing_closes_its_workload() -> None:
     """So does one that fails, with a word to the user; the others go on."""
     job = Script(known("a"), known("b"))
 
-    job.run(ev.Proposed("a", {}))
+    job.run(ev.Found("a", ()))
     job.run(ev.SearchFailed("b", "killed"))
 
     assert [item.closed_because for item in job.core.progress.workloads] == [
@@ -133,17 +134,16 @@ def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
 
 
 def test_searches_side_by_side_are_of_different_workloads() -> None:
-    """All of them count among the trials that are planned, and none is left when each workload is in a search."""
-    job = Script(known("a"), known("b"), total=6)
+    """And none is left when each workload is in a search; one that fails leaves the others alone."""
+    job = Script(known("a"), known("b"))
 
-    asked = [effect for _ in range(3) for effect in job.feed(ev.RoundWanted()) if isinstance(effect, ev.Propose)]
-    job.run(ev.Proposed("a", {"x": "x"}))
+    asked = [propose for _ in range(3) for propose in find(job.feed(ev.RoundWanted()), ev.Propose)]
+    job.find("x", shash="a")
     job.run(ev.SearchFailed("b", "killed"))
 
-    assert [(propose.workload, propose.count) for propose in asked] == [("a", 4), ("b", 2)]
-    (again,) = job.feed(ev.RoundWanted())
-    assert isinstance(again, ev.Propose)
-    assert (again.workload, again.count) == ("a", 4)
+    assert [propose.workload for propose in asked] == ["a", "b"]
+    [chosen] = find(job.feed(ev.RoundWanted()), ev.Claim)
+    assert (chosen.workload, list(chosen.traces_by_digest)) == ("a", ["x"])
 
 
 def test_the_cost_model_learns_when_there_is_something_new() -> None:
@@ -292,7 +292,10 @@ def test_what_another_job_measures_is_not_asked_for_again() -> None:
     """Nothing of a batch was free, but the workload is not exhausted: the next search leaves these out."""
     script = Script()
     script.feed(ev.SearchBegun())
-    script.run(ev.Proposed("w", {}, taken=frozenset({"a", "b"})))
+    script.taken = {"a", "b"}
+    script.run(ev.RoundWanted())
+    script.find("a", "b")
+    script.run(ev.RoundWanted())
 
     [proposing] = find(script.feed(ev.RoundWanted()), ev.Propose)
 

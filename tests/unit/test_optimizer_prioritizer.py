@@ -98,25 +98,41 @@ def states(draw: st.DrawFn) -> list[WorkloadState]:
     return found
 
 
+@st.composite
+def predictions(draw: st.DrawFn) -> Predictions:
+    """Of some of those workloads, from none to more candidates than a batch has; members agree, or do not."""
+    found = {}
+    for number in range(draw(st.integers(0, 6))):
+        shape = (draw(st.integers(1, 12)), draw(st.integers(0, 40)))
+        rng = np.random.default_rng(draw(st.integers(0, 1000)))
+        found[f"w{number}"] = np.log(draw(positive)) + draw(st.sampled_from([0.0, 0.1, 3.0])) * rng.normal(size=shape)
+    return found
+
+
 BOTH = (DeviceState(model="pi"), DeviceState(model="pc", builder_price=1.0))
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
-@given(workloads=states(), order=st.randoms(use_true_random=False))
-def test_the_plan_does_not_depend_on_the_order(workloads: list[WorkloadState], order: random.Random) -> None:
-    """Neither of the workloads nor of the devices."""
+@given(workloads=states(), expected=predictions(), order=st.randoms(use_true_random=False))
+def test_the_plan_does_not_depend_on_the_order(
+    workloads: list[WorkloadState], expected: Predictions, order: random.Random
+) -> None:
+    """Neither of the workloads nor of the devices, nor of what is predicted of them."""
     shuffled = order.sample(workloads, len(workloads))
+    turned = {name: expected[name] for name in sorted(expected, reverse=True)}
 
-    assert decide(*workloads, devices=BOTH) == decide(*shuffled, devices=BOTH[::-1])
+    first = decide(*workloads, predictions=expected, devices=BOTH)
+
+    assert first == decide(*shuffled, predictions=turned, devices=BOTH[::-1])
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
-@given(workloads=states())
-def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadState]) -> None:
+@given(workloads=states(), expected=predictions())
+def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadState], expected: Predictions) -> None:
     """Every other workload is, once, if its kind of device is there; batches are within all bounds."""
-    plan = decide(*workloads, devices=BOTH[:1])
+    plan = decide(*workloads, predictions=expected, devices=BOTH[:1])
 
     by_name = {workload.name: workload for workload in workloads}
     able = {
@@ -140,15 +156,15 @@ def test_what_is_finished_or_busy_is_never_proposed(workloads: list[WorkloadStat
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
-@given(workloads=states(), power=st.integers(-10, 10))
-def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], power: int) -> None:
+@given(workloads=states(), expected=predictions(), power=st.integers(-10, 10))
+def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], expected: Predictions, power: int) -> None:
     """Whoever counts a model's runs in thousands gets the same plan."""
     scaled = [
         replace(own, weight=own.weight * 2.0**power, job=replace(own.job, target_sec=own.job.target_sec * 2.0**power))
         for own in workloads
     ]
 
-    first, second = decide(*workloads, devices=BOTH), decide(*scaled, devices=BOTH)
+    first, second = (decide(*some, predictions=expected, devices=BOTH) for some in (workloads, scaled))
 
     assert names(first) == names(second)
     assert [batch.count for batch in first.batches] == [batch.count for batch in second.batches]
@@ -157,15 +173,20 @@ def test_the_unit_of_weight_does_not_matter(workloads: list[WorkloadState], powe
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=8)
-@given(times=st.lists(positive, min_size=2, max_size=5), weights=st.lists(st.integers(1, 50), min_size=5, max_size=5))
-def test_no_workload_starves(times: list[float], weights: list[int]) -> None:
-    """However little it is worth, each gets a batch within a bounded number of turns, though none ever gains."""
+@given(
+    times=st.lists(positive, min_size=2, max_size=5),
+    weights=st.lists(st.integers(1, 50), min_size=5, max_size=5),
+    expected=predictions(),
+)
+def test_no_workload_starves(times: list[float], weights: list[int], expected: Predictions) -> None:
+    """However little it is worth, each gets a batch within a bounded number of turns, though none ever gains and a
+    model that is never right promises whatever it likes."""
     workloads = [
         state(f"w{number}", current_sec=sec, weight=weights[number], batches=0, max_batch=4)
         for number, sec in enumerate(times)
     ]
     for _ in range(EXPLORATION_PERIOD * len(times)):
-        chosen = decide(*workloads).batches[0]
+        chosen = decide(*workloads, predictions=expected).batches[0]
         workloads = [
             replace(own, batches=own.batches + 1, run_secs=(*own.run_secs, *[own.current_sec] * chosen.count))
             if own.name == chosen.workload

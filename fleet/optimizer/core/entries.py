@@ -7,15 +7,10 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import Measurement, Trial
+from fleet.optimizer.core.ahead import Features
 from fleet.spaces.packing import Packing
-
-Features = NDArray[np.float32]
-"""For the cost model: float32, shape [n_stores, n_features]."""
 
 
 class Stage(enum.Enum):

@@ -14,7 +14,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.entries import Features
+from fleet.optimizer.core.ahead import Ahead, Features
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -71,15 +71,17 @@ class LessonsRecalled:
 
 @dataclass(frozen=True, slots=True)
 class RoundWanted:
-    """There is room for another round. Answered by Learn and Propose, or nothing when there is no workload to search.
+    """There is room for another batch. Answered by Claim with candidates that were searched ahead; by Learn and Propose
+    where the workload that should be next has none (then ask again after that search); or by nothing.
 
     While no search is under way, nothing means that the search is over. A workload is in one search at a time.
     """
 
-    workload: str | None = None
-    """None: the one whose next batch is worth most."""
 
-    count: int | None = None
+@dataclass(frozen=True, slots=True)
+class AheadWanted:
+    """There is room for a search while other things go on. Answered by Learn and Propose, or by nothing where all
+    workloads have what they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,27 @@ class StaticWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A search has ended: this is what its workload has ahead now, instead of what it had."""
+
+    workload: str
+    candidates: tuple[Ahead, ...]
+    """Those to be measured first come first."""
+
+    builder_sec: float = 0.0
+    """Processor time that it took [s]."""
+
+
+@dataclass(frozen=True, slots=True)
 class Proposed:
-    """A search has ended. Answered by Build."""
+    """Candidates are this job's to measure. Answered by Build."""
 
     workload: str
     traces_by_digest: dict[str, str]
     is_static: bool = False
     features_by_digest: Mapping[str, Features] = field(default_factory=dict)
     """Of those that the search needed them for."""
+
     taken: frozenset[str] = frozenset()
     """Digests of candidates that were found, too, but are another job's to measure."""
 
@@ -137,6 +152,9 @@ class Built:
     packings: tuple[Packing, ...] = ()
     program: int | None = None
     """Hash of its scheduled program."""
+
+    builder_sec: float = 0.0
+    """Processor time that it took [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +290,10 @@ Event = (
     | WorkloadsChosen
     | LessonsRecalled
     | RoundWanted
+    | AheadWanted
     | EndWanted
     | StaticWanted
+    | Found
     | Proposed
     | SearchFailed
     | LearningFailed
@@ -303,7 +323,7 @@ class Learn:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """To the pool: search. Answered with Proposed or SearchFailed."""
+    """To the pool: search. Answered with Found or SearchFailed; a static schedule with Proposed."""
 
     workload: str
     count: int
@@ -320,6 +340,18 @@ class Propose:
 
     seeds: tuple[Seed, ...] = ()
     """What was best elsewhere."""
+
+    lessons: tuple[LearnRecord, ...] = field(default=(), compare=False)
+    """What was measured of the workload, the newest last: for predictions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """To the library: these are to be measured. Answered with Proposed, which leaves out what another job measures."""
+
+    workload: str
+    traces_by_digest: dict[str, str]
+    features_by_digest: Mapping[str, Features] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,4 +424,4 @@ class Notice:
     text: str
 
 
-Effect = Learn | Propose | Build | Measure | Store | Check | MarkChecked | MarkWrong | Notice
+Effect = Learn | Propose | Claim | Build | Measure | Store | Check | MarkChecked | MarkWrong | Notice

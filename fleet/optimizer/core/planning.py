@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.progress import BuilderCount, JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import DeviceState, Outcome, Plan, WorkloadState
 
@@ -16,18 +16,33 @@ _USUAL_TRIAL_SEC = 0.1
 _ROUND_BUILDER_SEC = 1.0
 _TRIAL_BUILDER_SEC = 0.5
 """Processor time of a search, and of each candidate that it finds and that is built [s]: a round of eight on a 3x3
-convolution."""
+convolution. They count as one search and one build beside those that were measured."""
+
+_BATCHES_BEHIND = 2
 
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
 
-def plan(items: Sequence[WorkloadProgress], conditions: Conditions, trials_left: int) -> Plan:
+def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Plan:
     """Ask the prioritizer. `trials_left` are those of the job that nothing is planned for yet."""
+    items = progress.workloads
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
-    states = [_state_of(item, conditions, trials_left, usual_sec) for item in items]
+    states = [_state_of(item, conditions, trials_left, usual_sec, progress.builders) for item in items]
+    ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
-    return prioritize(states, {}, [device], 0.0, seed=conditions.seed)
+    predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
+    return prioritize(states, predictions, [device], 0.0, seed=conditions.seed)
+
+
+def has_ahead(item: WorkloadProgress, conditions: Conditions) -> bool:
+    """Tell whether a workload has candidates ahead that may be built now.
+
+    Where searches have the cores to themselves until the next batch is measured, only what the newest results brought
+    forth may. Where they go on meanwhile, a search may know nothing of the batch that is measured and of the next.
+    """
+    oldest = 0 if conditions.shares_cores else _BATCHES_BEHIND * conditions.batch_size
+    return bool(item.shelf.candidates) and item.shelf.age(item.trials) <= oldest
 
 
 def keep_outcome(item: WorkloadProgress) -> None:
@@ -50,7 +65,9 @@ def _usual_trial_sec(items: Sequence[WorkloadProgress], batch_size: int) -> floa
     return sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
 
 
-def _state_of(item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float) -> WorkloadState:
+def _state_of(
+    item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float, builders: BuilderCount
+) -> WorkloadState:
     """Describe one workload. Until a whole batch was measured, a trial counts as long as the others' do."""
     had = item.trials_before + item.trials + len(item.under_way)
     trial_sec = item.device_sec / item.trials if item.trials >= conditions.batch_size else usual_sec
@@ -63,9 +80,14 @@ def _state_of(item: WorkloadProgress, conditions: Conditions, trials_left: int, 
         trials_left=min(trials_left, conditions.enough - had),
         max_batch=conditions.batch_size,
         trial_device_sec=max(trial_sec, 1e-9),
-        trial_builder_sec=_TRIAL_BUILDER_SEC,
-        round_builder_sec=_ROUND_BUILDER_SEC,
+        trial_builder_sec=_mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC),
+        round_builder_sec=_mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC),
         outcomes=tuple(item.outcomes),
-        is_busy=bool(item.asked),
+        is_busy=bool(item.asked) or (item.is_searched and not has_ahead(item, conditions)),
         closed_because=item.closed_because,
     )
+
+
+def _mean(total: float, count: int, usual: float) -> float:
+    """Return the mean of what was measured, and of what is usual as one more."""
+    return (total + usual) / (count + 1)

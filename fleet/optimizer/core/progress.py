@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind
+from fleet.optimizer.core.ahead import Shelf
 from fleet.optimizer.prioritizer.values import Outcome, ProposedBatch
 from fleet.optimizer.tasks.adapting import Seed
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -74,8 +75,17 @@ class WorkloadProgress:
     taken: set[str] = field(default_factory=set)
     """Digests of the traces that other jobs measure, or have measured."""
 
+    shelf: Shelf = field(default_factory=Shelf)
+    """What was searched ahead."""
+
+    is_searched: bool = False
+    """A search is under way."""
+
+    search_began_at: int = 0
+    """How many trials it had had when its newest search began."""
+
     asked: int = 0
-    """Candidates that a search under way was asked for; 0: none is."""
+    """Candidates that are being claimed; 0: none are."""
 
     weakness: Weakness | None = None
     """Why the check of its candidates' numbers says little; None: it says what it should, or nothing was checked."""
@@ -94,6 +104,16 @@ class WorkloadProgress:
     def speedup(self) -> float:
         """Unscheduled time over current time; 1.0 while nothing better is known."""
         return self.untuned_sec / self.current_sec if math.isfinite(self.untuned_sec) else 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class BuilderCount:
+    """Processor time of search and builds, as far as it was told [s]."""
+
+    searches: int = 0
+    search_sec: float = 0.0
+    builds: int = 0
+    build_sec: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +150,7 @@ class JobProgress:
 
     last_record_sec: float | None = None
     repeats: RepeatCount = field(default_factory=RepeatCount)
+    builders: BuilderCount = field(default_factory=BuilderCount)
     decisions: deque[ProposedBatch] = field(default_factory=lambda: deque(maxlen=_KEPT_DECISIONS))
     """The prioritizer's newest, oldest first."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.ahead import Shelf
 from fleet.optimizer.core.entries import Candidate, Stage
 from fleet.optimizer.core.ledger import close
-from fleet.optimizer.core.planning import forget_forecast, plan
-from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.planning import forget_forecast, has_ahead, plan
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.recording import Recording
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
 from fleet.optimizer.prioritizer.values import Done, ProposedBatch
@@ -15,13 +18,16 @@ from fleet.optimizer.prioritizer.values import Done, ProposedBatch
 _LESSONS = 2_000
 """How many of the newest measured candidates the cost model learns from."""
 
+_OWN_LESSONS = 64
+"""How many of a workload's own say what to expect of its next candidates."""
+
 
 class Searching(Recording):
     """Plans rounds of search."""
 
     def __init__(self, progress: JobProgress) -> None:
         super().__init__(progress)
-        self._rounds = 0
+        self._searches = 0
         self._lessons_learnt = 0
 
     def _recall(self, event: ev.LessonsRecalled) -> None:
@@ -36,20 +42,41 @@ class Searching(Recording):
             close(item, reason)
 
     def _begin_round(self, event: ev.RoundWanted) -> None:
+        """Claim the next batch. Where nothing of it is ahead, or what is there is too old, search first."""
+        for batch in self._plan():
+            item = self.workload(batch.workload)
+            if has_ahead(item, self.conditions):
+                self._take(item, batch)
+                return
+            if not item.is_searched:
+                self._search(item, batch)
+                return
+
+    def _search_ahead(self) -> None:
+        """Search for whoever comes first of those that know less than they could."""
+        for batch in self._plan():
+            item = self.workload(batch.workload)
+            if not item.is_searched and (not item.shelf.candidates or item.shelf.age(item.trials)):
+                self._search(item, batch)
+                return
+
+    def _plan(self) -> Sequence[ProposedBatch]:
+        """Return what is worth measuring next, the most valuable first, and close what is finished."""
         target_sec = self.conditions.target_sec
         if target_sec is not None and self.progress.total_sec(tuned=True) <= target_sec:
             self._end_search(f"the job's target of {target_sec * 1e3:g} ms is reached")
         self._close_those_with_enough()
-        batch = self._next_batch(event.workload)
-        shash = batch.workload if batch is not None else event.workload
-        count = event.count or (batch.count if batch is not None else self.conditions.batch_size)
-        count = min(count, self._trials_left())
-        if shash is None or count < 1:
-            return
-        item = self.workload(shash)
-        why = f": {sentence(batch.reason)}" if batch is not None else ""
-        self.progress.bid = batch.reason.worth if batch is not None else self.progress.bid
-        self._say(f"searching {item.workload.operator}{why}")
+        left = self._trials_left()
+        if left < 1:
+            return ()
+        planned = plan(self.progress, self.conditions, left)
+        for shash, finish in planned.finished.items():
+            if finish.done is not Done.NO_TRIALS:  # of the job: the others' candidates may yet come to nothing
+                close(self.workload(shash), finish_sentence(finish))
+        return planned.batches
+
+    def _search(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
+        self._say(f"searching {item.workload.operator}: {sentence(batch.reason)}")
         lessons = [lesson for other in self.progress.workloads for lesson in other.lessons]
         if self.conditions.uses_model and len(lessons) > self._lessons_learnt:
             self._lessons_learnt = len(lessons)
@@ -57,20 +84,47 @@ class Searching(Recording):
         self._effects.append(
             ev.Propose(
                 workload=item.workload.shash,
-                count=count,
-                seed=self.conditions.seed + self._rounds,
+                count=min(self.conditions.batch_size, self._trials_left()),
+                seed=self.conditions.seed + self._searches,
                 records=tuple(item.records),
                 known=frozenset(item.under_way | item.taken),
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
+                lessons=tuple(item.lessons[-_OWN_LESSONS:]),
             )
         )
-        if batch is not None:
-            self.progress.decisions.append(batch)
-        item.asked = count
+        item.is_searched = True
+        item.search_began_at = item.trials
+        self._searches += 1
+
+    def _find(self, event: ev.Found) -> None:
+        item = self.workload(event.workload)
+        item.is_searched = False
+        self.progress.builders.searches += 1
+        self.progress.builders.search_sec += event.builder_sec
+        item.shelf = Shelf(candidates=event.candidates, made_at=item.search_began_at)
+        item.shelf.drop(item.under_way | item.taken | self._measured(item))  # while it was searched
+        if not event.candidates:
+            close(item, "nothing new to try")
+
+    def _measured(self, item: WorkloadProgress) -> set[str]:
+        return {digest for workload, digest in self.counted if workload == item.workload.shash}
+
+    def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
+        taken = item.shelf.take(min(batch.count, self._trials_left()))
+        self._say(f"building {len(taken)} candidates of {item.workload.operator}: {sentence(batch.reason)}")
+        self._effects.append(
+            ev.Claim(
+                item.workload.shash,
+                {one.digest: one.trace_json for one in taken},
+                {one.digest: one.features for one in taken if one.features is not None},
+            )
+        )
+        self.progress.bid = batch.reason.worth
+        self.progress.decisions.append(batch)
+        item.asked = len(taken)
         item.batches += 1
-        item.forecasts.append(batch.expected_share if batch is not None else 0.0)
-        self._rounds += 1
+        item.forecasts.append(batch.expected_share)
 
     def _begin_static(self, event: ev.StaticWanted) -> None:
         known = frozenset(self.workload(event.workload).under_way)
@@ -88,15 +142,6 @@ class Searching(Recording):
             if had >= self.conditions.enough:
                 close(item, f"has had {had} trials; enough is {self.conditions.enough} (see --enough)")
 
-    def _next_batch(self, workload: str | None) -> ProposedBatch | None:
-        """Return the batch that is worth most, of a workload if one is named, and close what is finished."""
-        planned = plan(self.progress.workloads, self.conditions, self._trials_left())
-        for shash, finish in planned.finished.items():
-            if finish.done is not Done.NO_TRIALS:  # of the job: the others' candidates may yet come to nothing
-                close(self.workload(shash), finish_sentence(finish))
-        wanted = (batch for batch in planned.batches if workload in (None, batch.workload))
-        return next(wanted, None)
-
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
         item.asked = 0 if not event.is_static else item.asked
@@ -104,8 +149,6 @@ class Searching(Recording):
         if not event.traces_by_digest:
             if not event.is_static:
                 forget_forecast(item)
-            if not event.is_static and not event.taken:
-                close(item, "nothing new to try")
             return
         for digest, trace_json in event.traces_by_digest.items():
             self.candidates[event.workload, digest] = Candidate(
@@ -123,8 +166,7 @@ class Searching(Recording):
     def _fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or never ended; the others go on."""
         item = self.workload(event.workload)
-        item.asked = 0
-        forget_forecast(item)
+        item.is_searched = False
         item.closed_because = f"its search failed: {event.message}"
         self._notify(f"{item.workload.operator} gets no more trials: {item.closed_because}")
 
@@ -136,6 +178,8 @@ class Searching(Recording):
         candidate.artifact, candidate.packings, candidate.stage = event.artifact, event.packings, Stage.BUILT
         candidate.features = candidate.features if event.features is None else event.features
         candidate.program = event.program
+        self.progress.builders.builds += 1
+        self.progress.builders.build_sec += event.builder_sec
 
     def _fail_build(self, event: ev.BuildFailed) -> None:
         failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.instruction_sets import instruction_set_of
+from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
-from fleet.cost_model.snapshot import snapshot_of
+from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.tasks.adapting import Seed, adapted
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
+from fleet.optimizer.tasks.expecting import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
 
@@ -77,6 +79,15 @@ class ProposeTask:
     count: int = 16
     """Proposals wanted."""
 
+    ahead: int = 0
+    """So many more for later, as far as the search has looked at them anyway."""
+
+    lessons: tuple[LearnRecord, ...] = ()
+    """What was measured of the workload: says together with the shared model what to expect of proposals."""
+
+    flop: float = 0.0
+    """Operations of the workload."""
+
     seed: int = 0
     known: frozenset[str] = frozenset()
     """Digests of traces in flight, which must not be proposed again; nor are those of `records`."""
@@ -111,9 +122,14 @@ class Proposal:
     features: Features | None = field(default=None, compare=False)
     """If the score needed them; the trace decides them."""
 
+    log_secs: LogSecs | None = field(default=None, compare=False)
+    """Natural logarithms of the times [s] that the members of the model expect, shape [n_members]; None: there is no
+    model, or too few records."""
+
 
 def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposal]:
-    """Return new candidates, most promising first; fewer than wanted, or none, when the design space has no more.
+    """Return new candidates, most promising first, and after them those for later, in the same order; fewer than
+    wanted, or none, when the design space has no more.
 
     Args:
         state: what is known of the workload; None: what this process has kept of it.
@@ -126,22 +142,39 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     # Skip traces that do not replay, such as those imported for another program: the search can do without.
     task = replace(task, records=tuple(r for r in task.records if programs[r.trace_json] is not None))
     fresh = _Fresh(programs=set(programs.values()), digests=task.known)
-    found = _found(task, state, fresh)
-    return [_proposal(candidate, score) for candidate, score in _ranked(task, state, found)]
+    found, later = _found(task, state, fresh)
+    ranked = [*_ranked(task, state, found), *_ranked(task, state, later)]
+    expected = expected_of(
+        [candidate.features for candidate, _ in ranked],
+        _shared(task),
+        task.lessons,
+        flop=task.flop,
+        device_model=task.device_model,
+        instruction_set=instruction_set_of(task.target_json),
+    )
+    return [
+        _proposal(candidate, score, log_secs) for (candidate, score), log_secs in zip(ranked, expected, strict=True)
+    ]
 
 
-def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
+def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> tuple[list[Made], list[Made]]:
+    """Return the next candidates, and those for later."""
     match task.search:
         case Search.GRID:
-            return search_grid(state, fresh, task.count)
+            return search_grid(state, fresh, task.count), []
         case Search.REPLAY:
-            return replay_traces(task.mod_json, task.replayed, state, fresh, task.count)
+            return replay_traces(task.mod_json, task.replayed, state, fresh, task.count), []
         case Search.RANDOM:
             rules = replace(_rules(task, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
-            return search_randomly(state, fresh, task.count, rules)
+            return search_randomly(state, fresh, task.count, rules), []
     found = _from_elsewhere(task, state, fresh)
-    found += _from_own_space(task, state, fresh)[: task.count - max(len(found), _share_of_rules(task))]
-    return found + (_searched(task, state, fresh, task.count - len(found)) if len(found) < task.count else [])
+    own = _from_own_space(task, state, fresh)
+    share = task.count - max(len(found), _share_of_rules(task))
+    found, later = found + own[:share], own[share:]
+    if len(found) < task.count:
+        searched = _searched(task, state, fresh, task.count - len(found))
+        found, later = found + searched[: task.count - len(found)], later + searched[task.count - len(found) :]
+    return found, later[: task.ahead]
 
 
 class _Fresh:
@@ -168,7 +201,8 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
-    """Return untried schedules of the workload's own space: the first ones in their order, later the best predicted."""
+    """Return untried schedules of the workload's own space: the first ones in their order, later two batches of which
+    the best predicted come first."""
     space = fresh.of(state.own_space())
     if task.model is None or len(task.records) < task.count:
         return list(itertools.islice(space, task.count))
@@ -187,12 +221,13 @@ def _share_of_rules(task: ProposeTask) -> int:
 
 
 def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) -> list[Made]:
-    """Return new candidates of MetaSchedule's search, now and then a random one among them."""
+    """Return new candidates of MetaSchedule's search, now and then a random one among them, and after them more."""
     found = _rules(task, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
     explored = sum(chance.random() < EXPLORED for _ in range(count))
     best = list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), count - explored))
-    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, reversed(found))), explored))
+    best += itertools.islice(fresh.of(itertools.starmap(state.make, reversed(found))), explored)
+    return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), task.ahead))
 
 
 def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
@@ -204,7 +239,7 @@ def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
         ranker=_ranker(task),
         population=task.population if is_alone else math.ceil(task.population * _BESIDE_OWN),
         generations=task.generations if is_alone else 1,
-        most=task.count + len(task.records) + len(task.known),  # it may return all known ones again
+        most=task.count + task.ahead + len(task.records) + len(task.known),  # it may return all known ones again
         seed=task.seed,
         threads=task.threads,
     )
@@ -221,10 +256,16 @@ def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -
     return [(candidates[index], float(scores[index])) for index in order]
 
 
+def _shared(task: ProposeTask) -> Snapshot | None:
+    """Return what all workloads know."""
+    if not task.is_warm:
+        return None
+    return prior_for(task.target_json) if task.shared is None else snapshot_of(task.shared)
+
+
 def _ranker(task: ProposeTask) -> Ranker:
-    known = prior_for(task.target_json) if task.shared is None else snapshot_of(task.shared)
     return Ranker(
-        known if task.is_warm else None,
+        _shared(task),
         task.model,
         records=len(task.records),
         device_model=task.device_model,
@@ -232,7 +273,11 @@ def _ranker(task: ProposeTask) -> Ranker:
     )
 
 
-def _proposal(candidate: Made, score: float) -> Proposal:
+def _proposal(candidate: Made, score: float, log_secs: LogSecs | None = None) -> Proposal:
     return Proposal(
-        trace_json=candidate.trace_json, digest=candidate.digest, predicted=score, features=candidate.features
+        trace_json=candidate.trace_json,
+        digest=candidate.digest,
+        predicted=score,
+        features=candidate.features,
+        log_secs=log_secs,
     )

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import (
-    BOOT_SHIFT,
     Changes,
     ClientEntry,
     DeviceEntry,
@@ -27,10 +26,7 @@ from fleet.tracker.core.timers import Timers
 class Book:
     """Devices, leases, requests and clients. `boot` must be larger than at every earlier start on the same journal."""
 
-    def __init__(self, *, boot: int, nonce: str = "", limits: TrackerLimits | None = None) -> None:
-        """Args:
-        nonce: random, new with each start; part of tokens and of the names of leases.
-        """
+    def __init__(self, *, boot: int, limits: TrackerLimits | None = None) -> None:
         self.limits = limits or TrackerLimits()
         self.devices: dict[str, DeviceEntry] = {}
         self.devices_by_agent: dict[str, dict[str, None]] = {}
@@ -45,8 +41,7 @@ class Book:
         self.clients: dict[str, ClientEntry] = {}
         self.queue = Queue()
         self.boot = boot
-        self.nonce = nonce or f"{boot:x}"
-        self.last_epoch = boot << BOOT_SHIFT
+        self.last_epoch = boot << 32
         self.grant_count = 0
         self.arrivals = 0
         """Requests so far."""

@@ -19,8 +19,6 @@ class OfferedDevice:
     description: bytes
     is_healthy: bool = True
     reason: str = ""
-    highest_epoch: int = 0
-    """The largest that the agent has admitted or fenced on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,6 @@ class DeviceReported:
     is_healthy: bool
     reason: str
     bitstream_digest: str = ""
-    highest_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +112,6 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetEpochs:
-    """An operator has the epochs of an attached device counted anew. Answered by a Fence, or nothing."""
-
-    device_name: str
-    nonce: str
-    """Random."""
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -155,7 +143,6 @@ Event = (
     | Renew
     | Release
     | Revoke
-    | ResetEpochs
     | Tick
     | JournalFailed
     | JournalRecovered
@@ -164,10 +151,10 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The agent is in: one fence for each of its devices."""
+    """The agent is in. Every lease up to the epoch given for a device is over."""
 
     agent_id: str
-    fences: tuple[Fence, ...]
+    epochs_by_device: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +172,6 @@ class Fence:
     agent_id: str
     device_name: str
     epoch: int
-    nonce: str = ""
-    """Tokens are good with this one only; empty: as before."""
-    live_lease_name: str = ""
-    """With a nonce: this lease goes on, whatever its token carries."""
-    is_reset: bool = False
-    """Whether larger epochs that the agent has seen do not count."""
 
 
 @dataclass(frozen=True, slots=True)

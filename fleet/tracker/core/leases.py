@@ -34,12 +34,11 @@ def grant(book: Book, device: DeviceEntry, request: RequestEntry) -> None:
     book.queue.set_busy(device.name)
     book.last_epoch += 1
     book.grant_count += 1
-    epoch = max(book.last_epoch, device.epoch + 1)
     ends_at_sec = now_sec + request.max_duration_sec
     lease = LeaseEntry(
-        name=f"leases/{book.nonce}-{book.grant_count}",
+        name=f"leases/{book.last_epoch >> 32}-{book.last_epoch & 0xFFFFFFFF}",
         device_name=device.name,
-        epoch=epoch,
+        epoch=book.last_epoch,
         client_id=request.client_id,
         request_id=request.request_id,
         holder=request.holder,

@@ -1,0 +1,143 @@
+"""Candidates are searched ahead of their turn: the prioritizer knows what to expect, and nobody waits for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.ahead import Ahead, Shelf
+from fleet.optimizer.core.planning import plan
+from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.tasks.propose import SearchRecord
+from tests.unit.optimizer_core import Script, conditions, workload
+
+SPREAD_OUT = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+
+
+def begun(name: str) -> WorkloadProgress:
+    """A workload that is known well enough for its gains to be estimated."""
+    return WorkloadProgress(workload=workload(name), best_sec=1.0, untuned_sec=9.0, records=list(SPREAD_OUT), batches=2)
+
+
+def expecting(digest: str, *secs: float) -> Ahead:
+    """A candidate of which each member of a model expects one of these times."""
+    return Ahead(digest=digest, trace_json=digest, log_secs=np.log(np.array(secs, np.float32)))
+
+
+def chosen(effects: list[ev.Effect]) -> list[tuple[str, list[str]]]:
+    return [(one.workload, list(one.traces_by_digest)) for one in effects if isinstance(one, ev.Claim)]
+
+
+def asked(effects: list[ev.Effect]) -> list[str]:
+    return [one.workload for one in effects if isinstance(one, ev.Propose)]
+
+
+def test_a_candidate_is_claimed_when_it_is_chosen() -> None:
+    """What a search finds lies ahead and is nobody's; a batch takes the first of it, and the rest stays."""
+    job = Script()
+    job.feed(ev.RoundWanted())
+
+    found = job.feed(ev.Found("w", tuple(Ahead(digest=name, trace_json=name) for name in "abcdef")))
+
+    assert found == []
+    assert not job.core.workload("w").under_way
+    assert chosen(job.feed(ev.RoundWanted())) == [("w", list("abcd"))]
+    assert [one.digest for one in job.core.workload("w").shelf.candidates] == list("ef")
+
+
+def test_a_newer_search_replaces_what_was_ahead() -> None:
+    """What was dropped was never claimed; what is under way by then is not taken again."""
+    job = Script()
+    job.find(*"abcdefgh")
+    job.run(ev.RoundWanted())
+
+    job.find(*"defx")
+
+    assert [one.digest for one in job.core.workload("w").shelf.candidates] == list("efx")
+    assert job.core.workload("w").under_way == set("abcd")
+
+
+def test_nobody_waits_for_a_search_that_goes_on_beside_the_device() -> None:
+    """While a workload is searched ahead, its next batch is what was found before, though that knows less."""
+    job = Script()
+    job.find(*"abcdefgh")
+    job.run(ev.RoundWanted())
+    job.run(ev.BatchWanted("w", list("abcd")))
+
+    assert asked(job.feed(ev.AheadWanted())) == ["w"]
+    assert asked(job.feed(ev.AheadWanted())) == []
+    assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
+
+
+def test_what_is_two_batches_behind_is_thrown_away() -> None:
+    """Too much was learnt since: the next batch waits for a search."""
+    job = Script()
+    job.find(*"abcdefghijklmnop")
+    for batch in ("abcd", "efgh", "ijkl"):
+        job.run(ev.RoundWanted())
+        job.run(ev.BatchWanted("w", list(batch)))
+
+    assert asked(job.feed(ev.RoundWanted())) == ["w"]
+
+
+def test_where_cores_are_shared_a_batch_knows_all_results() -> None:
+    """Nothing is measured while a search runs there, so nothing is gained by an old one."""
+    job = Script(shares_cores=True)
+    job.find(*"abcdefgh")
+    job.run(ev.RoundWanted())
+    job.run(ev.BatchWanted("w", list("abcd")))
+
+    effects = job.feed(ev.RoundWanted())
+
+    assert (chosen(effects), asked(effects)) == ([], ["w"])
+
+
+def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:
+    """Every open workload has a batch ahead, and none is searched again before it had a result."""
+    job = Script(begun("a"), begun("b"))
+    job.find("x", shash="a")
+
+    assert asked(job.feed(ev.AheadWanted())) == ["b"]
+    job.find("y", shash="b")
+    assert asked(job.feed(ev.AheadWanted())) == []
+
+
+def test_what_is_expected_of_candidates_decides_whose_turn_it_is() -> None:
+    """Of two workloads alike, the one whose candidates ahead promise more is next, and its forecast says how much."""
+    job = Script(begun("a"), begun("b"))
+    job.run(ev.Found("a", tuple(expecting(f"a{n}", 1.9, 2.1) for n in range(8))))
+    job.run(ev.Found("b", tuple(expecting(f"b{n}", 0.4, 0.6) for n in range(8))))
+
+    (claim,) = chosen(job.feed(ev.RoundWanted()))
+
+    assert claim[0] == "b"
+    assert pytest.approx(0.5, abs=0.2) == job.core.workload("b").forecasts[-1]
+
+
+def test_predictions_end_where_nobody_says_anything() -> None:
+    """They stand in the order of the candidates, so what follows a gap is not known."""
+    shelf = Shelf(candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Ahead(digest="c", trace_json="c")))
+
+    found = shelf.predictions()
+
+    assert found is not None
+    assert found.shape == (2, 2)
+    assert pytest.approx(math.log(3.0)) == found[0, 1]
+    assert Shelf(candidates=(Ahead(digest="c", trace_json="c"), expecting("a", 1.0))).predictions() is None
+
+
+def test_builders_are_priced_by_what_they_took() -> None:
+    """The processor time of searches and builds is measured, not assumed."""
+    job = Script(begun("a"), shares_cores=True)
+    terms = conditions(shares_cores=True)
+    before = plan(job.core.progress, terms, 100).batches[0].reason
+    for number in range(9):
+        job.run(ev.Found("a", (Ahead(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
+
+    after = plan(job.core.progress, terms, 100).batches[0].reason
+
+    assert after.builder_sec > before.builder_sec
+    assert after.worth < before.worth
