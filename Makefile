@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+comma := ,
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # What measures time runs alone; the rest shares the machine, each file in one process. Files are begun in the order of
@@ -18,10 +19,17 @@ venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,tflite,compare-models,cross,cuda,cuda-build,postgres,dev,docs]'
+	$(PIP_INSTALL) --editable '.[tune,tflite,compare-models,cross,cuda,cuda-build,postgres,dask,dev,docs]'
 	touch $@
 
-demo: venv  ## tune the costliest operators of SqueezeNet on this machine and show what was gained
+# What the demo needs, of what `venv` installs; a linker only where there is none.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	test -e $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(VENV)/.installed || echo "installing TVM, ONNX Runtime and what they need into $(VENV), once: 0.7 GB"
+	$(PIP_INSTALL) --no-compile --editable '.[tune,compare$(if $(shell command -v cc ld.lld lld clang),,$(comma)cross)]'
+	touch $@
+
+demo: $(VENV)/.demo  ## tune the costliest operators of SqueezeNet on this machine and show what was gained
 	$(BIN)/python scripts/demo.py
 
 test:  ## the whole suite; installs the Debian packages that it needs, or says how

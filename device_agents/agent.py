@@ -23,6 +23,7 @@ from device_agents.machine.pinning import OwnCpus
 from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hotplug import Hotplug
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.service import SessionService
@@ -182,7 +183,9 @@ class Agent:
         self._devices.extend(self._serve(driver) for driver in self._drivers)
         for device in self._devices:
             device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
-        admission = Admission(self.device_names, self._clock, self._home.state_dir / "epochs.json")
+        ledger = EpochLedger(self._home.state_dir / "private")
+        ledger.open()
+        admission = Admission(self.device_names, self._clock, ledger)
         self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
         add_session_service(self._server, SessionService(self._sessions, self._store))
         self.port = bind(self._server, self._home.host, self._home.port, what="the agent")

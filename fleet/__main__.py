@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 _INTERRUPTED_EXIT_CODE = 130
 
 
 def main() -> None:
-    """Import the command line, and run it. Nothing is started yet while it is imported, so leaving is all there is."""
+    """Import the command line, and run it. What is started before that ends with this process: leaving is enough."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_EXIT_CODE))
+    from fleet.cli.ahead import start_ahead
+
+    start_ahead(sys.argv[1:])
     from fleet.cli.main import main as run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -28,6 +28,7 @@
         LibraryReadOnly            it can be read, not written
       DiskFull                     no space left where something has to be written
       TrackerUnavailable           no tracker answers (retryable)
+      BuildersUnavailable          no cluster of builders answers (retryable)
 
 `fleet.wire.rpc` carries them over the network: raised at one end, an error is caught at the other as the same class.
 """
@@ -188,6 +189,12 @@ class DiskFull(FleetError):
 
 class TrackerUnavailable(FleetError):
     """No tracker answers."""
+
+    is_retryable = True
+
+
+class BuildersUnavailable(FleetError):
+    """No cluster of builders answers, or it has no builder."""
 
     is_retryable = True
 

@@ -16,21 +16,21 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from cross.pool import worker
+from cross.pool.fork_server import start_fork_server, starting
 from cross.pool.task_queue import TaskQueue
 from cross.targets.intrinsics import intrinsics_module
+from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, ErrorKind
 
@@ -49,11 +49,6 @@ _STDERR_LINES = 12
 _TVM_SEGFAULT = "!!!!!!! Segfault encountered !!!!!!!"
 _STACK_LINES = 6
 """Of the stack that TVM prints on a segmentation fault, the top says what crashed; the rest is the interpreter."""
-
-_MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
-_MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
-_TARGET_VARIABLE = "CROSS_POOL_TARGET"
-_start_lock = threading.Lock()
 
 
 class BuildPool(Executor):
@@ -83,12 +78,17 @@ class BuildPool(Executor):
         """Number of worker processes."""
         return len(self._slots)
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Fingerprint of this machine, which its workers keep busy."""
+        return frozenset({machine_fingerprint()})
+
     def start(self) -> None:
         """Begin to warm the workers and return at once. The first `submit` does it otherwise."""
         with self._lock:
             if self._threads or self._is_closed:
                 return
-            _start_fork_server(self._target_json)
+            start_fork_server(self._target_json if intrinsics_module(self._target_json) else "")
             self._threads = [
                 threading.Thread(target=slot.run, args=(self._tasks,), name=f"build-pool-{slot.index}", daemon=True)
                 for slot in self._slots
@@ -165,7 +165,7 @@ class _Worker:
         self.process: BaseProcess = context.Process(
             target=worker.serve, args=(theirs, str(log_path), target_json), name="build-worker", daemon=True
         )
-        with _start_lock:
+        with starting:
             self.process.start()
         theirs.close()
 
@@ -313,37 +313,3 @@ def _describe_exit(exit_code: int | None) -> str:
         except ValueError:
             return f"crashed: signal {-exit_code}"
     return f"ended its worker with exit code {exit_code}"
-
-
-def _start_fork_server(target_json: str) -> None:
-    """Start the server that workers are forked from, unless this process has one. It warms up on its own time."""
-    main = sys.modules["__main__"]
-    told = {
-        _MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
-        _MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
-        _TARGET_VARIABLE: target_json if target_json and intrinsics_module(target_json) else "",
-    }
-    with _start_lock:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
-        os.environ.update(told)
-        try:
-            with _interrupts_blocked():
-                forkserver.ensure_running()
-        finally:
-            for name in told:
-                os.environ.pop(name, None)
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Have processes started here never see the Ctrl-C of the terminal, which the kernel sends to all of its group.
-
-    Multiprocessing's fork server ignores it too, but only once it has imported all it should: until then an interrupt
-    ended it with a traceback, and with it every task.
-    """
-    resource_tracker.ensure_running()  # starting it would unblock signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -9,12 +9,9 @@ import os
 import sys
 import types
 
+from cross.pool.fork_server import MAIN_NAME_VARIABLE, MAIN_PATH_VARIABLE, TARGET_VARIABLE
 from cross.targets.intrinsics import keep_package_light, load_intrinsics
 from fleet.base.imports import no_collection
-
-_MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
-_MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
-_TARGET_VARIABLE = "CROSS_POOL_TARGET"
 
 
 def _claim_main() -> None:
@@ -22,7 +19,7 @@ def _claim_main() -> None:
     without a guard would run again. Tasks are functions of importable modules, so nothing in it is needed.
     """
     main = sys.modules["__main__"]
-    path, name = os.environ.pop(_MAIN_PATH_VARIABLE, ""), os.environ.pop(_MAIN_NAME_VARIABLE, "")
+    path, name = os.environ.pop(MAIN_PATH_VARIABLE, ""), os.environ.pop(MAIN_NAME_VARIABLE, "")
     if path:
         main.__file__ = path
     if name:
@@ -38,5 +35,5 @@ with no_collection():
     import tvm.relax
     import tvm.s_tir.meta_schedule  # noqa: F401
 
-    if target := os.environ.pop(_TARGET_VARIABLE, ""):
+    if target := os.environ.pop(TARGET_VARIABLE, ""):
         load_intrinsics(target)

@@ -1,19 +1,19 @@
 """Decides who may use a device, from the token alone, without asking the tracker.
 
-Epochs only grow, even across restarts of the agent: a small ledger file remembers them. It belongs to one tracker,
-identified by its public key, because a tracker that lost its state starts again at epoch 1.
+Epochs only grow, even across restarts of the agent: a small ledger remembers them. It belongs to one tracker,
+identified by its public key. The tracker is told of them, so that it counts on from there even if it lost all it knew.
+It says which nonce tokens carry from now on, so that those of a history that it lost are known by more than an epoch.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass
 
+from device_agents.serving.epochs import EpochLedger, Epochs
 from device_agents.serving.tracker_clock import TrackerClock
-from fleet.domain.tokens import Claims, TokenVerifier
+from fleet.domain.tokens import EPOCHS_END, Claims, TokenVerifier
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.wire.tokens import verify_token
 
@@ -22,18 +22,38 @@ logger = logging.getLogger(__name__)
 _REMEMBERED_TOKENS = 64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """What the tracker says of a device's leases. See fleet.v1.Fence."""
+
+    device_name: str
+    epoch: int
+    """This epoch and all before it are over."""
+
+    nonce: str = ""
+    """What tokens carry from now on; empty: as before."""
+
+    live_lease_name: str = ""
+    """With a nonce: the lease that goes on."""
+
+    is_reset: bool = False
+    """Whether larger epochs that were seen do not count."""
+
+
 class Admission:
     """Checks tokens for the devices of one agent."""
 
-    def __init__(self, device_names: Iterable[str], clock: TrackerClock, ledger: Path | None = None) -> None:
+    def __init__(self, device_names: Iterable[str], clock: TrackerClock, ledger: EpochLedger | None = None) -> None:
+        """Make one that knows no epochs, unless `ledger` is open."""
         self._device_names = set(device_names)
         self._clock = clock
         self._ledger = ledger
         self._verifier: TokenVerifier | None = None
         self._public_key = b""
         self._signed: dict[bytes, Claims] = {}
-        self._admitted: dict[str, int] = {}
-        self._fenced: dict[str, int] = {}
+        self._epochs = ledger.read() if ledger else Epochs()
+        self._expected: dict[str, Fence] = {}
+        """The last fence with a nonce, by device."""
 
     def add(self, device_name: str) -> None:
         """Accept tokens for one more device."""
@@ -52,27 +72,43 @@ class Admission:
         self._public_key = public_key
         if is_other:
             logger.warning("tracker has another key, forgetting epochs")
-        self._signed, self._admitted, self._fenced = {}, {}, {}
-        self._read_ledger()
+        self._signed, self._expected = {}, {}
+        self._epochs = self._ledger.read() if self._ledger else Epochs()
+        if self._epochs.public_key != public_key:
+            self._epochs = Epochs(public_key=public_key)
         return is_other
 
-    def fence(self, device_name: str, epoch: int) -> None:
-        """End every lease of a device up to this epoch."""
-        if epoch > self._fenced.get(device_name, 0):
-            self._fenced[device_name] = epoch
+    def fence(self, fence: Fence) -> None:
+        """End every lease of a device up to an epoch; from now on expect what the fence says."""
+        name = fence.device_name
+        if fence.epoch >= EPOCHS_END:
+            logger.warning("no tracker counts to this epoch", extra={"device": name, "epoch": fence.epoch})
+            return
+        if fence.nonce:
+            self._expected[name] = fence
+        if fence.is_reset:
+            self._epochs.admitted.pop(name, None)
+        if fence.is_reset or fence.epoch > self._epochs.fenced.get(name, 0):
+            self._epochs.fenced[name] = fence.epoch
             self._write_ledger()
 
-    def check(self, token: bytes) -> Claims:
-        """Return the claims of a token that is valid now.
+    def highest_epoch(self, device_name: str) -> int:
+        """Return the largest epoch that was admitted or fenced on a device; 0: none."""
+        return max(self._epochs.admitted.get(device_name, 0), self._epochs.fenced.get(device_name, 0))
+
+    def expects(self, claims: Claims) -> bool:
+        """Tell whether the tracker, as this agent met it last, could have said this."""
+        fence = self._expected.get(claims.device_name)
+        return fence is None or claims.nonce == fence.nonce or claims.lease_name == fence.live_lease_name
+
+    def read(self, token: bytes) -> Claims:
+        """Return the claims of a token of the tracker for a device of this agent. It may be over.
 
         Raises:
             TrackerUnavailable: this agent has not met its tracker since it started.
             Unauthenticated: forged, or for a device of another agent.
-            LeaseExpired: its time is over.
-            LeaseRevoked: fenced, or superseded by a newer lease.
         """
-        now = self._clock.now_sec()
-        if self._verifier is None or now is None:
+        if self._verifier is None or self._clock.now_sec() is None:
             raise TrackerUnavailable(
                 "this agent has not met its tracker since it started, so it cannot check leases; try again in a moment"
             )
@@ -80,21 +116,40 @@ class Admission:
         if claims.device_name not in self._device_names:
             served = ", ".join(sorted(self._device_names))
             raise Unauthenticated(f"the token is for {claims.device_name}; this agent serves {served}")
-        if claims.epoch <= self._fenced.get(claims.device_name, 0):
+        if claims.epoch >= EPOCHS_END:
+            raise Unauthenticated(f"no tracker counts to epoch {claims.epoch}; acquire a lease from it")
+        return claims
+
+    def check(self, token: bytes) -> Claims:
+        """Return the claims of a token that is valid now.
+
+        Raises:
+            TrackerUnavailable, Unauthenticated: see `read`.
+            LeaseExpired: its time is over.
+            LeaseRevoked: fenced, superseded by a newer lease, or of a time that the tracker no longer knows.
+        """
+        claims = self.read(token)
+        if not self.expects(claims):
+            raise LeaseRevoked(
+                f"{claims.lease_name} of {claims.device_name} is not known to the tracker as it was started last; "
+                "acquire again"
+            )
+        if claims.epoch <= self._epochs.fenced.get(claims.device_name, 0):
             raise LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was ended by the tracker; acquire again")
-        if claims.epoch < self._admitted.get(claims.device_name, 0):
+        if claims.epoch < self._epochs.admitted.get(claims.device_name, 0):
             raise LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was superseded by a newer lease")
-        if claims.expires_at_sec <= now:
+        remaining_sec = self.remaining_sec(claims)
+        if remaining_sec <= 0:
             raise LeaseExpired(
-                f"{claims.lease_name} of {claims.device_name} expired {now - claims.expires_at_sec:.1f} s ago; "
+                f"{claims.lease_name} of {claims.device_name} expired {-remaining_sec:.1f} s ago; "
                 "renew in time or ask for a longer ttl"
             )
         return claims
 
     def admit(self, claims: Claims) -> None:
         """Remember that a lease was admitted: from now on older ones are refused."""
-        if claims.epoch > self._admitted.get(claims.device_name, 0):
-            self._admitted[claims.device_name] = claims.epoch
+        if claims.epoch > self._epochs.admitted.get(claims.device_name, 0):
+            self._epochs.admitted[claims.device_name] = claims.epoch
             self._write_ledger()
 
     def remaining_sec(self, claims: Claims) -> float:
@@ -112,28 +167,6 @@ class Admission:
             self._signed[token] = claims
         return claims
 
-    def _read_ledger(self) -> None:
-        if self._ledger is None:
-            return
-        try:
-            content = json.loads(self._ledger.read_text())
-            if content["public_key"] == self._public_key.hex():
-                self._admitted = {str(name): int(epoch) for name, epoch in content["admitted"].items()}
-                self._fenced = {str(name): int(epoch) for name, epoch in content["fenced"].items()}
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError, AttributeError, TypeError):
-            # Torn by a power cut. The tracker will send its fences again.
-            logger.warning("ledger of epochs is damaged, starting a new one", extra={"path": str(self._ledger)})
-
     def _write_ledger(self) -> None:
-        if self._ledger is None:
-            return
-        content = {"public_key": self._public_key.hex(), "admitted": self._admitted, "fenced": self._fenced}
-        fresh = self._ledger.with_name(f".{self._ledger.name}.{os.getpid()}")
-        try:
-            fresh.write_text(json.dumps(content))
-            fresh.replace(self._ledger)
-        except OSError as error:
-            # A full disk must keep nobody from using or ending a lease; this process remembers epochs anyway.
-            logger.warning("cannot write the ledger of epochs", extra={"path": str(self._ledger), "error": str(error)})
+        if self._ledger is not None:
+            self._ledger.write(self._epochs)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import grpc.aio
 
+from device_agents.serving.admission import Fence
 from device_agents.serving.device import DeviceReport, ServedDevice
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.timing import USUAL, Timing
@@ -186,7 +187,7 @@ class TrackerLink:
         if response.public_key:
             self._sessions.trust(response.public_key)
         for fence in response.fences:
-            self._sessions.fence(fence.device_name, fence.epoch)
+            self._sessions.fence(_fence_from_proto(fence))
         if response.public_key and not self.attached.is_set():
             self.attached.set()
             logger.info("attached", extra={"tracker": self._address})
@@ -212,7 +213,7 @@ class TrackerLink:
     async def _reports(self) -> list[pb.DeviceReport]:
         # All at once: several hanging devices delay the report no longer than one.
         reports = await asyncio.gather(*(device.report() for device in self._devices))
-        return [_report_to_proto(report) for report in reports]
+        return [_report_to_proto(report, self._sessions.highest_epoch(report.device_name)) for report in reports]
 
     async def _urgent(self) -> list[tuple[str, bool, str]]:
         """Return what the tracker must know within a second, because it affects who gets which device."""
@@ -269,13 +270,24 @@ def _hello_to_proto(hello: Hello) -> pb.AgentHello:
     )
 
 
-def _report_to_proto(report: DeviceReport) -> pb.DeviceReport:
+def _report_to_proto(report: DeviceReport, highest_epoch: int) -> pb.DeviceReport:
     return pb.DeviceReport(
         device_name=report.device_name,
         telemetry=telemetry_to_proto(report.telemetry),
         is_healthy=report.health.is_healthy,
         reason=report.health.reason,
         bitstream_digest=report.bitstream_digest,
+        highest_epoch=highest_epoch,
+    )
+
+
+def _fence_from_proto(fence: pb.Fence) -> Fence:
+    return Fence(
+        device_name=fence.device_name,
+        epoch=fence.epoch,
+        nonce=fence.nonce,
+        live_lease_name=fence.live_lease_name,
+        is_reset=fence.is_reset,
     )
 
 

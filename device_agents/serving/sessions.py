@@ -8,18 +8,18 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from device_agents.serving.admission import Admission
+from device_agents.serving.admission import Admission, Fence
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.session import Session, superseded
 from device_agents.serving.store import ArtifactStore
 from device_agents.workers.pool import WorkerPool
 from fleet.domain.tokens import Claims
-from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked
+from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked, TrackerUnavailable
 
 logger = logging.getLogger(__name__)
 
 _FIRST_CONTACT_SEC = 2.0
-"""How long to wait for the tracker's first message: a holder may arrive before it, as both are sent at once."""
+"""How long to wait for what a tracker says first: a holder may arrive before it, as both are sent at once."""
 
 
 class SessionTable:
@@ -36,8 +36,8 @@ class SessionTable:
         self._locks = {name: asyncio.Lock() for name in self._devices}
         self._endings: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._met = asyncio.Event()
-        """Set once the tracker has spoken to this agent."""
+        self._meeting = asyncio.Event()
+        """Set, and replaced, when the tracker says whom to trust and what to expect."""
 
     def add(self, device: ServedDevice) -> None:
         """Take leases of one more device."""
@@ -56,8 +56,8 @@ class SessionTable:
         Raises:
             FleetError: see Admission.check.
         """
-        if not self._met.is_set():
-            await self._await_tracker()
+        if not self._could_be_good(token):
+            await self._await_tracker(token)
         claims = self._admission.check(token)
         session = self._sessions.get(claims.device_name)
         if session is not None and session.is_live and session.holds(claims):
@@ -68,8 +68,9 @@ class SessionTable:
 
     def trust(self, public_key: bytes) -> None:
         """Accept what this tracker signs. If it is a different one than before, its predecessor's leases end."""
-        self._met.set()
-        if not self._admission.trust(public_key):
+        is_other = self._admission.trust(public_key)
+        self._meet()
+        if not is_other:
             return
         for session in self._sessions.values():
             if session.is_live:
@@ -77,16 +78,24 @@ class SessionTable:
                 error = LeaseRevoked(f"the tracker that granted {name} was replaced; acquire again")
                 self._soon(session.end(error), f"disown-{name}")
 
-    def fence(self, device_name: str, epoch: int) -> None:
-        """End every session of a device up to this epoch, as the tracker asks."""
-        if device_name not in self._devices:
+    def fence(self, fence: Fence) -> None:
+        """End every session of a device that the tracker says is over, or does not know."""
+        if fence.device_name not in self._devices:
             return
-        self._admission.fence(device_name, epoch)
-        session = self._sessions.get(device_name)
-        if session is not None and session.claims.epoch <= epoch:
-            claims = session.claims
+        self._admission.fence(fence)
+        if fence.nonce:
+            self._meet()
+        session = self._sessions.get(fence.device_name)
+        if session is None:
+            return
+        claims = session.claims
+        if claims.epoch <= fence.epoch or not self._admission.expects(claims):
             error = LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was ended by the tracker; acquire again")
             self._soon(session.end(error), f"fence-{claims.lease_name}")
+
+    def highest_epoch(self, device_name: str) -> int:
+        """Return the largest epoch that was admitted or fenced on a device; 0: none."""
+        return self._admission.highest_epoch(device_name)
 
     async def leave(self, session: Session) -> None:
         """End a session because its holder says so."""
@@ -99,10 +108,22 @@ class SessionTable:
             await session.end(DeviceClosed("the agent is shutting down; acquire another device"))
         await asyncio.gather(*self._endings, return_exceptions=True)
 
-    async def _await_tracker(self) -> None:
+    async def _await_tracker(self, token: bytes) -> None:
         """Wait a moment for the first message of a tracker that has just granted one of our devices."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._met.wait(), _FIRST_CONTACT_SEC)
+            async with asyncio.timeout(_FIRST_CONTACT_SEC):
+                while not self._could_be_good(token):
+                    await self._meeting.wait()
+
+    def _could_be_good(self, token: bytes) -> bool:
+        try:
+            return self._admission.expects(self._admission.read(token))
+        except TrackerUnavailable:
+            return False
+
+    def _meet(self) -> None:
+        self._meeting.set()
+        self._meeting = asyncio.Event()
 
     async def _enter_alone(self, token: bytes) -> Session:
         # Check again: while an older session was ending, another lease may have come, or this one ended.

@@ -54,14 +54,18 @@ class Artifact:
     def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:
         """Name a file by its digest. Facts come from its side file (see `save_facts`), then from `facts`."""
         path = Path(path)
-        known = _read_facts(_side_file(path)) if _side_file(path).exists() else ArtifactFacts()
+        known = _read_facts(side_file_of(path)) if side_file_of(path).exists() else ArtifactFacts()
         known.update(facts)
         return cls(path=path, digest=digest_of(path), **known)
 
     def save_facts(self) -> None:
         """Write what is known beside the file, as `<path>.json`."""
+        side_file_of(self.path).write_text(self.facts_json(indent=1))
+
+    def facts_json(self, indent: int | None = None) -> str:
+        """Return all that is known beyond the file as JSON."""
         facts = {key: value for key, value in asdict(self).items() if key not in ("path", "digest")}
-        _side_file(self.path).write_text(json.dumps(facts, indent=1))
+        return json.dumps(facts, indent=indent)
 
 
 def digest_of(path: Path) -> str:
@@ -100,12 +104,18 @@ def check_architecture(content: bytes, arch: str, *, device_name: str) -> None:
         )
 
 
-def _side_file(path: Path) -> Path:
+def side_file_of(path: Path) -> Path:
+    """Return where the facts of an artifact are kept."""
     return path.with_name(path.name + ".json")
 
 
 def _read_facts(path: Path) -> ArtifactFacts:
-    written = json.loads(path.read_text())
+    return facts_from_json(path.read_text())
+
+
+def facts_from_json(text: str) -> ArtifactFacts:
+    """Return what `Artifact.facts_json` wrote."""
+    written = json.loads(text)
     facts: ArtifactFacts = written
     facts["args"] = tuple(
         TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in written.get("args", ())

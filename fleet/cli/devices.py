@@ -78,6 +78,32 @@ def show(
     console.print(render_history(history, now_sec, width=console.width))
 
 
+@app.command()
+def reset_epochs(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The device, with or without 'devices/'.")],
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Count a device's fencing numbers anew, after a forged one that none can follow.
+
+    The device's lease ends; no earlier token becomes good again. A tracker whose key was stolen also needs a new one:
+    stop it, move tracker.key out of its state directory, and start it again.
+
+    Example: fleet devices reset-epochs pi4-03
+    """
+    _, outer_tracker, _ = ctx.obj
+    wanted = f"devices/{name.removeprefix('devices/')}"
+
+    async def work() -> None:
+        address = options.tracker_address(ctx, tracker or outer_tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            epoch = await client.reset_epochs(wanted)
+        options.stderr().print(f"the epochs of {wanted} count from {epoch}")
+
+    options.run(work())
+
+
 def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:
     async def work() -> Snapshot:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout_sec) as client:

@@ -44,6 +44,7 @@ _COMMANDS = {
     "doctor": "Say what works on this machine, and what to do about the rest.",
     "tracker": "Serve a tracker.",
     "optimizer": "Run the jobs that were submitted.",
+    "builder": "Search and build on more machines than one.",
     "agent": "Serve this machine's devices, or bring an agent to a board.",
 }
 """Names and short help texts. Each command lives in the module of its name, with _ for -."""

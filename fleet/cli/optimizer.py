@@ -10,7 +10,16 @@ import typer
 
 from fleet.base.config import TRACKER_PORT
 from fleet.cli import options
-from fleet.cli.options import ConnectTimeoutOption, JsonOption, LibraryOption, TrackerOption
+from fleet.cli.options import (
+    BuildCacheGbOption,
+    BuildCacheOption,
+    ConnectTimeoutOption,
+    DaskCertsOption,
+    DaskOption,
+    JsonOption,
+    LibraryOption,
+    TrackerOption,
+)
 from fleet.cli.tables import make_console, make_table
 from fleet.library import Library
 
@@ -29,6 +38,10 @@ def serve(
     library: LibraryOption = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that run at the same time.")] = 2,
     workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    dask: DaskOption = None,
+    dask_certs: DaskCertsOption = None,
+    build_cache: BuildCacheOption = None,
+    build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
@@ -38,6 +51,7 @@ def serve(
     Example: fleet optimizer serve --tracker 10.0.0.5:9290 --library postgresql://db/fleet
     """
     from fleet.base import logs
+    from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.serving import OptimizerOptions
     from fleet.optimizer.serving import serve as run
 
@@ -47,6 +61,8 @@ def serve(
         library=library,
         jobs=jobs,
         workers=workers,
+        build_cache=options.build_cache(build_cache, build_cache_gb),
+        cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
         connect_timeout_sec=connect_timeout,
     )
 

@@ -7,11 +7,13 @@ import json
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
 
+from cross.build.cache import DEFAULT_MAX_BYTES, BuildCache
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 
 T = TypeVar("T")
@@ -61,6 +63,38 @@ LibraryOption = Annotated[
         help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
     ),
 ]
+DaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="URL",
+        envvar="FLEET_DASK",
+        help="Search and build on the builders of this Dask scheduler: tls://HOST:PORT. Default: on this machine.",
+    ),
+]
+DaskCertsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dask-certs",
+        metavar="FOLDER",
+        envvar="FLEET_DASK_CERTS",
+        help="Certificates of the cluster, see 'fleet builder certs'.",
+    ),
+]
+BuildCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--build-cache",
+        metavar="FOLDER",
+        envvar="FLEET_BUILD_CACHE",
+        help="Keep built candidates here, and take what is there already; may be shared by many. Default: no cache.",
+    ),
+]
+BuildCacheGbOption = Annotated[
+    float,
+    typer.Option("--build-cache-gb", min=0.01, metavar="GB", help="What was not used for longest goes beyond this."),
+]
+DEFAULT_CACHE_GB = DEFAULT_MAX_BYTES / 1e9
 PreferOption = Annotated[
     str,
     typer.Option(
@@ -145,3 +179,10 @@ def cancel_on(*numbers: signal.Signals) -> None:
 def run(work: Coroutine[object, object, T]) -> T:
     """Run a command's asynchronous work. Ctrl-C cancels it, waits for its clean-up and raises KeyboardInterrupt."""
     return asyncio.run(work)
+
+
+def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
+    """Return the cache that these options are about."""
+    if folder is None:
+        return None
+    return BuildCache(folder=str(folder.expanduser().absolute()), max_bytes=round(size_gb * 1e9))

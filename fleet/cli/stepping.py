@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import fleet.aio
-from fleet.artifacts.artifact import Artifact
+from fleet.artifacts.artifact import Artifact, side_file_of
 from fleet.cli import options
 from fleet.client import held
 from fleet.client.device import Device
@@ -149,8 +149,11 @@ def check_known(artifact: Artifact) -> None:
     Raises:
         InvalidRequest: neither its side file nor --args names them.
     """
-    if not artifact.args:
-        raise InvalidRequest(
-            f"the arguments of {artifact.function!r} in {artifact.path.name} are not known: there is no side file "
-            f"{artifact.path.name}.json that tells them; give them with --args, like --args 'float32[256,256]'"
-        )
+    if artifact.args:
+        return
+    side_file = side_file_of(artifact.path)
+    why = "tells those of another function" if side_file.exists() else "is not there to tell them"
+    raise InvalidRequest(
+        f"the arguments of {artifact.function!r} in {artifact.path.name} are not known: {side_file.name} {why}; give "
+        "them with --args, like --args 'float32[256,256]'"
+    )

@@ -10,8 +10,13 @@ from typing import Annotated
 import typer
 
 from fleet.cli.options import (
+    DEFAULT_CACHE_GB,
     BatchSizeOption,
+    BuildCacheGbOption,
+    BuildCacheOption,
     ConnectTimeoutOption,
+    DaskCertsOption,
+    DaskOption,
     JsonOption,
     LibraryOption,
     ShapeOption,
@@ -19,11 +24,13 @@ from fleet.cli.options import (
     tracker_address,
     wants_json,
 )
+from fleet.cli.options import build_cache as cache_of
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import WideOption
 from fleet.domain.jobs import parse_priority
 from fleet.export.targets import target_of
 from fleet.models.model import is_of_transformers
+from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.job import TuneOptions, trial_evaluator
 from fleet.optimizer.order import check_options
 from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
@@ -121,6 +128,10 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             ),
         ] = None,
         workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+        dask: DaskOption = None,
+        dask_certs: DaskCertsOption = None,
+        build_cache: BuildCacheOption = None,
+        build_cache_gb: BuildCacheGbOption = DEFAULT_CACHE_GB,
         cooldown_ms: Annotated[
             int,
             typer.Option(min=0, metavar="MS", help="Rest between the repeats of a candidate; it multiplies the time."),
@@ -169,6 +180,8 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             deadline=deadline.astimezone() if deadline is not None else None,
             target_ms=target_ms,
             workers=workers,
+            build_cache=cache_of(build_cache, build_cache_gb),
+            cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
             evaluator=trial_evaluator(cooldown_ms=cooldown_ms, cool_below_c=cool_below_c, flush_cache=flush_cache),
             compares_model=compare_model,
         )

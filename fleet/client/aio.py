@@ -197,6 +197,16 @@ class Fleet:
         """
         return await self._open_calls().revoke(lease_name, reason)
 
+    async def reset_epochs(self, device_name: str) -> int:
+        """Have a device's epochs counted anew, and return what they are larger than from now on. Ends its lease.
+
+        Raises:
+            NotFound: no such device.
+            DeviceUnreachable: its agent is not attached.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().reset_epochs(device_name)
+
     async def _opened(self) -> Fleet:
         if self._calls is not None:
             return self

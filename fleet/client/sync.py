@@ -251,6 +251,9 @@ class Fleet:
     revoke = _blocking(aio.Fleet.revoke)
     """End a lease against its holder's will."""
 
+    reset_epochs = _blocking(aio.Fleet.reset_epochs)
+    """Have a device's epochs counted anew. Ends its lease."""
+
     watch = _pulling(aio.Fleet.watch)
     """Yield the fleet now and whenever it has changed, for ever."""
 

@@ -55,6 +55,10 @@ class TrackerCalls:
         answer = await self._answer(self.leases.revoke_lease(request, timeout=_TIMEOUT_SEC))
         return lease_from_proto(answer.lease)
 
+    async def reset_epochs(self, device_name: str) -> int:
+        request = lease_service_pb2.ResetEpochsRequest(device_name=device_name)
+        return (await self._answer(self.leases.reset_epochs(request, timeout=_TIMEOUT_SEC))).epoch
+
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
         while True:

@@ -7,6 +7,7 @@ canonicalise and nothing to negotiate. `fleet.wire.tokens` makes the bytes.
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fleet.errors import ConfigError, Unauthenticated
+
+EPOCHS_END = 2**62
+"""No tracker counts that far: counted from a clock in the year 2109 it would."""
 
 _DOMAIN = b"fleet.v1.LeaseClaims\0"
 
@@ -29,6 +33,13 @@ class Claims:
     holder: str = ""
     issued_at_sec: float = 0.0
     expires_at_sec: float = 0.0
+    nonce: str = ""
+    """What the tracker last told the device's agent to expect."""
+
+
+def new_nonce() -> str:
+    """Return a random text that no other start of a tracker has. It is in every token and lease name, and no secret."""
+    return secrets.token_hex(6)
 
 
 class TokenSigner:

@@ -138,7 +138,7 @@ def _write_files(directory: Path, lines_by_name: dict[str, list[str]], *, overwr
     """Write both files, or change neither if one cannot be written."""
     existing = [name for name in lines_by_name if (directory / name).exists()]
     if existing and not overwrite:
-        raise LibraryError(f"{directory} has {' and '.join(existing)} already; name another directory, or overwrite")
+        raise LibraryError(f"{directory} has {' and '.join(existing)} already; name another directory, or --overwrite")
     written: list[tuple[Path, Path]] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)

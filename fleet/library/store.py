@@ -275,7 +275,9 @@ def _summary(
     job_name: str,
 ) -> WorkloadSummary:
     candidates = Selection(workloads=[workload.shash], job_name=job_name)
-    fastest = records.best(connection, candidates, k=1, checked_only=False)
+    fastest = records.best(connection, candidates, k=1, checked_only=True)
+    if not fastest:  # nothing was checked, as on boards that return no numbers
+        fastest = records.best(connection, candidates, k=1, checked_only=False)
     untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
     return WorkloadSummary(
         workload=workload,

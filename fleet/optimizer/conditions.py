@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.optimizer.tasks.build import BuildTask
@@ -40,6 +41,9 @@ class Conditions:
     evaluator: Evaluator
     trial_timeout_sec: float
     artifact_dir: Path
+    cache: BuildCache | None = None
+    """Where built libraries are kept beyond the job."""
+
     started_at: float
     """time.monotonic() at the start of the process [s]."""
 
@@ -65,4 +69,5 @@ class Conditions:
             trace_json=trace_json,
             out_dir=str(self.artifact_dir),
             wants_features=wants_features,
+            cache=self.cache,
         )

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
+from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
 from fleet.optimizer.prioritizer.sentences import sentence
 from fleet.optimizer.prioritizer.values import Reason
@@ -87,6 +89,12 @@ class TuneOptions:
     connect_timeout_sec: float = 10.0
     priority: int = 0
     workers: int | None = None
+    cluster: ClusterAddress | None = None
+    """Builders that search and build; None: this machine does."""
+
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
+
     build_timeout_sec: float = 30.0
     trial_timeout_sec: float = 10.0
     evaluator: Evaluator = TRIAL_EVALUATOR

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from fleet.base.machine import machine_fingerprint
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
@@ -31,7 +32,7 @@ from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_pro
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
-from fleet.optimizer.pool import Pool
+from fleet.optimizer.pool import Builders, Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
@@ -52,6 +53,11 @@ class JobRun:
     core: JobCore
     library: Library
     pool: Pool
+    """For what needs files of this machine, or makes them here."""
+
+    builders: Builders
+    """For plain data."""
+
     client: Fleet
     device: SteadyDevice
     others: Sequence[SteadyDevice]
@@ -64,6 +70,7 @@ class JobRun:
 
     target_json: str
     artifact_dir: Path
+    cache: BuildCache | None
     started_at: float
     entry: JobEntry
     turns: Turns
@@ -109,12 +116,12 @@ class JobRun:
 
     async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
         core = self.core
-        turns = self.turns if self._is_local else Turns(shares_cores=False)
+        turns = self.turns if self._shares_cores else Turns(shares_cores=False)
         loop = TuningLoop(
             core,
             device=self.device,
             others=self.others,
-            pool=self.pool,
+            pool=self.builders,
             library=self.library,
             turns=turns,
             gives_back=self.gives_back,
@@ -185,6 +192,11 @@ class JobRun:
     def _is_local(self) -> bool:
         return self.inventory.host_fingerprint == machine_fingerprint()
 
+    @property
+    def _shares_cores(self) -> bool:
+        """Whether search and builds disturb the device."""
+        return self.inventory.host_fingerprint in self.builders.hosts
+
     def _conditions(self, job: Job) -> Conditions:
         options = self.options
         return Conditions(
@@ -194,7 +206,7 @@ class JobRun:
             seed=options.seed,
             batch_size=options.batch_size,
             search_threads=options.workers or os.cpu_count() or 1,
-            shares_cores=self._is_local,
+            shares_cores=self._shares_cores,
             enough=options.enough,
             search=strategy_of(options.strategy).search,
             uses_model=strategy_of(options.strategy).uses_model,
@@ -202,6 +214,7 @@ class JobRun:
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
             artifact_dir=self.artifact_dir,
+            cache=self.cache,
             started_at=self.started_at,
         )
 
@@ -232,7 +245,9 @@ class JobRun:
             return
         feed(self.core, Said("recalling what was learnt before"))
         async with turns.building():
-            found = await asyncio.gather(*(lessons_of(self.pool, self.library, item, self._scope) for item in known))
+            found = await asyncio.gather(
+                *(lessons_of(self.builders, self.library, item, self._scope) for item in known)
+            )
         for item, lessons in zip(known, found, strict=True):
             feed(self.core, LessonsRecalled(item.workload.shash, lessons))
 

@@ -70,7 +70,10 @@ def check_options(options: TuneOptions, now: datetime) -> None:
 
     Raises:
         InvalidRequest: a malformed selector, an unknown strategy, a deadline that is past, a number out of bounds.
+        ConfigError: a cluster of builders that cannot be used.
     """
+    if options.cluster is not None:
+        options.cluster.check()
     for selector in options.selectors:
         parse_selector(selector)
     strategy_of(options.strategy)
@@ -102,7 +105,9 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
     source, name = _source_of(options.model)
     files = {path: library.model_files.add(source / path) for path in _files_of(options.model)}
     order = JobOrder(
-        options=replace(options, model=Path(name), tracker=None, library=None, workers=None),
+        options=replace(
+            options, model=Path(name), tracker=None, library=None, workers=None, cluster=None, build_cache=None
+        ),
         files=files,
         tracker=options.tracker or "",
         fleet_id=fleet_id,

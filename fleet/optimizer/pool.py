@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -24,6 +25,15 @@ class Pool(Protocol):
         self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
         """Rather run in the worker that had tasks of this key before."""
+        ...
+
+
+class Builders(Pool, Protocol):
+    """A pool that may be on other machines."""
+
+    @property
+    def hosts(self) -> AbstractSet[str]:
+        """Fingerprints of the machines that it keeps busy."""
         ...
 
 

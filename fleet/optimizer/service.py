@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.targets.intrinsics import target_hint
 from fleet import aio
@@ -19,12 +20,14 @@ from fleet.base.scratch import scratch_dir
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
-from fleet.domain.selectors import ANY, Selector, parse_selector
+from fleet.domain.selectors import ANY, Selector, device_labels, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.model import Model, check_exists, load_model
+from fleet.optimizer.cluster.address import ClusterAddress
+from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
@@ -33,7 +36,7 @@ from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
-from fleet.optimizer.pool import run_within
+from fleet.optimizer.pool import Builders, run_within
 from fleet.optimizer.turns import Turns
 from fleet.workloads.extract import extract
 
@@ -62,8 +65,17 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        shop = Workshop(library=library, pool=pool, artifact_dir=artifact_dir, turns=Turns(shares_cores=True))
-        await stack.enter_async_context(learning(library, pool, shop.turns))
+        builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
+        turns = Turns(shares_cores=True)
+        shop = Workshop(
+            library=library,
+            pool=pool,
+            builders=builders,
+            artifact_dir=artifact_dir,
+            turns=turns,
+            cache=options.build_cache,
+        )
+        await stack.enter_async_context(learning(library, builders, shop.turns))
         entry, core = OwnEntry(library), JobCore(progress)
         state, message = JobState.FAILED, "ended by an error"
         try:
@@ -86,12 +98,36 @@ class Workshop:
 
     library: Library
     pool: BuildPool
+    """For what needs files of this machine, or makes them here."""
+
+    builders: Builders
+    """For plain data, on this machine (the same pool) or on others."""
+
     artifact_dir: Path
     turns: Turns
     """Of what builds and measures on this machine."""
 
+    cache: BuildCache | None = None
+    """Where built libraries are looked for, and kept."""
+
     client: Fleet | None = None
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
+
+
+async def open_builders(
+    stack: AsyncExitStack, pool: BuildPool, cluster: ClusterAddress | None, *, build_timeout_sec: float
+) -> Builders:
+    """Return what searches and builds: the cluster's builders, open until the stack is closed, or this machine's pool.
+
+    Raises:
+        ConfigError, BuildersUnavailable: see `DaskPool.open`.
+    """
+    if cluster is None:
+        return pool
+    builders = DaskPool(cluster, timeout_sec=build_timeout_sec)
+    await asyncio.to_thread(builders.open)
+    stack.callback(builders.shutdown, wait=False)
+    return builders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +152,18 @@ class OpenJob:
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
             importing = asyncio.create_task(self._import_model(), name="import model")
+            connecting = asyncio.create_task(self._connect(stack), name="connect")
+            parts: set[asyncio.Task[Model] | asyncio.Task[Fleet]] = {importing, connecting}
             try:
-                client = self.shop.client or await self._connect(stack)
-                model = await importing
+                # Whichever is wrong first ends the run: neither waits for the other, which may take minutes.
+                ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+                for part in ended:
+                    part.result()
             finally:
-                importing.cancel()
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+            model, client = importing.result(), connecting.result()
             self._say(f"waiting for a device: {self.options.selector}")
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
@@ -140,6 +183,7 @@ class OpenJob:
                 core=self.core,
                 library=self.shop.library,
                 pool=self.shop.pool,
+                builders=self.shop.builders,
                 client=client,
                 device=steady,
                 others=others,
@@ -148,6 +192,7 @@ class OpenJob:
                 workloads=workloads,
                 target_json=target_json,
                 artifact_dir=self.shop.artifact_dir,
+                cache=self.shop.cache,
                 started_at=self.started_at,
                 entry=self.entry,
                 turns=self.shop.turns,
@@ -156,12 +201,29 @@ class OpenJob:
             )
             return await job.run()
 
+    async def _refuse_unknown_devices(self, client: Fleet) -> None:
+        """Let the tracker refuse a selector that no device matches at once: the import may take minutes.
+
+        Raises:
+            NoMatchingDevice: it did.
+        """
+        wanted = parse_selector(self.options.selector)
+        known = (await client.snapshot()).devices
+        if not any(wanted.matches(device_labels(one.name, one.inventory.kind, one.inventory.labels)) for one in known):
+            async with self._steady_device(client) as steady:
+                await steady.device()
+
     @property
     def _gives_back(self) -> bool:
         """Whether others may want the device while this job only searches."""
         return self.shop.client is not None
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
+        client = self.shop.client or await self._connect_anew(stack)
+        await self._refuse_unknown_devices(client)
+        return client
+
+    async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:
         address = self.options.tracker
         if address is None:
             self._say("starting a tracker and an agent for this machine")

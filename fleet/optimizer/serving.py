@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
+from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.plain import to_plain
@@ -23,13 +24,14 @@ from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library, Standing
 from fleet.optimizer.claim import JobClaim
+from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import QueuedEntry
 from fleet.optimizer.learning import learning
 from fleet.optimizer.order import order_of, restore_model
-from fleet.optimizer.service import OpenJob, Workshop
+from fleet.optimizer.service import OpenJob, Workshop, open_builders
 from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,12 @@ class OptimizerOptions:
 
     workers: int | None = None
     """Build processes that they share; None: one per core."""
+
+    cluster: ClusterAddress | None = None
+    """Builders that search and build; None: this machine does."""
+
+    build_cache: BuildCache | None = None
+    """Where what this machine builds is looked for, and kept beyond the job."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -74,11 +82,13 @@ async def serve(options: OptimizerOptions) -> None:
         shop = Workshop(
             library=library,
             pool=pool,
+            builders=await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec),
             artifact_dir=artifact_dir,
+            cache=options.build_cache,
             turns=Turns(shares_cores=True),
             client=await stack.enter_async_context(client),
         )
-        await stack.enter_async_context(learning(library, pool, shop.turns))
+        await stack.enter_async_context(learning(library, shop.builders, shop.turns))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 

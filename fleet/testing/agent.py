@@ -36,6 +36,8 @@ class SimulatedAgent:
         self.agent_id = agent_id
         self.fences: dict[str, int] = {}
         """Newest fence of each device."""
+        self.resets: dict[str, int] = {}
+        """What epochs were reset to, by device."""
         self.public_key = b""
         self.tracker_time: list[float] = []
         self.error: Exception | None = None
@@ -68,7 +70,14 @@ class SimulatedAgent:
         self._task = None
 
     def report(
-        self, device_name: str, *, is_healthy: bool, reason: str = "", bitstream_digest: str = "", **telemetry: Any
+        self,
+        device_name: str,
+        *,
+        is_healthy: bool,
+        reason: str = "",
+        bitstream_digest: str = "",
+        highest_epoch: int = 0,
+        **telemetry: Any,
     ) -> None:
         """Report how a device is."""
         readings = device_pb2.Telemetry(**telemetry)
@@ -78,6 +87,7 @@ class SimulatedAgent:
             reason=reason,
             telemetry=readings,
             bitstream_digest=bitstream_digest,
+            highest_epoch=highest_epoch,
         )
         self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=[report]))
 
@@ -113,4 +123,6 @@ class SimulatedAgent:
         self.tracker_time.append(response.tracker_time.seconds + response.tracker_time.nanos / 1e9)
         for fence in response.fences:
             self.fences[fence.device_name] = max(fence.epoch, self.fences.get(fence.device_name, 0))
+            if fence.is_reset:
+                self.resets[fence.device_name] = fence.epoch
         self._is_attached.set()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import unquote
 
 from fleet.domain.selectors import device_labels
+from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import AlreadyExists, InvalidRequest
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import with_bitstream
@@ -55,9 +56,10 @@ class AgentServicer:
         outbox = self._outboxes.get(effect.agent_id)
         if outbox is None:
             return
-        epochs = {effect.device_name: effect.epoch} if isinstance(effect, ev.Fence) else effect.epochs_by_device
-        for name, epoch in epochs.items():
-            outbox.put(agent_service_pb2.Fence(device_name=name, epoch=epoch))
+        for fence in (effect,) if isinstance(effect, ev.Fence) else effect.fences:
+            outbox.put(_fence_to_proto(fence))
+        if isinstance(effect, ev.Fence) and effect.is_reset:
+            outbox.close()  # reports that are under way still tell the former epochs; the next hello does not
 
     async def attach(
         self,
@@ -131,10 +133,11 @@ class AgentServicer:
             return
         if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
             self._view.set_telemetry(report.device_name, report.telemetry)
-        reason = report.reason[:_MAX_REASON_CHARS]
         digest = _digest(report.bitstream_digest)
-        if (device.is_healthy, device.reason, device.bitstream_digest) != (report.is_healthy, reason, digest):
-            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, report.is_healthy, reason, digest))
+        is_healthy, reason, epoch = _condition(report)
+        is_ahead = epoch > max(device.epoch, self._engine.state.last_epoch)
+        if is_ahead or (device.is_healthy, device.reason, device.bitstream_digest) != (is_healthy, reason, digest):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, epoch))
 
     def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
         outbox.close()
@@ -173,13 +176,39 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
     # Prefer the report: the hello is as old as the agent.
     digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
+    is_healthy, reason, epoch = _condition(report) if report else (True, "", 0)
     return ev.OfferedDevice(
         name=device.name,
         kind=inventory.kind,
         labels=with_bitstream(device_labels(device.name, inventory.kind, inventory.labels), digest),
         description=description,
-        is_healthy=report.is_healthy if report else True,
-        reason=report.reason[:_MAX_REASON_CHARS] if report else "",
+        is_healthy=is_healthy,
+        reason=reason,
+        highest_epoch=epoch,
+    )
+
+
+def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, int]:
+    """Return whether a device is healthy, why not, and the highest epoch that its agent has seen.
+
+    An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
+    """
+    if report.highest_epoch < EPOCHS_END - 1:
+        return report.is_healthy, report.reason[:_MAX_REASON_CHARS], report.highest_epoch
+    name = report.device_name.removeprefix("devices/")
+    reason = (
+        f"its agent has seen epoch {report.highest_epoch}, which was forged; run 'fleet devices reset-epochs {name}'"
+    )
+    return False, reason, 0
+
+
+def _fence_to_proto(fence: ev.Fence) -> agent_service_pb2.Fence:
+    return agent_service_pb2.Fence(
+        device_name=fence.device_name,
+        epoch=fence.epoch,
+        nonce=fence.nonce,
+        live_lease_name=fence.live_lease_name,
+        is_reset=fence.is_reset,
     )
 
 

@@ -2,7 +2,7 @@
 
 Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments.
 Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
-epochs count from boot << 32.
+epochs count from it. It is the clock's, so that neither a lost journal nor a restored copy brings old ones back.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ CREATE TABLE requests (
 ) WITHOUT ROWID;
 """
 _Row: TypeAlias = tuple[str | bytes | int | float | None, ...]
+
+_LAST_CLOCK_MS = int(4e12)
+"""The year 2096. A clock that says more is wrong, and must not use the numbers up."""
 
 _CHECKPOINT_PAGES = 2_000
 """The log is folded into the file, by another thread, each time it has grown by this much [pages of 4 KiB]."""
@@ -130,10 +133,11 @@ class Journal:
             raise ConfigError(f"{self.path} has version {version}, this tracker reads {_SCHEMA_VERSION}; {advice}")
 
     def _count_boot(self, connection: sqlite3.Connection, now: float) -> int:
-        """Count this start. The first number is the clock's [min], so even a wiped journal brings no old epoch back."""
+        """Count this start: the clock [ms], unless the journal has that number or a larger one."""
         connection.execute("PRAGMA synchronous = FULL")
         row = connection.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone()
-        boot = int(row[0]) + 1 if row else int(now // 60)
+        stored = int(row[0]) if row else 0
+        boot = max(stored + 1, min(int(now * 1e3), _LAST_CLOCK_MS))
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('boot', ?)", (boot,))
         connection.execute("PRAGMA synchronous = NORMAL")
         return boot

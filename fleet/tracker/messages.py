@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.core.epochs import nonce_of
 from fleet.tracker.core.state import TrackerState
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.leases import LEASE_ENDS
@@ -28,15 +29,16 @@ def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
     )
 
 
-def make_token(lease: LeaseEntry, signer: TokenSigner, now: float) -> lease_pb2.Token:
+def make_token(lease: LeaseEntry, signer: TokenSigner, state: TrackerState) -> lease_pb2.Token:
     """Sign the proof of a lease as it is now."""
     claims = Claims(
         lease_name=lease.name,
         device_name=lease.device_name,
         epoch=lease.epoch,
         holder=lease.holder,
-        issued_at_sec=now,
+        issued_at_sec=state.now_sec,
         expires_at_sec=lease.expires_at_sec,
+        nonce=nonce_of(state, state.devices[lease.device_name]),
     )
     return sign_claims(claims, signer)
 
@@ -113,11 +115,11 @@ def effect_to_proto(
         case ev.Granted(_, lease):
             message.granted.request_id = lease.request_id
             message.granted.lease.MergeFrom(lease_to_proto(lease))
-            message.granted.token.MergeFrom(make_token(lease, signer, state.now_sec))
+            message.granted.token.MergeFrom(make_token(lease, signer, state))
             message.granted.device.MergeFrom(device_to_proto(state.devices[lease.device_name]))
         case ev.Renewed(_, lease):
             message.renewed.lease.MergeFrom(lease_to_proto(lease))
-            message.renewed.token.MergeFrom(make_token(lease, signer, state.now_sec))
+            message.renewed.token.MergeFrom(make_token(lease, signer, state))
         case ev.Queued(_, request):
             message.queued.MergeFrom(request_to_proto(state, request, state.queue.position(request)))
         case ev.Refused(_, request_id, error_class, text):

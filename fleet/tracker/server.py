@@ -16,7 +16,7 @@ import grpc.aio
 from fleet.base import config
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.network import refuse_network
-from fleet.domain.tokens import TokenSigner, load_or_make_key
+from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
 from fleet.errors import ConfigError
 from fleet.tracker.agents import AgentServicer
 from fleet.tracker.core import events as ev
@@ -115,7 +115,7 @@ class Tracker:
         self.journal = Journal(directory / "journal.sqlite")
         durable = self.journal.open(now)
         signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
-        self.state = TrackerState.restore(durable, now, self.settings.limits)
+        self.state = TrackerState.restore(durable, now, self.settings.limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.view = FleetView(self.state, self._clock)
         self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)

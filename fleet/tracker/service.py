@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import secrets
 from collections.abc import AsyncIterator
 from itertools import islice
 
-from fleet.domain.tokens import TokenSigner
-from fleet.errors import InvalidRequest, NotFound
+from fleet.domain.tokens import TokenSigner, new_nonce
+from fleet.errors import DeviceUnreachable, InvalidRequest, NotFound
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
@@ -53,7 +52,6 @@ class LeaseServicer:
 
         self._told_positions: dict[str, dict[str, int]] = {}
         """The position last told, by client and request."""
-        self._tracker_id = secrets.token_hex(8)
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
 
     def deliver(self, effect: ev.ClientEffect) -> None:
@@ -63,7 +61,9 @@ class LeaseServicer:
             return
         if isinstance(effect, ev.Welcomed):
             leases = map(lease_to_proto, effect.leases)
-            welcome = lease_service_pb2.Welcome(tracker_id=self._tracker_id, fleet_id=self._fleet_id, leases=leases)
+            welcome = lease_service_pb2.Welcome(
+                tracker_id=self._engine.state.nonce, fleet_id=self._fleet_id, leases=leases
+            )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
             return
         message = effect_to_proto(effect, self._engine.state, self._signer)
@@ -112,6 +112,21 @@ class LeaseServicer:
             )
         logger.info("lease revoked", extra={"lease": request.lease_name, "reason": request.reason})
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
+
+    async def reset_epochs(
+        self, request: lease_service_pb2.ResetEpochsRequest, _: object
+    ) -> lease_service_pb2.ResetEpochsResponse:
+        name = request.device_name
+        if name not in self._engine.state.devices:
+            raise NotFound(f"there is no device {name[:MAX_SHOWN_CHARS]!r}; 'fleet devices' lists those there are")
+        effects = await self._engine.ask(ev.ResetEpochs(name, new_nonce()))
+        fence = next((effect for effect in effects if isinstance(effect, ev.Fence) and effect.is_reset), None)
+        if fence is None:
+            raise DeviceUnreachable(
+                f"the agent of {name} is not attached, and has to hear of it; start it, then repeat"
+            )
+        logger.warning("epochs reset", extra={"device": name, "epoch": fence.epoch})
+        return lease_service_pb2.ResetEpochsResponse(epoch=fence.epoch)
 
     async def refresh_positions(self) -> None:
         """Keep telling clients how their requests move up; runs until cancelled."""

@@ -31,18 +31,20 @@ class AgentHello(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
-    __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest")
+    __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest", "highest_epoch")
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     IS_HEALTHY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     device_name: str
     telemetry: _device_pb2.Telemetry
     is_healthy: bool
     reason: str
     bitstream_digest: str
-    def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ...) -> None: ...
+    highest_epoch: int
+    def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("tracker_time", "public_key", "fences")
@@ -55,9 +57,15 @@ class AttachResponse(_message.Message):
     def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ...) -> None: ...
 
 class Fence(_message.Message):
-    __slots__ = ("device_name", "epoch")
+    __slots__ = ("device_name", "epoch", "nonce", "live_lease_name", "is_reset")
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_RESET_FIELD_NUMBER: _ClassVar[int]
     device_name: str
     epoch: int
-    def __init__(self, device_name: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    nonce: str
+    live_lease_name: str
+    is_reset: bool
+    def __init__(self, device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., nonce: _Optional[str] = ..., live_lease_name: _Optional[str] = ..., is_reset: _Optional[bool] = ...) -> None: ...

@@ -147,3 +147,15 @@ class RevokeLeaseResponse(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     lease: _lease_pb2.Lease
     def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ...) -> None: ...
+
+class ResetEpochsRequest(_message.Message):
+    __slots__ = ("device_name",)
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    device_name: str
+    def __init__(self, device_name: _Optional[str] = ...) -> None: ...
+
+class ResetEpochsResponse(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...

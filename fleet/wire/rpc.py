@@ -22,6 +22,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from fleet.errors import (
     AlreadyExists,
     BuildError,
+    BuildersUnavailable,
     Cancelled,
     ConfigError,
     DeviceError,
@@ -74,6 +75,7 @@ _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     LibraryError: grpc.StatusCode.FAILED_PRECONDITION,
     DiskFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TrackerUnavailable: grpc.StatusCode.UNAVAILABLE,
+    BuildersUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 """A class that is missing here gets the status of its base. Our own clients use the name of the class instead."""
 

@@ -113,6 +113,10 @@ class LeaseServiceStub(Protocol):
         lease_service_pb2.RevokeLeaseRequest,
         lease_service_pb2.RevokeLeaseResponse,
     ]
+    reset_epochs: grpc.aio.UnaryUnaryMultiCallable[
+        lease_service_pb2.ResetEpochsRequest,
+        lease_service_pb2.ResetEpochsResponse,
+    ]
 
 
 class LeaseServiceServicer(Protocol):
@@ -131,6 +135,13 @@ class LeaseServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> lease_service_pb2.RevokeLeaseResponse: ...
+
+    async def reset_epochs(
+        self,
+        request: lease_service_pb2.ResetEpochsRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> lease_service_pb2.ResetEpochsResponse: ...
 
 
 def lease_service_stub(channel: grpc.aio.Channel) -> LeaseServiceStub:

@@ -22,6 +22,7 @@ def sign_claims(claims: Claims, signer: TokenSigner) -> lease_pb2.Token:
         holder=claims.holder,
         issued_at=timestamp(claims.issued_at_sec),
         expires_at=timestamp(claims.expires_at_sec),
+        nonce=claims.nonce,
     ).SerializeToString()
     return lease_pb2.Token(claims=content, signature=signer.sign(content))
 
@@ -65,4 +66,5 @@ def _claims(token: lease_pb2.Token) -> Claims:
         holder=message.holder,
         issued_at_sec=timestamp_sec(message.issued_at),
         expires_at_sec=timestamp_sec(message.expires_at),
+        nonce=message.nonce,
     )

@@ -182,7 +182,9 @@ async def test_epochs_outlive_the_agent(bench: Bench) -> None:
     """After a restart of the agent an old token stays out."""
     await bench.holding(epoch=5).open()
     bench.tracker.fence(DEVICE, 5)
-    await eventually(lambda: '"devices/sim": 5' in (bench.state_dir / "epochs.json").read_text().partition("fenced")[2])
+    await eventually(
+        lambda: '"devices/sim": 5' in (bench.state_dir / "private" / "epochs.json").read_text().partition("fenced")[2]
+    )
 
     await bench.stop_agent()
     await bench.start_agent(SIMULATED)

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,9 @@ class Server:
     command: list[str]
     ready: str
     log: Path
+    around: Sequence[str] = ()
+    """What runs it elsewhere, as in a network of its own."""
+
     process: subprocess.Popen[str] = field(init=False)
     address: str = field(init=False, default="")
 
@@ -35,7 +38,10 @@ class Server:
         port = self.address.rpartition(":")[2] or "0"
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *self.command, "--port", port], stdout=subprocess.PIPE, stderr=log, text=True
+                [*self.around, sys.executable, *self.command, "--port", port],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -80,24 +86,30 @@ class Fleet:
 
 
 @contextmanager
-def running_fleet(directory: Path, config: str | None = None) -> Iterator[Fleet]:
-    """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None."""
+def running_fleet(directory: Path, config: str | None = None, *, around: Sequence[str] = ()) -> Iterator[Fleet]:
+    """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None.
+
+    Args:
+        around: what runs them in another network; the agent may have no device yet then.
+    """
     tracker = Server(
         ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(directory / "tracker")],
         "tracker",
         directory / "tracker.log",
+        around,
     ).start()
     words = ["-m", "device_agents", "--tracker", tracker.address, "--state-dir", str(directory / "agent")]
     if config is not None:
         (directory / "agent.yaml").write_text(config)
         words += ["--config", str(directory / "agent.yaml")]
-    agent = Server(words, "agent", directory / "agent.log")
+    agent = Server(words, "agent", directory / "agent.log", around)
     try:
         agent.start()
         served = Fleet(tracker, agent)
-        eventually_sync(
-            lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in served.snapshot()["devices"])
-        )  # type: ignore[attr-defined]
+        if not around:
+            eventually_sync(
+                lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in served.snapshot()["devices"])
+            )  # type: ignore[attr-defined]
         yield served
     finally:
         for server in (agent, tracker):
@@ -112,10 +124,10 @@ def run_fleet(*words: str, timeout_sec: float = 110, cwd: Path | None = None) ->
     )
 
 
-def start_fleet(*words: str) -> subprocess.Popen[str]:
-    """Start a `fleet` command in a process group of its own."""
+def start_fleet(*words: str, around: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start a `fleet` command in a process group of its own; `around` is what runs it elsewhere."""
     return subprocess.Popen(
-        [FLEET, *words],
+        [*around, FLEET, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

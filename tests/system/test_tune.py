@@ -78,6 +78,20 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
         assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20
 
 
+def test_a_device_that_is_not_there_is_said_before_the_import(
+    model: Path, lasting_fleet: Fleet, tmp_path: Path
+) -> None:
+    """The import of a large model takes minutes; its user does not wait for them to hear of a typo."""
+    words = tune_words(model, tmp_path / "library.sqlite", "--tracker", lasting_fleet.address, "--on", "kind=nothing")
+
+    ended = run_fleet(*words)
+
+    assert ended.returncode == 1
+    assert "no device matches 'kind=nothing'" in ended.stderr
+    assert "finding the workloads" not in ended.stderr
+    assert "waiting for a device" not in ended.stderr
+
+
 def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:
     """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
     library = tmp_path / "library.sqlite"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.serving.admission import Admission
+from device_agents.serving.admission import Admission, Fence
+from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.tracker_clock import TrackerClock
-from fleet.domain.tokens import Claims, TokenSigner
-from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable
+from fleet.domain.tokens import EPOCHS_END, Claims, TokenSigner
+from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.wire.tokens import sign_claims
 
 DEVICE = "devices/a"
@@ -30,14 +33,27 @@ class LocalClock:
         return self.sec
 
 
-def token(epoch: int, ttl_sec: float = 10.0) -> bytes:
-    claims = Claims(lease_name=f"leases/{epoch}", device_name=DEVICE, epoch=epoch, expires_at_sec=NOW_SEC + ttl_sec)
+def token(epoch: int, ttl_sec: float = 10.0, nonce: str = "", lease: str = "") -> bytes:
+    claims = Claims(
+        lease_name=lease or f"leases/{epoch}",
+        device_name=DEVICE,
+        epoch=epoch,
+        expires_at_sec=NOW_SEC + ttl_sec,
+        nonce=nonce,
+    )
     return sign_claims(claims, SIGNER).SerializeToString()
 
 
-def admission(local: LocalClock | None = None, ledger: Path | None = None) -> Admission:
+def fence(epoch: int, nonce: str = "", live: str = "", *, is_reset: bool = False) -> Fence:
+    return Fence(device_name=DEVICE, epoch=epoch, nonce=nonce, live_lease_name=live, is_reset=is_reset)
+
+
+def admission(local: LocalClock | None = None, directory: Path | None = None) -> Admission:
     clock = TrackerClock(local or LocalClock())
     clock.learn(NOW_SEC)
+    ledger = EpochLedger(directory) if directory else None
+    if ledger:
+        ledger.open()
     made = Admission([DEVICE], clock, ledger)
     made.trust(SIGNER.public_key)
     return made
@@ -72,7 +88,7 @@ def test_epochs_only_grow(steps: list[tuple[bool, int]]) -> None:
     fenced = admitted = 0
     for is_fence, epoch in steps:
         if is_fence:
-            gate.fence(DEVICE, epoch)
+            gate.fence(fence(epoch))
             fenced = max(fenced, epoch)
             continue
         if epoch <= fenced or epoch < admitted:
@@ -84,27 +100,120 @@ def test_epochs_only_grow(steps: list[tuple[bool, int]]) -> None:
 
 
 def test_the_ledger_belongs_to_one_tracker(tmp_path: Path) -> None:
-    """A tracker with another key starts again at epoch 1; the same tracker does not."""
-    ledger = tmp_path / "epochs.json"
-    gate = admission(ledger=ledger)
+    """A tracker with another key counts for itself; the same tracker's old leases stay over."""
+    gate = admission(directory=tmp_path)
     gate.admit(gate.check(token(5)))
 
     with pytest.raises(LeaseRevoked):
-        admission(ledger=ledger).check(token(4))
+        admission(directory=tmp_path).check(token(4))
 
-    other = admission(ledger=ledger)
+    other = admission(directory=tmp_path)
     other.trust(TokenSigner(Ed25519PrivateKey.generate()).public_key)
     other.trust(SIGNER.public_key)
     with pytest.raises(LeaseRevoked):
         other.check(token(4))
 
 
-def test_a_torn_ledger_does_not_stop_the_agent(tmp_path: Path) -> None:
-    """It starts a new one; the tracker's fences come again."""
-    ledger = tmp_path / "epochs.json"
-    for content in ("", "{", "[]", '{"public_key": 3}'):
-        ledger.write_text(content)
-        assert admission(ledger=ledger).check(token(1)).epoch == 1
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"public_key": 3}',
+        "[" * 100_000,
+        '{"public_key": "", "admitted": {"devices/a": 9223372036854775808}, "fenced": {}}',
+        '{"public_key": "", "admitted": {}, "fenced": {"devices/a": "many"}}',
+    ],
+    ids=["empty", "torn", "list", "key", "deep", "forged", "text"],
+)
+def test_a_damaged_ledger_does_not_stop_the_agent(tmp_path: Path, content: str) -> None:
+    """Torn by a power cut or forged by a kernel, it starts a new one; the tracker's fences come again."""
+    (tmp_path / "epochs.json").write_text(content)
+
+    assert admission(directory=tmp_path).check(token(1)).epoch == 1
+
+
+def test_the_ledger_is_the_agents_own(tmp_path: Path) -> None:
+    """Nobody else can read or replace it; one that an older agent kept in the open is taken over."""
+    (tmp_path / "epochs.json").write_text(
+        json.dumps({"public_key": SIGNER.public_key.hex(), "admitted": {DEVICE: 5}, "fenced": {}})
+    )
+    private = tmp_path / "private"
+
+    gate = admission(directory=private)
+    gate.admit(gate.check(token(6)))
+
+    assert not (tmp_path / "epochs.json").exists()
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert stat.S_IMODE((private / "epochs.json").stat().st_mode) == 0o600
+    with pytest.raises(LeaseRevoked):
+        admission(directory=private).check(token(5))
+
+
+def test_a_restarted_agent_tells_what_it_has_seen(tmp_path: Path) -> None:
+    """Even before it has met its tracker, which counts on from there."""
+    gate = admission(directory=tmp_path)
+    gate.admit(gate.check(token(5)))
+    gate.fence(fence(7))
+
+    ledger = EpochLedger(tmp_path)
+    again = Admission([DEVICE], TrackerClock(LocalClock()), ledger)
+
+    assert (again.highest_epoch(DEVICE), again.highest_epoch("devices/b")) == (7, 0)
+
+
+def test_tokens_of_a_lost_history_are_refused() -> None:
+    """A tracker that lost its journal and whose clock was set back: a token that it no longer knows is over, even with
+    a larger epoch; the lease that it still knows goes on with the token of the earlier start."""
+    gate = admission()
+    gate.fence(fence(4, "first"))
+    gate.admit(gate.check(token(5, nonce="first")))
+
+    gate.fence(fence(4, "second", "leases/5"))
+
+    assert gate.check(token(5, nonce="first")).epoch == 5
+    assert gate.check(token(6, nonce="second")).epoch == 6
+    with pytest.raises(LeaseRevoked, match="not known to the tracker"):
+        gate.check(token(9, nonce="first"))
+
+
+def test_the_same_epoch_is_not_the_same_lease() -> None:
+    """Granted twice by a tracker that forgot: only the holder whom it knows now gets in."""
+    gate = admission()
+    gate.fence(fence(4, "first"))
+    gate.admit(gate.check(token(5, nonce="first", lease="leases/first-1")))
+
+    gate.fence(fence(4, "second"))
+
+    assert gate.check(token(5, nonce="second", lease="leases/second-1")).nonce == "second"
+    with pytest.raises(LeaseRevoked):
+        gate.check(token(5, nonce="first", lease="leases/first-1"))
+
+
+def test_an_epoch_that_none_can_follow_is_not_believed() -> None:
+    """Neither a token nor a fence with it shuts everybody out."""
+    gate = admission()
+    with pytest.raises(Unauthenticated, match="no tracker counts"):
+        gate.check(token(EPOCHS_END))
+    gate.fence(fence(EPOCHS_END))
+
+    assert gate.check(token(1)).epoch == 1
+
+
+def test_a_reset_forgets_epochs_and_brings_no_holder_back() -> None:
+    """After the operator's command smaller epochs are good again, but not the tokens of before."""
+    gate = admission()
+    gate.fence(fence(1, "first"))
+    gate.admit(gate.check(token(EPOCHS_END - 1, nonce="first")))
+
+    gate.fence(fence(10, "second", is_reset=True))
+
+    assert gate.highest_epoch(DEVICE) == 10
+    assert gate.check(token(11, nonce="second")).epoch == 11
+    for epoch in (5, 12, EPOCHS_END - 1):
+        with pytest.raises(LeaseRevoked):
+            gate.check(token(epoch, nonce="first"))
 
 
 def test_the_least_delayed_message_sets_the_clock() -> None:

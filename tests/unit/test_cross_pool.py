@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cross.pool.build_pool import BuildPool
+from cross.pool.fork_server import start_fork_server
 from fleet.errors import BuildError, InvalidRequest
 from fleet.testing.waiting import eventually_sync
 from tests.programs import here
@@ -131,6 +132,15 @@ def test_death_of_an_idle_worker_goes_unnoticed() -> None:
         assert worker != pool.submit(tasks.process_id).result()
 
 
+def test_a_server_that_was_started_ahead_is_the_pools(pool: BuildPool) -> None:
+    """Or TVM would be loaded once more, and workers would not die with the first."""
+    before = pool.submit(os.getppid).result()
+    start_fork_server(TARGET)
+
+    with BuildPool(1) as another:
+        assert before == another.submit(os.getppid).result()
+
+
 def test_shutdown_leaves_no_process() -> None:
     """Closing the pool ends its workers, running tasks included when it does not wait."""
     pool = BuildPool(2)
@@ -167,6 +177,7 @@ import sys
 print("main runs", flush=True)
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
+from cross.pool.fork_server import start_fork_server
 pool = BuildPool(2)
 pids = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(30)]}
 print(*pids, flush=True)
@@ -200,6 +211,7 @@ import sys
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))  # print may be under way already
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
+from cross.pool.fork_server import start_fork_server
 with BuildPool(1) as pool:
     pool.start()
     print("started", flush=True)

@@ -51,23 +51,76 @@ def test_agent_that_reattaches_keeps_its_leases(bench: Bench) -> None:
 
     (effect,) = bench.attach("a")
 
-    assert effect == ev.Attached("agent", {"devices/a": lease.epoch - 1})
+    nonce = bench.state.nonce
+    assert effect == ev.Attached("agent", (ev.Fence("agent", "devices/a", lease.epoch - 1, nonce, lease.name),))
     assert lease.name in bench.state.leases
 
 
-def test_restarted_agent_ends_the_lease_of_the_old_one(bench: Bench) -> None:
-    """Another agent process has no worker of the old session: its holder is told at once."""
+def test_lease_outlives_its_agent(bench: Bench) -> None:
+    """A killed agent comes back as another process: the lease goes on, and a new worker serves it."""
     bench.attach("a")
     bench.connect("alice")
     lease = bench.grant("alice", "r1").lease
     bench.apply(ev.AgentDetached("agent"))
 
-    effects = bench.attach("a", agent="agent-2")
+    (effect,) = bench.attach("a", agent="agent-2")
+
+    assert isinstance(effect, ev.Attached)
+    assert [fence.live_lease_name for fence in effect.fences] == [lease.name]
+    assert bench.state.devices["devices/a"].lease is lease
+
+
+def test_grants_count_from_above_what_the_agent_has_seen(bench: Bench) -> None:
+    """A tracker that lost its journal, and whose clock was set back, repeats no epoch."""
+    seen = bench.state.last_epoch + 1000
+    bench.attach("a", highest_epoch=seen)
+    bench.connect("alice")
+
+    lease = bench.grant("alice", "r1").lease
+
+    assert lease.epoch > seen
+
+
+def test_lease_below_what_the_agent_has_seen_is_over(bench: Bench) -> None:
+    """A restored copy of the journal knows an old lease only; its device goes to who waits, above the newer one."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "r1").lease
+    bench.acquire("bob", "r1")
+
+    effects = bench.apply(ev.DeviceReported("agent", "devices/a", True, "", "", lease.epoch + 7))
 
     ended = [effect for effect in effects if isinstance(effect, ev.LeaseEnded)]
     assert [(effect.lease_name, effect.end) for effect in ended] == [(lease.name, LeaseEnd.REVOKED)]
-    attached = next(effect for effect in effects if isinstance(effect, ev.Attached))
-    assert attached.epochs_by_device["devices/a"] >= lease.epoch
+    assert granted(effects) == ["r1"]
+    assert bench.state.devices["devices/a"].epoch == lease.epoch + 8
+
+
+def test_an_epoch_of_one_device_moves_no_other(bench: Bench) -> None:
+    """What one agent claims to have seen uses up nobody else's numbers."""
+    bench.attach("a", highest_epoch=2**61)
+    bench.attach("b", agent="other")
+    bench.connect("alice")
+    bench.grant("alice", "r1", "name=a")
+
+    lease = bench.grant("alice", "r2", "name=b").lease
+
+    assert lease.epoch < 2**61
+
+
+def test_reset_epochs_count_from_the_trackers_own(bench: Bench) -> None:
+    """The live lease ends, the agent is told to forget, and tokens carry a nonce that no earlier one has."""
+    bench.attach("a", highest_epoch=2**61)
+    bench.connect("alice")
+    lease = bench.grant("alice", "r1").lease
+
+    effects = bench.apply(ev.ResetEpochs("devices/a", "fresh"))
+
+    ended = [effect.lease_name for effect in effects if isinstance(effect, ev.LeaseEnded)]
+    fence = next(effect for effect in effects if isinstance(effect, ev.Fence) and effect.is_reset)
+    assert ended == [lease.name]
+    assert (fence.epoch, fence.nonce, fence.live_lease_name) == (bench.state.last_epoch, "fresh", "")
+    assert fence.epoch < bench.grant("alice", "r2").lease.epoch < lease.epoch
 
 
 def test_device_that_its_agent_no_longer_offers_is_forgotten(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.errors import Cancelled, FleetError, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import BOOT_SHIFT
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
 
 
@@ -24,7 +25,7 @@ def test_free_device_is_granted_at_once(bench: Bench) -> None:
     effect = bench.grant("alice", "r1", ttl_sec=10.0)
 
     assert effect.lease.device_name == "devices/a"
-    assert effect.lease.epoch == (7 << 32) + 1
+    assert effect.lease.epoch == (7 << BOOT_SHIFT) + 1
     assert effect.lease.expires_at_sec == T0 + 10
     assert effect.lease.holder == "alice@host"
 

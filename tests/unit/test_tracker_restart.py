@@ -8,7 +8,7 @@ import pytest
 
 from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
-from fleet.tracker.core.entries import Durable, LeaseEnd
+from fleet.tracker.core.entries import BOOT_SHIFT, Durable, LeaseEnd
 from fleet.tracker.core.state import TrackerState
 from tests.unit.tracker_bench import T0, Bench, checked_bench, granted, refused
 
@@ -102,4 +102,4 @@ def test_empty_journal_restores_an_empty_state() -> None:
     """A first start knows nothing and counts epochs from its boot number."""
     state = TrackerState.restore(Durable(boot=3, devices=[], requests=[]), T0)
 
-    assert (state.devices, state.leases, state.last_epoch) == ({}, {}, 3 << 32)
+    assert (state.devices, state.leases, state.last_epoch) == ({}, {}, 3 << BOOT_SHIFT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fleet.domain.selectors import device_labels
 from fleet.errors import FleetError
@@ -26,8 +27,9 @@ class Bench:
         validate(self.state)
         return effects
 
-    def attach(self, *names: str, agent: str = "agent", kind: str = "cpu") -> list[ev.Effect]:
-        return self.apply(ev.AgentAttached(agent, "host:1", tuple(offer(name, kind) for name in names)))
+    def attach(self, *names: str, agent: str = "agent", kind: str = "cpu", highest_epoch: int = 0) -> list[ev.Effect]:
+        offered = tuple(replace(offer(name, kind), highest_epoch=highest_epoch) for name in names)
+        return self.apply(ev.AgentAttached(agent, "host:1", offered))
 
     def connect(self, *clients: str) -> None:
         for client in clients:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cross.build.library import build
+from cross.build.cache import BuildCache, cache_key
+from cross.build.library import build, tvm_version
+from cross.build.toolchains import find_linker
 from cross.targets.intrinsics import load_intrinsics
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import extract_features
+from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.tasks.search_state import program_hash
 from fleet.spaces.choose import finished
 from fleet.spaces.packing import Packing, pack_specs, packings_of
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.traces import replay
 from fleet.workloads.workload import argument_specs, module_of
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,9 @@ class BuildTask:
     function: str = "main"
     wants_features: bool = True
     """False: the search has them already."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are looked for, and kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +82,31 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         if task.wants_features:
             features = extract_features(task.mod_json, task.target_json, [schedule])[0]
         mod, packings = finished(schedule.mod, task.target_json), packings_of(schedule, original)
-    artifact = build(
-        mod,
-        task.target_json,
-        Path(task.out_dir),
-        function=task.function,
-        args=pack_specs(args, packings),
-        checks_arguments=task.trace_json is None,  # candidates run on the arguments that the artifact names
-    )
+    artifact = _build(mod, task, pack_specs(args, packings))
     return BuiltCandidate(artifact=artifact, packings=packings, features=features, program=program)
+
+
+def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Artifact:
+    import tvm_ffi
+
+    out_dir = Path(task.out_dir)
+    checks_arguments = task.trace_json is None  # candidates run on the arguments that the artifact names
+    key = None
+    if task.cache is not None:
+        key = cache_key(
+            int(tvm_ffi.structural_hash(mod)),
+            task.target_json,
+            function=task.function,
+            args=args,
+            checks_arguments=checks_arguments,
+            linker=find_linker(task.target_json),
+            tvm=tvm_version(),
+        )
+    if task.cache is not None and key is not None and (known := task.cache.get(key, out_dir)) is not None:
+        return known
+    artifact = build(
+        mod, task.target_json, out_dir, function=task.function, args=args, checks_arguments=checks_arguments
+    )
+    if task.cache is not None and key is not None:
+        task.cache.put(key, artifact)
+    return artifact

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import (
+    BOOT_SHIFT,
     Changes,
     ClientEntry,
     DeviceEntry,
@@ -26,7 +27,10 @@ from fleet.tracker.core.timers import Timers
 class Book:
     """Devices, leases, requests and clients. `boot` must be larger than at every earlier start on the same journal."""
 
-    def __init__(self, *, boot: int, limits: TrackerLimits | None = None) -> None:
+    def __init__(self, *, boot: int, nonce: str = "", limits: TrackerLimits | None = None) -> None:
+        """Args:
+        nonce: random, new with each start; part of tokens and of the names of leases.
+        """
         self.limits = limits or TrackerLimits()
         self.devices: dict[str, DeviceEntry] = {}
         self.devices_by_agent: dict[str, dict[str, None]] = {}
@@ -41,7 +45,8 @@ class Book:
         self.clients: dict[str, ClientEntry] = {}
         self.queue = Queue()
         self.boot = boot
-        self.last_epoch = boot << 32
+        self.nonce = nonce or f"{boot:x}"
+        self.last_epoch = boot << BOOT_SHIFT
         self.grant_count = 0
         self.arrivals = 0
         """Requests so far."""

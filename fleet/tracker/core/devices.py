@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from fleet.tracker.core import epochs, leases
 from fleet.tracker.core import events as ev
-from fleet.tracker.core import leases
 from fleet.tracker.core.book import Book
-from fleet.tracker.core.entries import DeviceEntry, LeaseEnd, with_bitstream
+from fleet.tracker.core.entries import DeviceEntry, with_bitstream
 
 
 def attach(book: Book, event: ev.AgentAttached) -> None:
@@ -25,8 +25,7 @@ def attach(book: Book, event: ev.AgentAttached) -> None:
             _give_up(book, book.devices[name])
     book.devices_by_agent[event.agent_id] = names
     attached = [_admit(book, event, offered) for offered in event.devices]
-    epochs = {d.name: d.lease.epoch - 1 if d.lease else book.last_epoch for d in attached}
-    book.effects.append(ev.Attached(event.agent_id, epochs))
+    book.effects.append(ev.Attached(event.agent_id, tuple(epochs.attach_fence(book, device) for device in attached)))
     for device in attached:
         leases.serve(book, device)
 
@@ -43,8 +42,11 @@ def report(book: Book, event: ev.DeviceReported) -> None:
     if event.device_name not in book.devices_by_agent.get(event.agent_id, ()):
         return
     device = book.devices[event.device_name]
+    lease = device.lease
+    epochs.count_from(book, device, event.highest_epoch)
+    is_over = device.lease is not lease
     is_programmed = device.bitstream_digest != event.bitstream_digest
-    if not is_programmed and (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
+    if not (is_over or is_programmed) and (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
         return
     book.version += 1
     if is_programmed:
@@ -84,15 +86,13 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
         )
         book.devices[device.name] = device
         book.changes.leases[device.name] = device
-    if device.lease and device.agent_id != event.agent_id:
-        # Another agent process cannot have the worker of the old one's session.
-        leases.end(book, device.lease, LeaseEnd.REVOKED, f"the agent of {device.name} was started anew")
     device.kind, device.labels, device.description = offered.kind, labels, offered.description
     device.address, device.agent_id = event.address, event.agent_id
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, book.now_sec, None
     device.is_healthy, device.reason = offered.is_healthy, offered.reason
     book.queue.add_device(device.name, labels)
     book.changes.devices[device.name] = device
+    epochs.count_from(book, device, offered.highest_epoch)
     return device
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from fleet.domain.leases import LeaseEnd as LeaseEnd
 
+BOOT_SHIFT = 20
+"""A start's epochs count from `boot << BOOT_SHIFT`, and boot is the clock in milliseconds. A million grants later they
+run into the numbers of the next millisecond, which has long passed: nobody grants a million leases in one."""
+
 BITSTREAM_LABEL = "bitstream"
 """Label that follows what a device's fabric holds."""
 
@@ -66,7 +70,9 @@ class DeviceEntry:
     address: str
     agent_id: str
     epoch: int = 0
-    """Of the newest lease ever granted on it."""
+    """The largest that was granted on it, or that its agent has seen."""
+    nonce: str = ""
+    """What its tokens carry since a reset of its epochs; empty: the nonce of this start. Not in the journal."""
     is_attached: bool = False
     is_healthy: bool = True
     reason: str = ""
@@ -152,7 +158,7 @@ class Durable:
     """What the journal keeps of the state."""
 
     boot: int
-    """Grows with every start of the tracker; the upper 32 bits of its epochs."""
+    """Grows with every start of the tracker: the clock [ms] at least. Epochs count up from `boot << BOOT_SHIFT`."""
     devices: list[DeviceEntry]
     """`lease` and `epoch` of each are set."""
     requests: list[RequestEntry]

@@ -19,6 +19,8 @@ class OfferedDevice:
     description: bytes
     is_healthy: bool = True
     reason: str = ""
+    highest_epoch: int = 0
+    """The largest that the agent has admitted or fenced on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class DeviceReported:
     is_healthy: bool
     reason: str
     bitstream_digest: str = ""
+    highest_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,15 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetEpochs:
+    """An operator has the epochs of an attached device counted anew. Answered by a Fence, or nothing."""
+
+    device_name: str
+    nonce: str
+    """Random."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -143,6 +155,7 @@ Event = (
     | Renew
     | Release
     | Revoke
+    | ResetEpochs
     | Tick
     | JournalFailed
     | JournalRecovered
@@ -151,10 +164,10 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The agent is in. Every lease up to the epoch given for a device is over."""
+    """The agent is in: one fence for each of its devices."""
 
     agent_id: str
-    epochs_by_device: Mapping[str, int]
+    fences: tuple[Fence, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,12 @@ class Fence:
     agent_id: str
     device_name: str
     epoch: int
+    nonce: str = ""
+    """Tokens are good with this one only; empty: as before."""
+    live_lease_name: str = ""
+    """With a nonce: this lease goes on, whatever its token carries."""
+    is_reset: bool = False
+    """Whether larger epochs that the agent has seen do not count."""
 
 
 @dataclass(frozen=True, slots=True)

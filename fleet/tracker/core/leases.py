@@ -34,11 +34,12 @@ def grant(book: Book, device: DeviceEntry, request: RequestEntry) -> None:
     book.queue.set_busy(device.name)
     book.last_epoch += 1
     book.grant_count += 1
+    epoch = max(book.last_epoch, device.epoch + 1)
     ends_at_sec = now_sec + request.max_duration_sec
     lease = LeaseEntry(
-        name=f"leases/{book.last_epoch >> 32}-{book.last_epoch & 0xFFFFFFFF}",
+        name=f"leases/{book.nonce}-{book.grant_count}",
         device_name=device.name,
-        epoch=book.last_epoch,
+        epoch=epoch,
         client_id=request.client_id,
         request_id=request.request_id,
         holder=request.holder,

@@ -25,7 +25,6 @@ def _restore_device(book: Book, device: DeviceEntry) -> None:
     book.queue.add_device(device.name, device.labels)
     forget_at_sec = device.detached_at_sec + book.limits.forget_device_sec
     book.timers.add(forget_at_sec, partial(devices.forget_if_long_gone, book, device.name))
-    book.last_epoch = max(book.last_epoch, device.epoch)
     lease = device.lease
     if lease is None:
         return

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from fleet.errors import DiskFull
-from fleet.tracker.core import clients, devices, leases, requests
+from fleet.tracker.core import clients, devices, epochs, leases, requests
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
@@ -24,9 +24,11 @@ class TrackerState(Book):
     """A book that events change."""
 
     @classmethod
-    def restore(cls, durable: Durable, now: float, limits: TrackerLimits | None = None) -> TrackerState:
+    def restore(
+        cls, durable: Durable, now: float, limits: TrackerLimits | None = None, *, nonce: str = ""
+    ) -> TrackerState:
         """Make the state that follows a start on this journal: no agent and no client is there yet."""
-        state = cls(boot=durable.boot, limits=limits)
+        state = cls(boot=durable.boot, nonce=nonce, limits=limits)
         state.now_sec = now
         restore(state, durable)
         return state
@@ -59,6 +61,8 @@ def _apply(book: Book, event: ev.Event) -> None:
             requests.cancel(book, event)
         case ev.Revoke():
             leases.revoke(book, event)
+        case ev.ResetEpochs():
+            epochs.reset(book, event)
         case ev.ClientConnected():
             clients.connect(book, event)
         case ev.ClientLost():

@@ -1,0 +1,145 @@
+"""A cache of built libraries, shared by whoever may write a folder: many processes, or many machines by NFS.
+
+An entry is one file, named by a digest of everything that decides the library: the program's structural hash, target,
+options, linker, and the versions of what compiles. It appears by a rename, so nobody sees half of one. What is
+read is compared with the digest before it: that finds damage, and no malice. Who may write here chooses what runs on
+devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import random
+import time
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cross.targets.target import parse_target
+from fleet.artifacts.artifact import Artifact, facts_from_json
+from fleet.base.version import package_version
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Incremented when what is made of a program changes without a new version of this package."""
+
+DEFAULT_MAX_BYTES = 4 * 1000**3
+
+_KINDS = ("llvm", "opencl")
+"""Targets that TVM compiles for alone; the versions of CUDA's and ROCm's compilers are not told."""
+
+_LOOKS_PER_FILL = 50
+"""The folder is looked through, and its oldest entries removed, so often while its size limit is written once. Who does
+it is left to chance, in proportion to what each writes: writers know nothing of each other, or of their past."""
+
+_LEFT_OVER_SEC = 3600.0
+_LEVEL = 1
+"""Of zlib: a third of the size for 1 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildCache:
+    """A folder of built libraries."""
+
+    folder: str
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+    def get(self, key: str, out_dir: Path) -> Artifact | None:
+        """Write a library into a folder as `build` does; None: it is not here, or damaged."""
+        path = self._path(key)
+        try:
+            check, _, body = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if check.decode(errors="replace") != hashlib.sha256(body).hexdigest():
+            logger.warning("damaged entry of the build cache removed", extra={"path": str(path)})
+            _remove(path)
+            return None
+        with contextlib.suppress(OSError):  # another user's
+            os.utime(path)  # it was used last now
+        facts, _, packed = body.partition(b"\n")
+        content = zlib.decompress(packed)
+        found = hashlib.sha256(content).hexdigest()
+        out_dir.mkdir(parents=True, exist_ok=True)
+        known = facts_from_json(facts.decode())
+        artifact = Artifact(path=out_dir / f"{found}.so", digest=f"sha256:{found}", **known)
+        _write(artifact.path.with_name(f"{found}.so.json"), facts)
+        _write(artifact.path, content)
+        return artifact
+
+    def put(self, key: str, artifact: Artifact, chance: random.Random | None = None) -> None:
+        """Keep a library. A folder that cannot be written costs a warning."""
+        try:
+            body = artifact.facts_json().encode() + b"\n" + zlib.compress(artifact.path.read_bytes(), _LEVEL)
+            content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+            path = self._path(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, content)
+            if (chance or random.Random()).random() < _LOOKS_PER_FILL * len(content) / self.max_bytes:
+                self.trim()
+        except OSError as error:
+            logger.warning("build cache not written", extra={"folder": self.folder, "error": str(error)})
+
+    def trim(self) -> None:
+        """Remove what was not used for longest, until nine tenths of the limit are left, and what a dead writer left.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        entries = []
+        for path in Path(self.folder).glob("??/*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # another trims, too
+                continue
+            if path.name.startswith("."):
+                if status.st_mtime < time.time() - _LEFT_OVER_SEC:
+                    _remove(path)
+                continue
+            entries.append((status.st_mtime, path.name, status.st_size, path))
+        size_bytes = sum(entry[2] for entry in entries)
+        for _, _, freed_bytes, path in sorted(entries):
+            if size_bytes <= 0.9 * self.max_bytes:
+                return
+            _remove(path)
+            size_bytes -= freed_bytes
+
+    def _path(self, key: str) -> Path:
+        return Path(self.folder, key[:2], key)
+
+
+def cache_key(program: int, target_json: str, **options: object) -> str | None:
+    """Return the name of a library in any cache; None: its target's are not kept.
+
+    Args:
+        program: structural hash of what is compiled.
+        options: everything else that decides what comes out, each with a `repr` that says all.
+    """
+    target: Mapping[str, object] = parse_target(target_json)
+    if target["kind"] not in _KINDS:
+        return None
+    parts = (FORMAT, package_version(), program, sorted(target.items(), key=repr), sorted(options.items()))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f".{uuid.uuid4().hex}")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    except OSError:
+        _remove(fresh)
+        raise
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("build cache not cleaned", extra={"path": str(path), "error": str(error)})

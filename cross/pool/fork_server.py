@@ -1,0 +1,61 @@
+"""The process that workers of build pools are forked from: one for each process that has pools.
+
+It takes half a second of a core to be warm, so that a program that will need a pool starts it before the rest of itself
+is imported: this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+
+MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
+MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
+TARGET_VARIABLE = "CROSS_POOL_TARGET"
+
+starting = threading.Lock()
+"""Held while a process is started from the server: threads must not meet there."""
+
+
+def start_fork_server(target_json: str = "") -> None:
+    """Start the server unless this process has one, and return at once: it warms up on its own time.
+
+    Args:
+        target_json: load this target's tensor intrinsics, which must exist, too; "": those of none.
+    """
+    main = sys.modules["__main__"]
+    told = {
+        MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
+        MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
+        TARGET_VARIABLE: target_json,
+    }
+    with starting:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
+        os.environ.update(told)
+        try:
+            with _interrupts_blocked():
+                forkserver.ensure_running()
+        finally:
+            for name in told:
+                os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have processes started here never see the Ctrl-C of the terminal, which the kernel sends to all of its group.
+
+    Multiprocessing's fork server ignores it too, but only once it has imported all it should: until then an interrupt
+    ended it with a traceback, and with it every task.
+    """
+    resource_tracker.ensure_running()  # starting it would unblock signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,29 @@
+"""What a command starts before the rest of it is imported, so that both take their half second at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+_HELP = ("-h", "--help")
+_ELSEWHERE = ("--tracker", "--dask")
+"""Who names these may want nothing built here."""
+
+_SLOW = ("cuda", "rocm")
+"""Their tensor intrinsics take seconds: the pool, which knows the target, has them loaded once for all workers."""
+
+_TARGET = json.dumps({"kind": "llvm"})
+"""A processor of this machine's architecture: what most people tune for, and little to load in vain."""
+
+
+def start_ahead(arguments: Sequence[str]) -> None:
+    """Start what the command line is sure to need; what it may need is left to the command."""
+    if list(arguments[:1]) != ["tune"] or os.environ.get("FLEET_TRACKER"):
+        return
+    for word in arguments[1:]:
+        if word in _HELP or word.startswith(_ELSEWHERE) or any(kind in word for kind in _SLOW):
+            return
+    from cross.pool.fork_server import start_fork_server
+
+    start_fork_server(_TARGET)

@@ -1,0 +1,109 @@
+"""`fleet builder certs|scheduler|serve`: machines that search and build for optimizers elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fleet.base import logs
+from fleet.cli import options
+from fleet.cli.options import BuildCacheGbOption, BuildCacheOption, DaskCertsOption
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+_PORT = 8786
+
+
+@app.callback()
+def builder() -> None:
+    """Search and build on more machines than one: a Dask scheduler, and a builder on each."""
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Where they go: a folder for ca.pem, cert.pem and key.pem.")],
+) -> None:
+    """Make the certificates of a cluster. Copy the folder to each of its machines, and to nobody else.
+
+    Who has the key can run any code on all of them.
+
+    Example: fleet builder certs ~/.config/fleet/builders
+    """
+    from fleet.optimizer.cluster.certs import make_certs
+
+    make_certs(folder)
+    options.stderr().print(f"{folder} holds the cluster's key; copy it to the scheduler, the builders and optimizers")
+
+
+@app.command()
+def scheduler(
+    ctx: typer.Context,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = _PORT,
+    dask_certs: DaskCertsOption = None,
+) -> None:
+    """Run the Dask scheduler that optimizers and builders meet at, until Ctrl-C.
+
+    Example: fleet builder scheduler --host 10.0.0.5 --dask-certs ~/.config/fleet/builders
+    """
+    from fleet.optimizer.cluster.serving import serve_scheduler
+
+    def on_ready(address: str) -> None:
+        print(f"scheduler listening on {address}", flush=True)
+
+    _serve(ctx, serve_scheduler(host, port, dask_certs, on_ready))
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
+    dask_certs: DaskCertsOption = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Build processes. Default: one per core.")] = None,
+    build_cache: BuildCacheOption = None,
+    build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Where the others reach this machine. Default: as it reaches the scheduler."
+        ),
+    ] = None,
+) -> None:
+    """Search and build on this machine for a Dask cluster, until Ctrl-C. One per machine.
+
+    Stopped or killed at any moment, it costs time: its tasks begin anew on another builder.
+
+    Example: fleet builder serve --dask tls://10.0.0.5:8786 --dask-certs ~/.config/fleet/builders
+    """
+    from fleet.optimizer.cluster.address import ClusterAddress
+    from fleet.optimizer.cluster.serving import BuilderOptions, serve_builder
+
+    wanted = BuilderOptions(
+        cluster=ClusterAddress(address=dask, certs=dask_certs),
+        workers=workers,
+        host=host,
+        cache=options.build_cache(build_cache, build_cache_gb),
+    )
+
+    def on_ready(address: str) -> None:
+        print(f"builder joined as {address}", flush=True)
+
+    _serve(ctx, serve_builder(wanted, on_ready))
+
+
+def _serve(ctx: typer.Context, work: Coroutine[Any, Any, None]) -> None:
+    logs.setup(options.settings(ctx).log_level or "info")
+
+    async def until_stopped() -> None:
+        options.cancel_on(signal.SIGTERM, signal.SIGINT)
+        await work
+
+    try:
+        options.run(until_stopped())
+    except asyncio.CancelledError:
+        options.stderr().print("stopped")

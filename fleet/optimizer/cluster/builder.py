@@ -1,0 +1,125 @@
+"""One machine's builder, inside its Dask worker: a task that comes is handed to our own build pool.
+
+A Dask worker has threads, which cannot be stopped and share one fate. So its threads only wait: what crashes or hangs
+does that in a process of the pool, within the task's time limit, and the Dask worker never notices.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from cross.build.cache import BuildCache
+from cross.pool.build_pool import BuildPool
+from cross.pool.worker import Answer
+from fleet.base.machine import machine_fingerprint
+from fleet.errors import BuildError, FleetError
+from fleet.optimizer.cluster.address import versions
+from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candidate
+
+T = TypeVar("T")
+
+SLOT = "slot of "
+"""Begins the name of Dask's resource for one process of a builder's pool; the builder's versions end it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """A task on its way to a builder."""
+
+    call: bytes
+    """A pickled `functools.partial` of a module's function."""
+
+    timeout_sec: float
+    near: str = ""
+    """Rather run it in the process that had tasks of this key before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an errand."""
+
+    answer: Answer
+    builder: str
+    """The builder's address in its cluster."""
+
+    host_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A built candidate with the content of its file, which lies on the builder."""
+
+    built: BuiltCandidate
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """What a builder's process has."""
+
+    pool: BuildPool
+    folder: Path
+    """Where its artifacts go."""
+
+    cache: BuildCache | None = None
+    address: str = ""
+
+    def run(self, errand: Errand) -> Outcome:
+        """Run a task in the pool, and wait for it."""
+        call: partial[object] = pickle.loads(errand.call)  # noqa: S301 - the cluster is one domain of trust
+        try:
+            answer = Answer(value=self._run(call, errand))
+        except FleetError as error:
+            answer = Answer(error=error)
+        except RuntimeError as error:  # the pool is being shut down with its builder
+            answer = Answer(error=BuildError(f"the builder {self.address} was stopped: {error}"))
+        return Outcome(answer=answer, builder=self.address, host_fingerprint=machine_fingerprint())
+
+    def _run(self, call: partial[object], errand: Errand) -> object:
+        if call.func is build_candidate:
+            return self._build(call.args[0], errand.timeout_sec)
+        if errand.near:
+            return self.pool.submit_near(errand.near, errand.timeout_sec, call).result()
+        return self.pool.submit_within(errand.timeout_sec, call).result()
+
+    def _build(self, task: BuildTask, timeout_sec: float) -> Sent:
+        with tempfile.TemporaryDirectory(dir=self.folder) as out_dir:
+            here = replace(task, out_dir=out_dir, cache=self.cache)
+            built = self.pool.submit_within(timeout_sec, build_candidate, here).result()
+            return Sent(built=built, content=built.artifact.path.read_bytes())
+
+
+def slot_name() -> str:
+    """Return the resource that our tasks take: only builders of the same versions have it, so no other gets one."""
+    return f"{SLOT}{versions()}"
+
+
+_builder: Builder | None = None
+
+
+def set_builder(builder: Builder | None) -> None:
+    """Say what this process builds with."""
+    global _builder  # Dask calls functions by name, and a process has one builder
+    _builder = builder
+
+
+def run_errand(errand: Errand) -> Outcome:
+    """Run a task on this machine: what Dask calls.
+
+    Raises:
+        RuntimeError: this process is no builder of ours.
+    """
+    if _builder is None:
+        raise RuntimeError("this Dask worker is no builder: start those with 'fleet builder serve'")
+    return _builder.run(errand)
+
+
+def errand_of(fn: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
+    """Return a call as it travels."""
+    return pickle.dumps(partial(fn, *args, **kwargs))

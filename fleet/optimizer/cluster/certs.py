@@ -1,0 +1,52 @@
+"""The certificate that all of one Dask cluster share: it is its own authority, and who has its key may do anything.
+
+Dask sends code from one machine to another, so a cluster is one domain of trust; certificates of its machines one by
+one would keep nobody in it from anything. It is none of the fleet's own certificates.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fleet.errors import AlreadyExists
+from fleet.optimizer.cluster.address import CA, CERT, KEY
+
+_VALID = timedelta(days=3 * 365)
+_NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tvm-fleet builders")])
+
+
+def make_certs(folder: Path, now: datetime | None = None) -> None:
+    """Write a fresh key and its certificate into a folder, readable for their owner only.
+
+    Raises:
+        AlreadyExists: the folder has a key.
+    """
+    if (folder / KEY).exists():
+        raise AlreadyExists(f"{folder / KEY} is there already; choose another folder to make a new one")
+    begins = now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(_NAME)
+        .issuer_name(_NAME)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins - timedelta(hours=1))  # clocks of other machines may be behind
+        .not_valid_after(begins + _VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = cert.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in ((KEY, private), (CERT, pem), (CA, pem)):
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)

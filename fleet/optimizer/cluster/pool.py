@@ -1,0 +1,240 @@
+"""The optimizer's side of a cluster: the pool's methods, whose tasks run on builders that Dask knows.
+
+A builder that dies costs time: Dask begins its tasks anew elsewhere, three times at most. So does a scheduler that
+comes back within a minute: what was under way is handed in again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from fleet.errors import BuildError, BuildersUnavailable, ConfigError
+from fleet.optimizer.cluster.address import ClusterAddress, settle, versions
+from fleet.optimizer.cluster.builder import SLOT, Errand, Outcome, Sent, errand_of, run_errand, slot_name
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_AWAY_SEC = 60.0
+"""How long a scheduler may be away."""
+
+_LOOK_SEC = 0.2
+_CLOSE_SEC = 10.0
+
+
+class DaskPool:
+    """Runs tasks on the builders of a cluster, each within a time limit that counts from its start there."""
+
+    def __init__(
+        self, cluster: ClusterAddress, *, timeout_sec: float = 30.0, connect_timeout_sec: float = 10.0
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            timeout_sec: limit for a task of `submit`.
+            connect_timeout_sec: for finding the scheduler and a first builder.
+        """
+        self._cluster = cluster
+        self._timeout_sec = timeout_sec
+        self._connect_timeout_sec = connect_timeout_sec
+        self._homes: dict[str, str] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dask client", daemon=True)
+        self._client: Client | None = None
+        self._under_way: set[Future[Any]] = set()
+        self._is_closed = False
+        self.hosts: set[str] = set()
+        """Fingerprints of the builders' machines, as far as known."""
+
+    def open(self) -> None:
+        """Connect, and wait for a first builder. Blocks.
+
+        Raises:
+            ConfigError: there is no Dask, the address or its certificates will not do, or all builders have other
+                versions.
+            BuildersUnavailable: no scheduler answers, or it has no builder.
+        """
+        self._cluster.check()
+        settle()
+        self._thread.start()
+        try:
+            self._wait_for(self._connect())
+        except BaseException:
+            self.shutdown(wait=False)
+            raise
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` on a builder within the pool's time limit."""
+        return self._submit(self._timeout_sec, "", fn, args, kwargs)
+
+    def submit_within(self, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn` on a builder within a time limit of its own."""
+        return self._submit(timeout_sec, "", fn, args, kwargs)
+
+    def submit_near(
+        self, key: str, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Run `fn` on the builder, and in the process, that had tasks of this key before, while that builder lives."""
+        return self._submit(timeout_sec, key, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks. Without `wait`, drop those under way: their futures are cancelled."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._thread.is_alive():
+            if cancel_futures or not wait:
+                for future in list(self._under_way):
+                    future.cancel()
+            concurrent.futures.wait(list(self._under_way))
+            self._wait_for(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def _wait_for(self, work: Coroutine[object, object, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _submit(
+        self, timeout_sec: float, near: str, fn: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Future[T]:
+        if self._is_closed or self._client is None:
+            raise RuntimeError("the pool of builders is not open")
+        errand = Errand(call=errand_of(fn, args, kwargs), timeout_sec=timeout_sec, near=near)
+        out_dir = getattr(args[0], "out_dir", "") if args else ""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(
+            self._run(self._client, fn.__name__, errand, Path(out_dir)), self._loop
+        )
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    async def _run(self, client: Client, name: str, errand: Errand, out_dir: Path) -> T:
+        outcome = await self._outcome(client, name, errand)
+        self.hosts.add(outcome.host_fingerprint)
+        if errand.near:
+            self._homes[errand.near] = outcome.builder
+        if outcome.answer.error is not None:
+            raise outcome.answer.error
+        value = outcome.answer.value
+        if isinstance(value, Sent):
+            value = await asyncio.to_thread(_unpack, value, out_dir)
+        return cast("T", value)
+
+    async def _outcome(self, client: Client, name: str, errand: Errand) -> Outcome:
+        from distributed import KilledWorker
+        from distributed.client import FutureCancelledError
+
+        home = self._homes.get(errand.near)
+        while True:
+            future = client.submit(
+                run_errand,
+                errand,
+                key=f"{name}-{uuid.uuid4().hex}",
+                pure=False,
+                resources={slot_name(): 1},
+                **({"workers": [home], "allow_other_workers": True} if home else {}),
+            )
+            try:
+                return cast("Outcome", await future)
+            except KilledWorker as error:
+                raise BuildError(f"{name} was given up: each builder that took it went away; {error}") from error
+            except FutureCancelledError as error:
+                await self._scheduler_back(client, error)
+            except asyncio.CancelledError:
+                await future.cancel()
+                raise
+
+    async def _scheduler_back(self, client: Client, error: BaseException) -> None:
+        """Wait until the client is connected again.
+
+        Raises:
+            BuildersUnavailable: the scheduler stayed away.
+        """
+        while client.status == "connecting":  # noqa: ASYNC110 - Dask has no event for it
+            await asyncio.sleep(_LOOK_SEC)
+        if client.status != "running":
+            raise BuildersUnavailable(
+                f"the Dask scheduler {self._cluster.address} went away and did not come back within {_AWAY_SEC:g} s"
+            ) from error
+
+    async def _connect(self) -> None:
+        from distributed import Client
+
+        address = self._cluster.address
+        try:
+            async with asyncio.timeout(self._connect_timeout_sec):
+                self._client = await Client(
+                    address,
+                    security=self._cluster.security(),
+                    asynchronous=True,
+                    set_as_default=False,
+                    timeout=_AWAY_SEC,
+                )
+                await self._first_builder(self._client)
+        except (OSError, TimeoutError) as error:
+            reason = "no builder has joined it; start one: fleet builder serve" if self._client else str(error)
+            raise BuildersUnavailable(f"{address}: {reason or 'no Dask scheduler answers'}") from error
+
+    async def _first_builder(self, client: Client) -> None:
+        while True:
+            known = (await client.scheduler.identity(n_workers=-1))["workers"]
+            offered = [(str(one["name"]), frozenset(one["resources"])) for one in known.values()]
+            if found := matching(offered, self._cluster.address):
+                self.hosts |= {name.rpartition(" ")[2] for name in found}
+                break
+            await asyncio.sleep(_LOOK_SEC)
+        if await client.run_on_scheduler(_steals):
+            logger.warning(
+                "the Dask scheduler steals work, which costs warm searches; start it with 'fleet builder scheduler'",
+                extra={"scheduler": self._cluster.address},
+            )
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            await self._client.close(timeout=_CLOSE_SEC)
+
+
+def matching(offered: Collection[tuple[str, Collection[str]]], address: str) -> list[str]:
+    """Return the names of the builders that have our versions; none, if there is no builder yet.
+
+    Args:
+        offered: name and resources of each Dask worker.
+
+    Raises:
+        ConfigError: there are builders, and all have others.
+    """
+    slots = {name: one for name, resources in offered for one in resources if one.startswith(SLOT)}
+    found = sorted(name for name, one in slots.items() if one == slot_name())
+    if slots and not found:
+        theirs = ", ".join(f"{name.split()[0]} has {one.removeprefix(SLOT)}" for name, one in sorted(slots.items()))
+        raise ConfigError(f"no builder of {address} has {versions()}: {theirs}; install the same everywhere")
+    return found
+
+
+def _unpack(sent: Sent, out_dir: Path) -> object:
+    """Write an artifact that was built elsewhere, facts first, as the linker's side does."""
+    artifact = replace(sent.built.artifact, path=out_dir / sent.built.artifact.path.name)
+    fresh = artifact.path.with_name(f".{artifact.path.name}.{uuid.uuid4().hex}")
+    fresh.write_bytes(sent.content)
+    artifact.save_facts()
+    fresh.replace(artifact.path)
+    return replace(sent.built, artifact=artifact)
+
+
+def _steals(dask_scheduler: object) -> bool:
+    return "stealing" in getattr(dask_scheduler, "extensions", {})

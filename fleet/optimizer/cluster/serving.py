@@ -1,0 +1,120 @@
+"""The processes of a cluster: a builder on each machine, and one scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cross.build.cache import BuildCache
+from cross.pool.build_pool import BuildPool
+from fleet.base.machine import machine_fingerprint
+from fleet.base.scratch import scratch_dir
+from fleet.domain.tvm_versions import check_versions
+from fleet.errors import BuildersUnavailable, ConfigError
+from fleet.optimizer.cluster.address import ClusterAddress, settle
+from fleet.optimizer.cluster.builder import Builder, set_builder, slot_name
+
+logger = logging.getLogger(__name__)
+
+_PAGES = "127.0.0.1:0"
+"""Dask's pages tell everybody what runs; they have no TLS, so only this machine sees them."""
+
+_REJOIN_SEC = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuilderOptions:
+    """One `fleet builder serve`."""
+
+    cluster: ClusterAddress
+    workers: int | None = None
+    """Processes that search and build; None: one per core."""
+
+    host: str | None = None
+    """Address that the others of the cluster reach this machine at; None: the one it reaches the scheduler from."""
+
+    cache: BuildCache | None = None
+    """Where built libraries are kept, on this machine or shared with others."""
+
+
+async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Callable[[str], None]) -> None:
+    """Run a cluster's scheduler until cancelled.
+
+    Raises:
+        ConfigError: see `ClusterAddress.check`; or the port is in use.
+    """
+    scheme = "tls" if certs is not None else "tcp"
+    cluster = ClusterAddress(address=f"{scheme}://{host}:{port}", certs=certs)
+    cluster.check()
+    settle()
+    from distributed import Scheduler
+
+    try:
+        async with Scheduler(
+            host=host, port=port, protocol=f"{scheme}://", security=cluster.security(), dashboard_address=_PAGES
+        ) as scheduler:
+            on_ready(str(scheduler.address))
+            await scheduler.finished()
+    except OSError as error:
+        raise ConfigError(f"the scheduler cannot listen on {host}:{port}: {error}") from error
+
+
+async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]) -> None:
+    """Build for a cluster until cancelled; if its scheduler goes away, join again when it is back.
+
+    Raises:
+        ConfigError: see `ClusterAddress.check`; TVM is not as it should be.
+        BuildersUnavailable: the first time, no scheduler answers.
+    """
+    check_versions()
+    options.cluster.check()
+    settle()
+    with scratch_dir("builder") as folder, BuildPool(options.workers) as pool:
+        builder = Builder(pool=pool, folder=folder, cache=options.cache)
+        pool.start()
+        try:
+            await _join(options, builder, on_ready)
+            while True:
+                logger.warning("left the cluster, joining again", extra={"scheduler": options.cluster.address})
+                await asyncio.sleep(_REJOIN_SEC)
+                try:
+                    await _join(options, builder, on_ready)
+                except BuildersUnavailable as error:
+                    logger.info("still away", extra={"error": str(error)})
+        finally:
+            set_builder(None)
+            pool.shutdown(wait=False)
+
+
+async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[str], None]) -> None:
+    from distributed import Worker
+
+    slots = builder.pool.size
+    worker = Worker(
+        options.cluster.address,
+        nthreads=slots,
+        resources={slot_name(): slots},
+        name=f"{socket.gethostname()} {os.getpid()} {machine_fingerprint()}",
+        host=options.host,
+        security=options.cluster.security(),
+        local_directory=str(builder.folder),
+        memory_limit=0,  # what takes memory is in the pool's processes
+        dashboard_address=_PAGES,
+        death_timeout=10,
+    )
+    try:
+        await worker
+    except (OSError, TimeoutError, RuntimeError) as error:
+        raise BuildersUnavailable(f"cannot join {options.cluster.address}: {error}") from error
+    set_builder(replace(builder, address=worker.address))
+    on_ready(worker.address)
+    try:
+        await worker.finished()
+    finally:
+        # First leave, so that what is under way begins anew elsewhere; its end here is nobody's business then.
+        await worker.close(executor_wait=False)

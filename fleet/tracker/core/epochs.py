@@ -1,0 +1,59 @@
+"""How epochs count: up, from above what the journal, the clock and the agents know, whichever is most.
+
+A nonce goes with them. It is random, new with each start, and in every token; an agent honours tokens with the nonce
+that it was told last, and of older ones only that of the lease which it was told goes on. So a token of a history that
+the tracker lost is refused even where an epoch was repeated.
+"""
+
+from __future__ import annotations
+
+from fleet.tracker.core import events as ev
+from fleet.tracker.core import leases
+from fleet.tracker.core.book import Book
+from fleet.tracker.core.entries import DeviceEntry, LeaseEnd
+
+
+def count_from(book: Book, device: DeviceEntry, highest_epoch: int) -> None:
+    """Grant larger epochs than the highest that the device's agent has seen. A live lease below it is over."""
+    if highest_epoch <= device.epoch:
+        return
+    lease = device.lease
+    if lease is None and highest_epoch <= book.last_epoch:
+        return
+    device.epoch = highest_epoch
+    book.changes.leases[device.name] = device
+    if lease is not None:
+        message = f"the agent of {device.name} knows a newer lease than the tracker, whose journal was replaced"
+        leases.end(book, lease, LeaseEnd.REVOKED, message)
+
+
+def attach_fence(book: Book, device: DeviceEntry) -> ev.Fence:
+    """Return what an agent is told of a device when it attaches: what is over, what goes on, and what to expect."""
+    lease = device.lease
+    return ev.Fence(
+        device.agent_id,
+        device.name,
+        lease.epoch - 1 if lease else max(book.last_epoch, device.epoch),
+        nonce=nonce_of(book, device),
+        live_lease_name=lease.name if lease else "",
+    )
+
+
+def nonce_of(book: Book, device: DeviceEntry) -> str:
+    """Return what tokens for this device carry now."""
+    return device.nonce or book.nonce
+
+
+def reset(book: Book, event: ev.ResetEpochs) -> None:
+    """Count a device's epochs anew, after an agent has seen one that none can follow."""
+    device = book.devices.get(event.device_name)
+    if device is None or not device.is_attached:
+        return
+    book.version += 1
+    if device.lease is not None:
+        leases.end(book, device.lease, LeaseEnd.REVOKED, f"the epochs of {device.name} were reset by an operator")
+    device.epoch, device.nonce = book.last_epoch, event.nonce
+    book.changes.leases[device.name] = device
+    fence = ev.Fence(device.agent_id, device.name, device.epoch, nonce=event.nonce, is_reset=True)
+    book.effects.append(fence)
+    leases.serve(book, device)

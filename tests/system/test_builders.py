@@ -1,0 +1,126 @@
+"""Builders on machines of their own, joined by Dask over TLS: one that is killed costs time, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleet.errors import BuildError, ErrorKind
+from fleet.library import Library, Record, RecordKind
+from fleet.optimizer.cluster.address import ClusterAddress
+from fleet.optimizer.cluster.pool import DaskPool
+from fleet.testing import eventually_sync
+from tests.system import builder_tasks
+from tests.system.builder_processes import Cluster, Served, running_cluster
+from tests.system.fleet_processes import running_fleet, start_fleet
+from tests.system.networks import joined_networks
+from tests.unit import cross_pool_tasks as tasks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_ENDS_WITHIN_SEC = 120
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pool(cluster: Cluster) -> Iterator[DaskPool]:
+    found = DaskPool(
+        ClusterAddress(address=cluster.scheduler.address, certs=cluster.certs), connect_timeout_sec=_ENDS_WITHIN_SEC
+    )
+    found.open()
+    yield found
+    found.shutdown(wait=False)
+
+
+def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) -> None:
+    """Errors come back as from a pool of this machine, and builders live on."""
+    with pytest.raises(BuildError, match="SIGSEGV"):
+        pool.submit(tasks.crash).result()
+    with pytest.raises(BuildError, match=r"took longer than 0.2 s") as late:
+        pool.submit_within(0.2, tasks.hang).result()
+
+    assert late.value.kind is ErrorKind.BUILD_TIMEOUT
+    assert pool.submit(tasks.add, 1, 2).result() == 3
+    assert [each.process.poll() for each in cluster.builders] == [None, None]
+
+
+def test_tasks_of_one_key_stay_together(pool: DaskPool) -> None:
+    """A warm search goes on in the process that has it."""
+    found = {pool.submit_near("one", 30, tasks.process_id).result() for _ in range(3)}
+
+    assert len(found) == 1
+
+
+def test_a_task_begins_anew_where_its_builder_was_killed(pool: DaskPool, cluster: Cluster, tmp_path: Path) -> None:
+    """It ends elsewhere, once; the builder that comes back is given tasks again."""
+    future = pool.submit_within(_ENDS_WITHIN_SEC, builder_tasks.wait_for, tmp_path)
+    first = eventually_sync(lambda: [int(path.name) for path in tmp_path.iterdir()], 60)[0]
+    victim = next(each for each in cluster.builders if _is_below(first, each))
+
+    victim.kill()
+    eventually_sync(lambda: len(list(tmp_path.iterdir())) > 1, 60)
+    (tmp_path / "go").touch()
+    last = future.result(_ENDS_WITHIN_SEC)
+    victim.start()
+
+    assert last != first
+    assert not _is_below(last, victim)
+    assert pool.submit(tasks.add, 1, 2).result() == 3
+
+
+def test_a_scheduler_that_comes_back_is_given_the_tasks_again(pool: DaskPool, cluster: Cluster, tmp_path: Path) -> None:
+    """Who waited for a result waits longer; builders join again by themselves."""
+    future = pool.submit_within(_ENDS_WITHIN_SEC, builder_tasks.wait_for, tmp_path)
+    eventually_sync(lambda: list(tmp_path.iterdir()), 60)
+
+    cluster.scheduler.kill()
+    cluster.scheduler.words = [
+        word if word != "0" else cluster.scheduler.address.rpartition(":")[2] for word in cluster.scheduler.words
+    ]
+    cluster.scheduler.start()
+    (tmp_path / "go").touch()
+
+    assert future.result(_ENDS_WITHIN_SEC) > 0
+
+
+def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Path) -> None:
+    """Scheduler, optimizer and builders are on three machines; all trials come, and none twice."""
+    library = tmp_path / "library.sqlite"
+    with joined_networks(3) as networks, ExitStack() as stack:
+        hub, hosts, arounds = networks[0], [n.address for n in networks], [n.command() for n in networks]
+        fleet = stack.enter_context(running_fleet(tmp_path, "devices: [{driver: simulated}]", around=hub.command()))
+        cluster = stack.enter_context(running_cluster(tmp_path, hosts=hosts, arounds=arounds))
+        words = ["tune", str(two_products), "--trials", "16", "--batch", "4", "--no-model", "--json"]
+        more = ["--on", "simulated", "--tracker", fleet.address, "--library", str(library), *cluster.options]
+        tuning = stack.enter_context(start_fleet(*words, *more, around=hub.command()))
+
+        eventually_sync(lambda: len(trials(library)) >= 4 or tuning.poll() is not None, _ENDS_WITHIN_SEC)
+        cluster.builders[0].kill()
+        out, said = tuning.communicate(timeout=_ENDS_WITHIN_SEC)
+
+    assert tuning.returncode == 0, said
+    found = [(record.workload, record.trace_digest) for record in trials(library)]
+    assert json.loads(out)["trials"] == len(set(found[:16])) == 16
+    assert set(found[16:]) < set(found[:16]), "the best few are compared once more at the end"
+
+
+def trials(path: Path) -> list[Record]:
+    if not path.exists():
+        return []
+    with Library.open(path) as library:
+        return library.records(kinds=[RecordKind.CANDIDATE])
+
+
+def _is_below(pid: int, served: Served) -> bool:
+    """Tell whether a builder's process has this one among its descendants, whichever still live."""
+    return pid in {child.pid for child in psutil.Process(served.process.pid).children(recursive=True)}

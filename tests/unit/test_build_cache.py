@@ -1,0 +1,165 @@
+"""A shared folder of built libraries: what comes out is what was put in, or nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from cross.build.cache import BuildCache, cache_key
+from fleet.artifacts.artifact import Artifact
+from fleet.domain.measuring import TensorSpec
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.workloads.programs import matmul
+
+TARGET = '{"kind": "llvm", "mcpu": "x86-64-v3"}'
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BuildCache:
+    return BuildCache(folder=str(tmp_path / "cache"))
+
+
+def make_artifact(folder: Path, content: bytes = b"code" * 1000) -> Artifact:
+    folder.mkdir(exist_ok=True)
+    (folder / "built.so").write_bytes(content)
+    args = (TensorSpec((2, 3), "float32"), TensorSpec((2,), "float32", is_output=True))
+    return Artifact.of_file(folder / "built.so", function="f", args=args, target_json=TARGET, linker="ld")
+
+
+def entry_of(cache: BuildCache, key: str) -> Path:
+    return Path(cache.folder, key[:2], key)
+
+
+def test_what_was_put_comes_out_with_its_facts(cache: BuildCache, tmp_path: Path) -> None:
+    """Content, digest and facts are those of the build, in the folder that is asked for."""
+    made = make_artifact(tmp_path / "made")
+
+    cache.put("abc", made)
+    found = cache.get("abc", tmp_path / "out")
+
+    assert found is not None
+    assert found.path.read_bytes() == made.path.read_bytes()
+    assert found.path == tmp_path / "out" / f"{made.digest.removeprefix('sha256:')}.so"
+    assert Artifact.of_file(found.path) == found
+    assert (found.digest, found.facts_json()) == (made.digest, made.facts_json())
+    assert cache.get("abd", tmp_path / "out") is None
+
+
+@pytest.mark.parametrize("place", [0, 70, -1], ids=["digest", "facts", "content"])
+def test_damage_is_a_miss(cache: BuildCache, tmp_path: Path, place: int) -> None:
+    """One flipped bit anywhere, and the entry is gone; a build puts a whole one in its place."""
+    cache.put("abc", make_artifact(tmp_path / "made"))
+    content = bytearray(entry_of(cache, "abc").read_bytes())
+    content[place] ^= 1
+    entry_of(cache, "abc").write_bytes(content)
+
+    assert cache.get("abc", tmp_path / "out") is None
+    assert not entry_of(cache, "abc").exists()
+
+
+def test_a_half_written_entry_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
+    """A power cut may leave any part of a file under its final name."""
+    cache.put("abc", make_artifact(tmp_path / "made"))
+    whole = entry_of(cache, "abc").read_bytes()
+
+    for size in (0, 10, 64, 65, len(whole) - 1):
+        entry_of(cache, "abc").write_bytes(whole[:size])
+        assert cache.get("abc", tmp_path / "out") is None
+
+
+def test_what_was_used_last_stays(cache: BuildCache, tmp_path: Path) -> None:
+    """The limit holds after a look, and the oldest use goes first, whether it was a put or a get."""
+    made = [make_artifact(tmp_path / str(n), random.Random(n).randbytes(10_000)) for n in range(5)]
+    for number, each in enumerate(made):
+        cache.put(f"k{number}", each)
+        os.utime(entry_of(cache, f"k{number}"), (number, number))
+    assert cache.get("k0", tmp_path / "out") is not None
+
+    BuildCache(folder=cache.folder, max_bytes=35_000).trim()
+
+    assert ["k0", "k3", "k4"] == sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
+
+
+def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> None:
+    """Without anybody asking for it, many puts stay near the limit."""
+    made = make_artifact(tmp_path / "made", random.Random(0).randbytes(1000))
+    cache = BuildCache(folder=str(tmp_path / "cache"), max_bytes=100_000)
+    chance = random.Random(1)
+
+    for number in range(300):
+        cache.put(f"{number:04}", made, chance)
+
+    sizes = [path.stat().st_size for path in (tmp_path / "cache").glob("*/*")]
+    assert 80_000 < sum(sizes) < 110_000
+
+
+def test_what_a_dead_writer_left_goes(cache: BuildCache, tmp_path: Path) -> None:
+    """Half-written files of others are left alone for an hour."""
+    cache.put("abc", make_artifact(tmp_path / "made"))
+    fresh, old = (entry_of(cache, "abc").with_name(name) for name in (".fresh", ".old"))
+    for path in (fresh, old):
+        path.touch()
+    os.utime(old, (1, 1))
+
+    cache.trim()
+
+    assert (fresh.exists(), old.exists()) == (True, False)
+
+
+def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
+    """A cache is a help, never a need."""
+    (tmp_path / "file").touch()
+    cache = BuildCache(folder=str(tmp_path / "file"))
+
+    cache.put("abc", make_artifact(tmp_path / "made"))
+
+    assert cache.get("abc", tmp_path / "out") is None
+
+
+@pytest.mark.slow
+def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None:
+    """A build takes what the cache has for its program, features beside it; another program is compiled."""
+    workload = matmul(16)
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=2)
+    tasks = [
+        BuildTask(
+            mod_json=workload.mod_json,
+            target_json=TARGET,
+            trace_json=proposal.trace_json,
+            out_dir=str(tmp_path / "built"),
+            cache=cache,
+        )
+        for proposal in propose(task)
+    ]
+    first = build_candidate(tasks[0])
+    (entry,) = Path(cache.folder).glob("*/*")
+    marked = make_artifact(tmp_path / "marked")
+    cache.put(entry.name, marked)
+
+    again, other = build_candidate(tasks[0]), build_candidate(tasks[1])
+
+    assert again.artifact.digest == marked.digest
+    assert (again.program, again.packings) == (first.program, first.packings)
+    assert again.features is not None
+    assert other.artifact.digest not in (first.artifact.digest, marked.digest)
+    assert len(list(Path(cache.folder).glob("*/*"))) == 2
+
+
+def test_everything_that_decides_a_library_is_in_its_name() -> None:
+    """One name for one library, whatever the order of a target's words; none where a compiler's version is not told."""
+    options = {"function": "main", "checks_arguments": True, "tvm": "0.27"}
+    names = [
+        cache_key(1, TARGET, **options),
+        cache_key(2, TARGET, **options),
+        cache_key(1, TARGET.replace("v3", "v4"), **options),
+        cache_key(1, TARGET, **{**options, "tvm": "0.28"}),
+        cache_key(1, TARGET, **{**options, "checks_arguments": False}),
+    ]
+
+    assert len(set(names)) == len(names)
+    assert cache_key(1, '{"mcpu": "x86-64-v3", "kind": "llvm"}', **options) == names[0]
+    assert cache_key(1, '{"kind": "cuda", "arch": "sm_90"}', **options) is None

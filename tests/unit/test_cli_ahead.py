@@ -1,0 +1,50 @@
+"""What `fleet tune` starts before it is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+_SCRIPT = """
+import json, os, signal, sys
+from multiprocessing import forkserver
+from fleet.cli.ahead import start_ahead
+
+def server():
+    return forkserver._forkserver._forkserver_pid
+
+def start(arguments):
+    start_ahead(arguments)
+    return server() is not None
+
+os.environ.pop("FLEET_TRACKER", None)
+not_sure = [start(arguments) for arguments in json.loads(sys.argv[1])]
+is_started = start(["tune", "m.onnx", "--trials", "8"])
+first = server()
+start(["tune", "m.onnx"])
+heavy = sorted({"tvm", "numpy", "typer", "grpc"} & set(sys.modules))
+print(json.dumps([not_sure, is_started, server() == first, heavy]))
+os.kill(first, signal.SIGKILL)
+"""
+_NOT_SURE = [
+    [],
+    ["status"],
+    ["tune", "--help"],
+    ["tune", "m.onnx", "--tracker", "lab:9290"],
+    ["tune", "m.onnx", "--tracker=lab:9290"],
+    ["tune", "m.onnx", "--dask", "tls://lab:8786"],
+    ["tune", "m.onnx", "--on", "kind=cuda"],
+]
+
+
+def test_tune_starts_the_build_pools_server_once_and_only_where_it_is_sure_to_build_here() -> None:
+    """Nothing heavy is imported for it, or it would start no earlier than the pool itself does."""
+    words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+
+    assert [[False] * len(_NOT_SURE), True, True, []] == json.loads(done.stdout)
