@@ -2,6 +2,7 @@
 
     FleetError                     base; class attributes: is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
+        JournalDamaged             a tracker's memory that lost something; 'fleet tracker fsck' restores it
         DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
       InvalidRequest               the caller's mistake; exit code 2
         Unauthenticated            no token, or one that is forged or for another device
@@ -71,6 +72,10 @@ class ConfigError(FleetError):
 
 class DeviceMissing(ConfigError):
     """Hardware that was asked for is not here, or lacks what it runs with; other devices can be served."""
+
+
+class JournalDamaged(ConfigError):
+    """A tracker's memory that does not hold what it held; `fleet tracker fsck` says what can be restored."""
 
 
 class InvalidRequest(FleetError):

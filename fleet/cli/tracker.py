@@ -47,3 +47,34 @@ def serve(
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
     raise typer.Exit(run_tracker(tracker_options))
+
+
+@app.command()
+def fsck(
+    state_dir: Annotated[Path | None, typer.Option(help="The tracker's, which must not run.")] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Go on with the best there is: the journal's rest, or its last good copy.")
+    ] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Go on with nothing: live leases and waiting requests are forgotten.")
+    ] = False,
+) -> None:
+    """Say whether a tracker's journal is whole, and restore it from its copy. A damaged one is kept aside.
+
+    Nobody's device runs for two holders after that: agents say what they have seen, and end what the tracker forgot.
+
+    Example: fleet tracker fsck --restore
+    """
+    from fleet.tracker import fsck
+    from fleet.tracker.run import default_state_dir
+
+    if restore and empty:
+        raise typer.BadParameter("choose one of --restore and --empty")
+    directory = state_dir or default_state_dir()
+    if restore or empty:
+        options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory), soft_wrap=True)
+        return
+    words, is_whole = fsck.check(directory)
+    for line in words:
+        typer.echo(line)
+    raise typer.Exit(0 if is_whole else 1)

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class Ledger:
-    """Keeps the newest version of every record, as `fleet.tracker.journal.Journal` does on disk."""
+    """Keeps the newest version of every record, as `fleet.tracker.journal.file.Journal` does on disk."""
 
     def __init__(self) -> None:
         self._boot = 0

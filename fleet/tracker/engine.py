@@ -16,7 +16,7 @@ from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import Changes
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.journal import Journal
+from fleet.tracker.journal.file import Journal
 
 logger = logging.getLogger(__name__)
 

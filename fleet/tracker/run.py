@@ -50,7 +50,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
     parser = argparse.ArgumentParser(prog="python -m fleet.tracker", description="Grants the fleet's devices.")
     parser.add_argument("--host", default=defaults.host, help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0: any free one (default %(default)s)")
-    parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {_default_state_dir()})")
+    parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {default_state_dir()})")
     parser.add_argument("--allow-network", action="store_true", help="listen where other machines can reach it")
     parser.add_argument("--no-discovery", action="store_true", help="do not advertise by zeroconf")
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -85,7 +85,7 @@ async def _serve(options: TrackerOptions) -> None:
     config = TrackerConfig(
         host=options.host,
         port=options.port,
-        state_dir=options.state_dir or _default_state_dir(),
+        state_dir=options.state_dir or default_state_dir(),
         is_network_allowed=options.is_network_allowed,
         is_discoverable=options.is_discoverable,
     )
@@ -95,5 +95,6 @@ async def _serve(options: TrackerOptions) -> None:
         await stop.wait()
 
 
-def _default_state_dir() -> Path:
+def default_state_dir() -> Path:
+    """Where a tracker keeps its state unless told otherwise."""
     return data_dir() / "tracker"

@@ -24,7 +24,7 @@ from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
-from fleet.tracker.journal import Journal
+from fleet.tracker.journal.file import Journal
 from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
@@ -32,6 +32,8 @@ from fleet.wire import rpc, stubs
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_SEC = 0.5
+_COPY_SEC = 300.0
+"""How often the journal is copied: what a damaged one may cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Tracker:
         """
         self._check_network()
         try:
-            self._lock = _lock_directory(self.settings.state_dir)
+            self._lock = lock_directory(self.settings.state_dir)
             self._open_state()
             await self._listen()
         except BaseException:
@@ -145,13 +147,25 @@ class Tracker:
         self.address = f"{host}:{port}"
         self.engine.submit(ev.Tick())
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
+        self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         if self.settings.is_discoverable:
             self._advertisement = Advertisement(host, port)
             self._advertisement.start()
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
 
+    async def _keep_copies(self) -> None:
+        """Keep a good copy of the journal beside it; runs until cancelled."""
+        while True:
+            await asyncio.to_thread(self.journal.keep_copy)
+            await asyncio.sleep(_COPY_SEC)
 
-def _lock_directory(directory: Path) -> IO[str]:
+
+def lock_directory(directory: Path) -> IO[str]:
+    """Make a state directory this process's own until the file is closed.
+
+    Raises:
+        ConfigError: another tracker uses it, or it cannot be made.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (directory / "lock").open("a+")

@@ -14,7 +14,7 @@ import fleet.aio
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, TrackerUnavailable
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core.entries import Changes, DeviceEntry
-from fleet.tracker.journal import Journal
+from fleet.tracker.journal.file import Journal
 from fleet.v1 import agent_service_pb2, device_pb2, job_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import rpc
 from fleet.wire.snapshots import snapshot_to_proto

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sqlite3
+import tempfile
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
 from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
-from fleet.tracker.journal import Journal
+from fleet.tracker.journal.file import Journal
 from tests.full_disk import full_disk
 
 NOW = 1_000_000.0
@@ -86,8 +87,7 @@ def changes(draw: st.DrawFn) -> Changes:
 @pytest.mark.slow
 def test_what_was_written_comes_back(tmp_path: Path, written: list[Changes]) -> None:
     """Any sequence of changes, closed and opened again, gives what an ideal memory would."""
-    path = tmp_path / "journal.sqlite"
-    path.unlink(missing_ok=True)
+    path = Path(tempfile.mkdtemp(dir=tmp_path)) / "journal.sqlite"
     journal, ledger = Journal(path), Ledger()
     journal.open(NOW)
     for change in written:
@@ -170,7 +170,7 @@ def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
     ):
         journal.write(change)
     with contextlib.closing(sqlite3.connect(journal.path)) as reader:
-        (count,) = reader.execute("SELECT count(*) FROM devices").fetchone()
+        (count,) = reader.execute("SELECT count(*) FROM entries").fetchone()
     journal.write(change)
     journal.close()
 

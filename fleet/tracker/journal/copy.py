@@ -1,0 +1,188 @@
+"""A good copy of the journal beside it, made while the tracker runs, and the way back to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.errors import ConfigError, JournalDamaged
+from fleet.tracker.journal.checking import Contents, adds_up, check_file, damaged, read_chain, read_journal
+from fleet.tracker.journal.mark import MarkWriter, mark_path, read_mark
+
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""Of the files that SQLite keeps for one database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What there is to go on with."""
+
+    path: Path
+    problem: str
+    """Why it cannot be used as it is; empty: it can."""
+    commits: int = 0
+    devices: int = 0
+    leases: int = 0
+    requests: int = 0
+    written_at_sec: float = 0.0
+    """When the file was changed last."""
+
+
+def copy_path(journal: Path) -> Path:
+    """Where the copy of a journal lies."""
+    return journal.with_name(f"{journal.stem}-copy{journal.suffix}")
+
+
+def keep_copy(journal: Path) -> bool:
+    """Replace the copy of a journal, which may be in use, by a newer one; return False if there is nothing newer.
+
+    Raises:
+        JournalDamaged: what was copied does not add up. The former copy stays.
+        OSError, sqlite3.Error: it cannot be read, or the copy cannot be written.
+    """
+    kept = copy_path(journal)
+    with closing(_reader(journal)) as source:
+        if kept.exists() and _commits(kept) == _chain_commits(source):
+            return False
+        fresh = kept.with_name(f".{kept.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        try:
+            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
+                source.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE").fetchall()
+                if not adds_up(target):
+                    raise damaged(journal, "does not add up while it is in use")
+            _sync(fresh)
+            fresh.replace(kept)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return True
+
+
+def look(journal: Path) -> Found:
+    """Tell how a journal is."""
+    try:
+        contents = read_journal(journal)
+    except ConfigError as error:
+        return Found(path=journal, problem=str(error))
+    return _found(journal, contents)
+
+
+def look_at_copy(journal: Path) -> Found:
+    """Tell how the copy of a journal is."""
+    path = copy_path(journal)
+    if not path.exists():
+        return Found(path=path, problem="there is no copy")
+    try:
+        return _found(path, check_file(path))
+    except ConfigError as error:
+        return Found(path=path, problem=str(error))
+
+
+def look_at_rest(journal: Path) -> Found:
+    """Tell how a journal is if it need not hold all that it held: one whose end is gone is whole otherwise."""
+    if not journal.exists():
+        return Found(path=journal, problem=f"{journal} is not there")
+    try:
+        return _found(journal, check_file(journal))
+    except ConfigError as error:
+        return Found(path=journal, problem=str(error))
+
+
+def restore(journal: Path) -> Found:
+    """Put the best that there is in the place of a damaged journal, which is kept aside; return what that is.
+
+    Raises:
+        JournalDamaged: there is nothing good.
+    """
+    best = max((look_at_rest(journal), look_at_copy(journal)), key=lambda found: (not found.problem, found.commits))
+    if best.problem:
+        raise JournalDamaged(
+            f"neither {journal} nor its copy is whole; 'fleet tracker fsck --empty --state-dir {journal.parent}' "
+            "starts without either: live leases and waiting requests are forgotten, devices come back with their agents"
+        )
+    if best.path != journal:
+        set_aside(journal)
+        fresh = journal.with_name(f".{journal.name}.{os.getpid()}")
+        shutil.copyfile(best.path, fresh)
+        fresh.chmod(0o600)
+        _sync(fresh)
+        fresh.replace(journal)
+    _renew_mark(journal, best.commits)
+    return best
+
+
+def set_aside(journal: Path) -> Path | None:
+    """Move a journal's files into a folder of their own and return it; None when there are none."""
+    present = [path for suffix in _SUFFIXES if (path := journal.with_name(journal.name + suffix)).exists()]
+    if not present:
+        return None
+    folder = journal.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}")
+    folder.mkdir(mode=0o700)
+    for path in present:
+        path.rename(folder / path.name)
+    return folder
+
+
+def start_empty(journal: Path) -> Path | None:
+    """Have the tracker start with nothing; return where the former journal lies. Boots count on."""
+    folder = set_aside(journal)
+    copy_path(journal).unlink(missing_ok=True)
+    _renew_mark(journal, 0)
+    return folder
+
+
+def _renew_mark(journal: Path, commits: int) -> None:
+    mark = read_mark(journal)
+    mark_path(journal).unlink(missing_ok=True)
+    writer = MarkWriter(journal)
+    writer.open()
+    try:
+        writer.write(commits, mark.boot if mark else 0)
+    finally:
+        writer.close()
+
+
+def _found(path: Path, contents: Contents | None) -> Found:
+    if contents is None:
+        return Found(path=path, problem="")
+    return Found(
+        path=path,
+        problem="",
+        commits=contents.chain.commits,
+        devices=len(contents.devices),
+        leases=sum(1 for device in contents.devices if device.lease),
+        requests=len(contents.requests),
+        written_at_sec=path.stat().st_mtime,
+    )
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=1.0)
+
+
+def _commits(path: Path) -> int | None:
+    try:
+        with closing(_reader(path)) as connection:
+            return _chain_commits(connection)
+    except sqlite3.Error:
+        return None
+
+
+def _chain_commits(connection: sqlite3.Connection) -> int | None:
+    chain = read_chain(connection)
+    return chain.commits if chain else None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,208 @@
+"""The open journal: written in transactions of many entries, folded and copied by other threads.
+
+Commits are in WAL mode without a sync each: a killed tracker loses nothing, a power cut may lose the last moments.
+Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
+epochs count from it. It is the clock's, so that neither a lost journal nor a restored copy brings old ones back.
+
+Each commit also changes the chain (how many entries there are, and their sum), so that a start notices when anything is
+missing or different.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from fleet.errors import ConfigError, DiskFull
+from fleet.tracker.core.entries import Changes, Durable
+from fleet.tracker.journal.checking import APPLICATION_ID, SCHEMA_VERSION, Chain, read_journal
+from fleet.tracker.journal.copy import keep_copy
+from fleet.tracker.journal.entries import Row, changed_rows, sum_of
+from fleet.tracker.journal.mark import MarkWriter, read_mark
+
+logger = logging.getLogger(__name__)
+
+_SCHEMA = """
+CREATE TABLE chain (
+    id INTEGER PRIMARY KEY CHECK (id = 0), boot INTEGER NOT NULL, commits INTEGER NOT NULL, entries INTEGER NOT NULL,
+    total INTEGER NOT NULL, sum INTEGER NOT NULL
+);
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, content TEXT NOT NULL, sum INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO chain VALUES (0, 0, 0, 0, 0, 0);
+"""
+_WRITE_CHAIN = "UPDATE chain SET boot = ?, commits = ?, entries = ?, total = ?, sum = ?"
+_WRITE = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
+_DELETE = "DELETE FROM entries WHERE key = ?"
+
+_LAST_CLOCK_MS = int(4e12)
+"""The year 2096. A clock that says more is wrong, and must not use the numbers up."""
+
+_CHECKPOINT_PAGES = 2_000
+"""The log is folded into the file, by another thread, each time it has grown by this much [pages of 4 KiB]."""
+_MAX_LOG_BYTES = 256 * 1024 * 1024
+"""Beyond this size the log is folded in at once, since the other thread has found no quiet moment for it."""
+
+
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+
+
+class Journal:
+    """One open journal file. Not for use by two threads or two processes at once, but for `keep_copy`."""
+
+    def __init__(self, path: Path, *, checkpoint_pages: int = _CHECKPOINT_PAGES) -> None:
+        self.path = path
+        self._checkpoint_pages = checkpoint_pages
+        self._connection: sqlite3.Connection | None = None
+        self._mark = MarkWriter(path)
+        self._chain = Chain()
+        self._sums: dict[str, int] = {}
+        """Of every entry in the file."""
+        self._folding: threading.Thread | None = None
+        self._pages_unfolded = 0
+
+    def open(self, now: float) -> Durable:
+        """Open or make the file, count this start, and return what it holds.
+
+        Raises:
+            JournalDamaged: it does not hold what it held when it was written to last.
+            ConfigError: the file is no database, or one of another program or version.
+            DiskFull: there is no space to count the start.
+        """
+        contents = read_journal(self.path)
+        if contents is not None:
+            self._chain, self._sums = contents.chain, contents.sums
+        try:
+            connection = self._connection = self._connect()
+            if contents is None:
+                header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
+                connection.executescript(f"BEGIN; {header} {_SCHEMA} COMMIT;")
+            self._count_boot(connection, now)
+        except (sqlite3.Error, OSError) as error:
+            self.close()
+            if isinstance(error, sqlite3.Error) and error.sqlite_errorcode not in _FULL:
+                raise ConfigError(
+                    f"cannot use {self.path} as the tracker's journal: {error}; move it away or name another "
+                    "--state-dir"
+                ) from error
+            raise DiskFull(f"no space left for {self.path}; free some and start again") from error
+        devices, requests = (contents.devices, contents.requests) if contents else ([], [])
+        return Durable(boot=self._chain.boot, devices=devices, requests=requests)
+
+    def write(self, changes: Changes) -> None:
+        """Make these changes part of the file, all or none.
+
+        Raises:
+            DiskFull: it cannot be written now; nothing was.
+        """
+        if not changes or self._connection is None:
+            return
+        present: list[Row] = []
+        gone: list[tuple[str]] = []
+        entries, total = self._chain.entries, self._chain.total
+        for key, content in changed_rows(changes):
+            before = self._sums.get(key)
+            total -= before or 0
+            entries -= before is not None
+            if content is None:
+                gone.append((key,))
+                continue
+            found = sum_of(key, content)
+            total += found
+            entries += 1
+            present.append((key, content, found))
+        chain = Chain(boot=self._chain.boot, commits=self._chain.commits + 1, entries=entries, total=total)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(_WRITE, present)
+            self._connection.executemany(_DELETE, gone)
+            self._write_chain(self._connection, chain)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.rollback()
+            raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
+        self._chain = chain
+        self._sums.update((key, found) for key, _, found in present)
+        for (key,) in gone:
+            self._sums.pop(key, None)
+        self._mark.write(chain.commits, chain.boot)
+        self._fold_log(len(present) + len(gone))
+
+    def keep_copy(self) -> None:
+        """Bring the copy beside the journal up to date; from another thread, since it takes as long as the disk does.
+
+        A copy that cannot be made is logged: the former one is there still.
+        """
+        try:
+            if keep_copy(self.path):
+                logger.debug("journal copied", extra={"path": str(self.path)})
+        except (ConfigError, OSError, sqlite3.Error) as error:
+            logger.warning("cannot copy the journal", extra={"path": str(self.path), "error": str(error)})
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._folding:
+            self._folding.join()
+        if self._connection:
+            self._connection.close()
+        self._mark.close()
+        self._connection = self._folding = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
+        self.path.chmod(0o600)  # client ids are secret: whoever knows one can take its leases over
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        return connection
+
+    def _count_boot(self, connection: sqlite3.Connection, now: float) -> None:
+        """Count this start: the clock [ms], unless the journal or its mark has that number or a larger one."""
+        mark = read_mark(self.path)
+        stored = max(self._chain.boot, min(mark.boot, _LAST_CLOCK_MS) if mark else 0)
+        boot = max(stored + 1, min(int(now * 1e3), _LAST_CLOCK_MS))
+        chain = replace(self._chain, boot=boot, commits=self._chain.commits + 1)
+        connection.execute("PRAGMA synchronous = FULL")
+        self._write_chain(connection, chain)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        self._chain = chain
+        self._mark.open()
+        self._mark.write(chain.commits, chain.boot)
+
+    def _write_chain(self, connection: sqlite3.Connection, chain: Chain) -> None:
+        connection.execute(_WRITE_CHAIN, (chain.boot, chain.commits, chain.entries, chain.total, chain.sum))
+
+    def _fold_log(self, pages: int) -> None:
+        self._pages_unfolded += pages
+        if self._pages_unfolded < self._checkpoint_pages or (self._folding and self._folding.is_alive()):
+            return
+        self._pages_unfolded = 0
+        log = self.path.with_name(f"{self.path.name}-wal")
+        try:
+            if self._connection and log.stat().st_size > _MAX_LOG_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                return
+            self._folding = threading.Thread(target=_fold, args=(self.path,), name="journal-checkpoint", daemon=True)
+            self._folding.start()
+        except (OSError, RuntimeError, sqlite3.Error):
+            # Nothing is lost: with a full disk or too few threads, the log only grows until the next try.
+            self._folding = None
+            logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
+
+
+def _fold(path: Path) -> None:
+    """Checkpoint with a connection of its own: its syncs take tens of milliseconds, which no grant should wait for."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        try:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(path)})

@@ -1,0 +1,308 @@
+"""Whatever happens to a journal's files, a tracker starts with all that was there, or says that it cannot."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet.cli.main import app
+from fleet.errors import ConfigError, JournalDamaged
+from fleet.tracker import fsck
+from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.journal.copy import copy_path, keep_copy
+from fleet.tracker.journal.file import Journal
+from fleet.tracker.journal.mark import mark_path
+
+NOW = 1_800_000_000.0
+DAMAGES = int(os.environ.get("FLEET_DAMAGED_JOURNALS", "60"))
+"""How many are tried; 1,500 take a minute."""
+
+
+def device(number: int, *, is_leased: bool) -> DeviceEntry:
+    name = f"devices/{number}"
+    lease = LeaseEntry(
+        name=f"leases/{number}",
+        device_name=name,
+        epoch=number + 1,
+        client_id=f"client-{number}",
+        request_id="r",
+        holder="me@here",
+        purpose="x" * (number % 50),
+        ttl_sec=30.0,
+        granted_at_sec=NOW,
+        expires_at_sec=NOW + 30,
+        ends_at_sec=NOW + 86400,
+    )
+    return DeviceEntry(
+        name=name,
+        kind="cpu",
+        labels={"arch": "x86_64"},
+        description=bytes(range(200)),
+        address="here:1",
+        agent_id="a",
+        epoch=number + 1,
+        lease=lease if is_leased else None,
+    )
+
+
+def waiting(number: int) -> RequestEntry:
+    return RequestEntry(
+        client_id=f"client-{number}",
+        request_id="r",
+        holder="me@here",
+        selector="cpu",
+        priority=0,
+        ttl_sec=30.0,
+        max_duration_sec=100.0,
+        deadline_sec=None,
+        asked_at_sec=NOW,
+        purpose="p",
+        order=(NOW, number),
+    )
+
+
+def fill(journal: Journal) -> None:
+    """Write some hundred entries, some of them twice, and take a few back."""
+    for start in range(0, 120, 4):
+        devices = {f"devices/{n}": device(n, is_leased=n % 3 > 0) for n in range(start, start + 4)}
+        requests = {request.key: request for request in map(waiting, range(start, start + 4))}
+        journal.write(Changes(devices=dict(devices), leases=dict(devices), requests=dict(requests)))
+        journal.write(Changes(leases={f"devices/{start}": device(start, is_leased=True)}))
+        journal.write(Changes(requests={waiting(start + 1).key: None}))
+
+
+def write_and_be_killed(folder: Path, *, folds: bool) -> None:
+    """Leave a journal as a killed tracker does: a part in the file, the rest in its log."""
+    code = (
+        "import os, signal\nfrom pathlib import Path\nfrom tests.service.test_damaged_journals import *\n"
+        f"journal = Journal(Path({str(folder / 'journal.sqlite')!r}), checkpoint_pages={5 if folds else 10**9})\n"
+        "journal.open(NOW)\nfill(journal)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def held(durable: Durable) -> tuple[int, int, int]:
+    leases = sum(1 for entry in durable.devices if entry.lease)
+    return len(durable.devices), leases, len(durable.requests)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """State directories of killed trackers: with everything in the log, and with most of it in the file."""
+    folders = [tmp_path_factory.mktemp("in-the-log"), tmp_path_factory.mktemp("in-the-file")]
+    for folder, folds in zip(folders, (False, True), strict=True):
+        write_and_be_killed(folder, folds=folds)
+        keep_copy(folder / "journal.sqlite")
+    return folders
+
+
+def opened(folder: Path) -> Durable:
+    journal = Journal(folder / "journal.sqlite")
+    try:
+        return journal.open(NOW)
+    finally:
+        journal.close()
+
+
+def flip(content: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 3, 50))):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+
+
+def cut(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
+
+
+def clear(content: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(len(content))
+    length = min(rng.choice((1, 24, 512, 4096, 20_000)), len(content) - start)
+    content[start : start + length] = bytes(length)
+
+
+def swap_pages(content: bytearray, rng: random.Random) -> None:
+    pages = max(1, len(content) // 4096)
+    one, other = rng.randrange(pages) * 4096, rng.randrange(pages) * 4096
+    content[one : one + 4096], content[other : other + 4096] = (
+        content[other : other + 4096],
+        content[one : one + 4096],
+    )
+
+
+def scribble(content: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(len(content))
+    content[start : start + 100] = rng.randbytes(100)
+
+
+DAMAGERS: tuple[Callable[[bytearray, random.Random], None], ...] = (flip, cut, clear, swap_pages, scribble)
+
+
+def damage(folder: Path, rng: random.Random) -> None:
+    path = folder / "journal.sqlite"
+    file = rng.choice([path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-wal"), mark_path(path)])
+    if rng.random() < 0.05:
+        file.unlink()
+        return
+    content = bytearray(file.read_bytes())
+    rng.choice(DAMAGERS)(content, rng)
+    file.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_no_damaged_journal_is_taken_for_a_whole_one(killed: list[Path], tmp_path: Path) -> None:
+    """Bits flipped, ends cut off, pages swapped, files gone: a tracker has everything, or refuses to start in one
+    sentence; its boot number is never smaller than before; and one command brings it back."""
+    rng = random.Random(10)
+    refusals = []
+    for number in range(DAMAGES):
+        folder = tmp_path / str(number)
+        shutil.copytree(rng.choice(killed), folder)
+        damage(folder, rng)
+        try:
+            durable = opened(folder)
+        except JournalDamaged as error:
+            refusals.append(str(error))
+            fsck.restore(folder)
+            durable = opened(folder)
+        assert held(durable) == (120, 90, 90), f"damage {number} of seed 10"
+        assert durable.boot > NOW * 1e3
+        shutil.rmtree(folder)
+    assert len(refusals) > DAMAGES // 4
+    assert all("fleet tracker fsck" in words and "\n" not in words for words in refusals)
+
+
+@pytest.mark.slow
+def test_a_killed_journal_is_whole(killed: list[Path], tmp_path: Path) -> None:
+    """Nothing of what was committed is lost, and the next start says nothing of damage."""
+    for number, source in enumerate(killed):
+        folder = tmp_path / str(number)
+        shutil.copytree(source, folder)
+        assert held(opened(folder)) == (120, 90, 90)
+        words, is_whole = fsck.check(folder)
+        assert is_whole
+        assert words[0].startswith("journal: whole, with 120 devices, 90 leases and 90 waiting requests")
+
+
+def filled(folder: Path) -> Path:
+    journal = Journal(folder / "journal.sqlite")
+    journal.open(NOW)
+    fill(journal)
+    journal.close()
+    return journal.path
+
+
+def test_a_journal_that_is_gone_is_missed(tmp_path: Path) -> None:
+    """An emptied or deleted file is no first start; what the copy has comes back with a larger boot number."""
+    path = filled(tmp_path)
+    keep_copy(path)
+    boot = opened(tmp_path).boot
+    path.write_bytes(b"")
+    with pytest.raises(JournalDamaged, match="is gone"):
+        opened(tmp_path)
+    path.unlink()
+    with pytest.raises(JournalDamaged, match="is gone"):
+        opened(tmp_path)
+
+    words = fsck.restore(tmp_path)
+
+    assert "restored the copy" in words
+    durable = opened(tmp_path)
+    assert held(durable) == (120, 90, 90)
+    assert durable.boot > boot
+
+
+def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
+    """Only the file was brought back from a backup: what came after it is missed, and taken for lost when told to."""
+    path = filled(tmp_path)
+    older = path.read_bytes()
+    journal = Journal(path)
+    journal.open(NOW)
+    journal.write(Changes(requests={waiting(500).key: waiting(500)}))
+    journal.close()
+    path.write_bytes(older)
+
+    with pytest.raises(JournalDamaged, match="lacks its last 2 changes"):
+        opened(tmp_path)
+
+    assert "what is left of the journal itself" in fsck.restore(tmp_path)
+    assert held(opened(tmp_path)) == (120, 90, 90)
+
+
+def test_a_power_cut_may_cost_the_last_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was booted since: what was not yet on the disk is lost, and the tracker starts without a word to
+    type."""
+    path = filled(tmp_path)
+    older = path.read_bytes()
+    journal = Journal(path)
+    journal.open(NOW)
+    journal.close()
+    path.write_bytes(older)
+    monkeypatch.setattr("fleet.tracker.journal.mark.machine_fingerprint", lambda: "0123456789abcdef")
+
+    assert held(opened(tmp_path)) == (120, 90, 90)
+
+
+def test_without_any_good_file_only_starting_empty_is_left(tmp_path: Path) -> None:
+    """Said, not done: an operator decides. What was damaged is kept, and boots count on."""
+    path = filled(tmp_path)
+    boot = opened(tmp_path).boot
+    for file in (path, copy_path(path)):
+        file.write_bytes(b"SQLite format 3\0" + b"rubbish" * 1000)
+    with pytest.raises(JournalDamaged, match="fsck --empty"):
+        fsck.restore(tmp_path)
+
+    words = fsck.start_empty(tmp_path)
+
+    (aside,) = tmp_path.glob("damaged-*")
+    assert str(aside) in words
+    assert b"rubbish" in (aside / path.name).read_bytes()
+    durable = opened(tmp_path)
+    assert held(durable) == (0, 0, 0)
+    assert durable.boot > boot
+
+
+def test_the_copy_is_as_new_as_the_journal(tmp_path: Path) -> None:
+    """Made while the journal is open; nothing is copied when nothing changed; nobody else can read it."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.open(NOW)
+    fill(journal)
+
+    assert keep_copy(journal.path)
+    assert not keep_copy(journal.path)
+    journal.write(Changes(requests={waiting(500).key: waiting(500)}))
+    assert keep_copy(journal.path)
+    journal.close()
+
+    copy = copy_path(journal.path)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {journal.path.name, copy.name, mark_path(journal.path).name}
+    copy.rename(journal.path)
+    assert held(opened(tmp_path)) == (120, 90, 91)
+
+
+def test_the_command_says_how_a_journal_is(tmp_path: Path) -> None:
+    """Its exit code tells scripts; a running tracker's is left alone."""
+    path = filled(tmp_path)
+    keep_copy(path)
+    run = CliRunner().invoke
+    assert run(app, ["tracker", "fsck", "--state-dir", str(tmp_path)]).exit_code == 0
+    path.write_bytes(path.read_bytes()[:8192])
+
+    broken = run(app, ["tracker", "fsck", "--state-dir", str(tmp_path)])
+    restored = run(app, ["tracker", "fsck", "--restore", "--state-dir", str(tmp_path)])
+    again = run(app, ["tracker", "fsck", "--state-dir", str(tmp_path)])
+
+    assert broken.exit_code == 1
+    assert "copy:    whole, with 120 devices" in broken.stdout
+    assert (restored.exit_code, again.exit_code) == (0, 0)
+    with pytest.raises(ConfigError, match="there is no"):
+        fsck.check(tmp_path / "elsewhere")
