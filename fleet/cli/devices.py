@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,10 +12,12 @@ from rich.text import Text
 
 import fleet.aio
 from fleet.cli import options
+from fleet.cli.groups import ListingGroup
 from fleet.dashboard import words
 from fleet.dashboard.chart import render_history
 from fleet.dashboard.view import device_state
 from fleet.domain.devices import DeviceStatus, Telemetry
+from fleet.domain.selectors import Selector, labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import NotFound
 from fleet.wire.json_shape import device_json, telemetry_json
@@ -22,7 +25,12 @@ from fleet.wire.json_shape import device_json, telemetry_json
 _WIDE = 100
 """Below this width [columns], less important columns are left out."""
 
-app = typer.Typer(invoke_without_command=True, add_completion=False)
+app = typer.Typer(
+    cls=ListingGroup,
+    invoke_without_command=True,
+    add_completion=False,
+    subcommand_metavar="[SELECTOR] | COMMAND [ARGS]...",
+)
 
 
 @app.callback()
@@ -32,22 +40,51 @@ def devices(
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
-    """List the fleet's devices with what selectors can ask for.
+    """List the fleet's devices with what selectors can ask for, all or those that a selector matches.
 
-    Example: fleet devices --json | jq -r '.[].name'
+    Example: fleet devices 'kind=cpu,rack=3' --json | jq -r '.[].name'
     """
     ctx.obj = (options.settings(ctx), tracker, json_output)
-    if ctx.invoked_subcommand is not None:
-        return
-    snapshot = _snapshot(options.tracker_address(ctx, tracker), connect_timeout)
-    if options.wants_json(ctx, json_output):
-        options.print_json(list(map(device_json, snapshot.devices)))
+    if ctx.invoked_subcommand is None:
+        _list(ctx, None, json_output, tracker, connect_timeout)
+
+
+@app.command("list", hidden=True)
+def list_matching(
+    ctx: typer.Context,
+    selector: Annotated[str, typer.Argument(help="Which devices: 'cpu', 'kind=cpu,rack=3'.")],
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """List the devices that a selector matches.
+
+    Example: fleet devices 'kind=cpu,rack=3'
+    """
+    _, outer_tracker, outer_json = ctx.obj
+    _list(ctx, parse_selector(selector), json_output or outer_json, tracker or outer_tracker, connect_timeout)
+
+
+def _list(
+    ctx: typer.Context, selector: Selector | None, as_json: bool, tracker: str | None, connect_timeout_sec: float
+) -> None:
+    known = _snapshot(options.tracker_address(ctx, tracker), connect_timeout_sec).devices
+    shown = sorted((one for one in known if selector is None or selector.matches(labels_of(one))), key=_by_name)
+    if options.wants_json(ctx, as_json):
+        options.print_json(list(map(device_json, shown)))
         return
     console = Console(highlight=False)
-    if not snapshot.devices:
+    if not known:
         console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
-        return
-    console.print(_table(snapshot, is_wide=console.width >= _WIDE))
+    elif not shown:
+        hint = "fleet devices show NAME shows one by its name, fleet devices all of them"
+        console.print(f"none of {len(known)} devices matches {str(selector)!r}; {hint}", markup=False)
+    else:
+        console.print(_table(shown, is_wide=console.width >= _WIDE))
+
+
+def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
+    return words.natural_key(device.name)
 
 
 @app.command()
@@ -124,13 +161,13 @@ def _with_history(
     return options.run(work())
 
 
-def _table(snapshot: Snapshot, *, is_wide: bool) -> Table:
+def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("device", "kind", "state", "arch", "model", "cores", "memory"):
         table.add_column(column, overflow="fold", no_wrap=column in ("device", "state"))
     for column in ("tvm", "address") if is_wide else ():
         table.add_column(column)
-    for device in snapshot.devices:
+    for device in devices:
         inventory = device.inventory
         table.add_row(
             Text(words.short_name(device.name)),

@@ -13,26 +13,42 @@ from rich.text import Text
 from cross.targets.boards import Board, find_board, load_boards
 from fleet.cli import options
 
+app = typer.Typer(invoke_without_command=True, add_completion=False)
 
-def targets(
-    ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Show this one in full.", metavar="[NAME]")] = None,
-    json_output: options.JsonOption = False,
-) -> None:
-    """List the boards that can be built for, or show one with its TVM target and where its numbers come from.
+
+@app.callback()
+def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None:
+    """List the boards that can be built for.
 
     A name goes wherever a target is asked for: fleet build matmul-256 --target rpi4-64.
 
-    Example: fleet targets jetson-orin --json
+    Example: fleet targets
     """
-    boards = [find_board(name)] if name else list(load_boards().values())
+    ctx.obj = (options.settings(ctx), json_output)
+    if ctx.invoked_subcommand is not None:
+        return
+    boards = list(load_boards().values())
     if options.wants_json(ctx, json_output):
-        found = [board_data(board) for board in boards]
-        options.print_json(found[0] if name else found)
-    elif name:
-        Console(highlight=False).print(_one(boards[0]))
+        options.print_json(list(map(board_data, boards)))
     else:
         Console(highlight=False).print(_table(boards))
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The board, as 'fleet targets' lists it.")],
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show one board with its TVM target and where its numbers come from.
+
+    Example: fleet targets show jetson-orin --json
+    """
+    board = find_board(name)
+    if options.wants_json(ctx, json_output or ctx.obj[1]):
+        options.print_json(board_data(board))
+    else:
+        Console(highlight=False).print(_one(board))
 
 
 def board_data(board: Board) -> dict[str, object]:

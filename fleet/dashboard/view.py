@@ -89,7 +89,7 @@ def devices_table(snapshot: Snapshot, now_sec: float, *, width: int, address: st
     if width >= _NARROW:
         table.add_column("load", justify="right", no_wrap=True)
     table.add_column("note", overflow="ellipsis", no_wrap=True, ratio=1)
-    for device in snapshot.devices:
+    for device in sorted(snapshot.devices, key=lambda one: words.natural_key(one.name)):
         table.add_row(*_plain(_device_row(device, now_sec, width=width)))
     return table
 

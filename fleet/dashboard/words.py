@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _MINUTE_SEC, _HOUR_SEC, _DAY_SEC = 60, 3600, 86400
 
 
@@ -40,3 +42,8 @@ def age(since_sec: float | None, now_sec: float) -> str:
 def short_name(name: str) -> str:
     """Return a resource name without its collection: "devices/pi4-03" -> "pi4-03"."""
     return name.partition("/")[2] or name
+
+
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Return a key that sorts numbers in names as numbers: "pi-2" before "pi-10"."""
+    return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))

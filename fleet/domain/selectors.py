@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from fleet.domain.devices import DeviceStatus
 from fleet.errors import InvalidRequest
 
 _CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
@@ -91,6 +92,13 @@ def parse_selector(text: str) -> Selector:
 def device_labels(name: str, kind: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Return what selectors match against: a device's labels, name (without "devices/") and kind."""
     return {**labels, "name": name.removeprefix("devices/"), "kind": kind}
+
+
+def labels_of(device: DeviceStatus) -> dict[str, str]:
+    """Return what selectors match of a device that the tracker shows."""
+    inventory = device.inventory
+    bitstream = {"bitstream": device.bitstream_digest} if device.bitstream_digest else {}
+    return {**device_labels(device.name, inventory.kind, inventory.labels), **bitstream}
 
 
 def _parse_condition(part: str, text: str) -> Condition:

@@ -20,7 +20,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
-from fleet.domain.selectors import ANY, Selector, device_labels, parse_selector
+from fleet.domain.selectors import ANY, Selector, labels_of, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
@@ -209,7 +209,7 @@ class OpenJob:
         """
         wanted = parse_selector(self.options.selector)
         known = (await client.snapshot()).devices
-        if not any(wanted.matches(device_labels(one.name, one.inventory.kind, one.inventory.labels)) for one in known):
+        if not any(wanted.matches(labels_of(one)) for one in known):
             async with self._steady_device(client) as steady:
                 await steady.device()
 

@@ -193,6 +193,10 @@ async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> No
         assert "leased" in stdout
         code, stdout, _ = await finished(await start(local, "--format", "json", "devices"))
         assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
+        code, stdout, _ = await finished(await start(local, "devices", "--json", "kind=simulated,name=s*"))
+        assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
+        code, stdout, _ = await finished(await start(local, "devices", "kind=rocm"))
+        assert (code, "none of 1 devices matches 'kind=rocm'" in stdout) == (0, True)
         code, stdout, _ = await finished(await start(local, "devices", "show", "sim"))
         assert device.lease.name in stdout
         code, _, stderr = await finished(await start(local, "devices", "show", "nope"))

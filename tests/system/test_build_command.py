@@ -193,11 +193,11 @@ def test_targets_are_listed_and_shown() -> None:
     assert "rpi4-64" in table.stdout
     assert "llvm cortex-a72" in table.stdout
 
-    one = CliRunner().invoke(app, ["targets", "jetson-orin", "--json"])
+    one = CliRunner().invoke(app, ["targets", "show", "jetson-orin", "--json"])
     assert json.loads(one.stdout)["target"] == load_boards()["jetson-orin"].target
-    shown = CliRunner().invoke(app, ["targets", "jetson-orin"], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(app, ["targets", "show", "jetson-orin"], env={"COLUMNS": "200"})
     assert "nvidia,tegra234" in shown.stdout
     assert "https://" in shown.stdout
-    wrong = CliRunner().invoke(app, ["targets", "jetson-orion"])
+    wrong = CliRunner().invoke(app, ["targets", "show", "jetson-orion"])
     assert wrong.exit_code == 2
     assert "did you mean 'jetson-orin'" in wrong.output

@@ -78,7 +78,7 @@ REFUSED = [
     (("build", "matmul-64", "-o", "nowhere/a.so"), 2, "there is no folder"),
     (("build", "matmul-64", "-o", "/proc/a.so"), 2, "cannot write /proc/a.so"),
     (("build", "matmul-64", "--target", "rpi9"), 2, "rpi9"),
-    (("targets", "rpi9"), 2, "rpi9"),
+    (("targets", "show", "rpi9"), 2, "rpi9"),
     (("library", "best", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("jobs", "list", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
     (("up", "--state-dir", "/proc/here"), 2, "cannot keep state in /proc/here"),

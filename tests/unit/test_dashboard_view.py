@@ -158,3 +158,10 @@ def test_durations_read_easily(sec: float, expected: str) -> None:
 def test_latencies_read_easily(us: float, expected: str) -> None:
     """Latencies have three digits and a fitting unit."""
     assert expected == words.latency(us)
+
+
+def test_numbers_in_names_are_sorted_as_numbers() -> None:
+    """ "pi-2" stands before "pi-10", as people count their boards."""
+    names = ["pi-10", "pi-2", "pi-2-b", "box", "pi"]
+
+    assert sorted(names, key=words.natural_key) == ["box", "pi", "pi-2", "pi-2-b", "pi-10"]
