@@ -205,11 +205,11 @@ class BuildersUnavailable(FleetError):
 
 
 def error_classes() -> dict[str, type[FleetError]]:
-    """Return all error classes by name, the base included."""
+    """Return all error classes by name, the base included; not those that one module keeps to itself."""
     found: dict[str, type[FleetError]] = {}
     waiting = [FleetError]
     while waiting:
         cls = waiting.pop()
         found[cls.__name__] = cls
-        waiting.extend(cls.__subclasses__())
+        waiting.extend(sub for sub in cls.__subclasses__() if not sub.__name__.startswith("_"))
     return found
