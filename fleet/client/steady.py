@@ -15,7 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -72,6 +72,7 @@ class SteadyDevice:
         pauses_sec: Sequence[float] = PAUSES_SEC,
         notice: Callable[[str], None] = lambda text: logger.warning("device lost", extra={"reason": text}),
         on_queued: OnQueued | None = None,
+        aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Lease nothing yet.
 
@@ -81,7 +82,9 @@ class SteadyDevice:
             ahead: how many trials are sent before the first has a result.
             pauses_sec: pauses between tries without any result; give up after this many tries.
             notice: called with each message that a user should not miss.
+            aside: entered while a device is waited for: lets go what others may need until then.
         """
+        self._aside = aside
         self._client = client
         self._wish = wish
         self._stays_alike = stays_alike
@@ -91,6 +94,7 @@ class SteadyDevice:
         self._on_queued = on_queued
         self._stack = AsyncExitStack()
         self._device: Device | None = None
+        self._last_name = ""
 
     async def __aenter__(self) -> SteadyDevice:
         return self
@@ -104,6 +108,11 @@ class SteadyDevice:
     def name(self) -> str:
         """Name of the device held now; empty when there is none."""
         return self._device.name if self._device is not None else ""
+
+    @property
+    def last_name(self) -> str:
+        """Name of the device held now, or else of the one that was held last; empty before the first."""
+        return self.name or self._last_name
 
     async def device(self) -> Device:
         """Return the device, waiting for one when there is none. It answered a moment ago, so if the connection breaks
@@ -119,7 +128,7 @@ class SteadyDevice:
             except _LOST as error:
                 await self.give_back()
                 self._notice(f"{error}; trying again in {pause_sec:g} s")
-                await asyncio.sleep(pause_sec)
+                await self._pause(pause_sec)
         return await self._open_device()
 
     def bid(self, worth: float) -> None:
@@ -128,7 +137,7 @@ class SteadyDevice:
 
     async def give_back(self) -> None:
         """End the lease, if there is one. The next measurement acquires another."""
-        self._device = None
+        self._last_name, self._device = self.last_name, None
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -171,7 +180,7 @@ class SteadyDevice:
                 fruitless += 1
                 if fruitless >= len(self._pauses_sec):
                     raise DeviceUnreachable(f"{device.name} gave no result in {fruitless} tries: {batch.problem}")
-                await asyncio.sleep(self._pauses_sec[fruitless - 1])
+                await self._pause(self._pauses_sec[fruitless - 1])
 
     async def call(
         self, artifact: Artifact, args: Sequence[object], *, timeout_sec: float = 60.0, is_trusted: bool = True
@@ -207,14 +216,19 @@ class SteadyDevice:
     async def _open_device(self) -> Device:
         if self._device is None or self._device.ended is not None:
             await self.give_back()
-            self._device = await self._stack.enter_async_context(
-                self._client.acquire(self._wish, on_queued=self._on_queued)
-            )
+            async with self._aside():
+                self._device = await self._stack.enter_async_context(
+                    self._client.acquire(self._wish, on_queued=self._on_queued)
+                )
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
                 self._wish = replace(self._wish, selector=self._wish.selector & alike(self._device))
         await self._device.open()
         return self._device
+
+    async def _pause(self, sec: float) -> None:
+        async with self._aside():
+            await asyncio.sleep(sec)
 
 
 class _Batch:

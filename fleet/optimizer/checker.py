@@ -50,7 +50,14 @@ class Checker:
         device: SteadyDevice,
         searcher: Searcher,
         workload_of: Callable[[str], Workload],
+        baselines: dict[str, Artifact],
     ) -> None:
+        """Check nothing yet.
+
+        Args:
+            baselines: unscheduled programs that are built, by workload; shared by the checkers of a job.
+        """
+        self._baselines = baselines
         self._conditions = conditions
         self._device = device
         self._searcher = searcher
@@ -59,20 +66,19 @@ class Checker:
 
     async def build_baseline(self, shash: str) -> BaselineBuilt:
         """Build the unscheduled program of a workload, unless it is built."""
-        if shash in self._expected:
-            return BaselineBuilt(shash, self._expected[shash].artifact)
-        built = await self._searcher.build_baseline(shash)
-        self._expected.setdefault(shash, Expected(artifact=built.artifact))
-        return built
+        if shash not in self._baselines:
+            built = await self._searcher.build_baseline(shash)
+            self._baselines.setdefault(shash, built.artifact)
+        return BaselineBuilt(shash, self._baselines[shash])
 
     async def check(
         self, effect: Check
     ) -> AsyncGenerator[BaselineBuilt | ReferenceMade | ReferenceFailed | Checked, None]:
         """Tell whether a candidate computes what it should."""
         workload = self._workload_of(effect.workload)
-        if effect.workload not in self._expected:
+        if effect.workload not in self._baselines:
             yield await self.build_baseline(effect.workload)
-        expected = self._expected[effect.workload]
+        expected = self._expected.setdefault(effect.workload, Expected(artifact=self._baselines[effect.workload]))
         if not expected.outputs and not expected.fault:
             try:
                 yield ReferenceMade(effect.workload, await self._run_reference(workload, expected))

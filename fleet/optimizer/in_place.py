@@ -10,6 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from fleet.artifacts.artifact import Artifact
@@ -73,6 +74,8 @@ class Placing:
     library: Library
     conditions: Conditions
     turns: Turns
+    measuring: Callable[[], AbstractAsyncContextManager[None]]
+    """Holds the device, and its cores."""
 
     async def run(
         self,
@@ -177,7 +180,7 @@ class Placing:
             )
             for artifact in artifacts
         ]
-        async with self.turns.measuring():
+        async with self.measuring():
             return [measurement async for measurement in self.device.measure(artifacts, trials)]
 
     def _secs(self, measured: Measurement) -> dict[str, float]:
@@ -200,7 +203,7 @@ class Placing:
             trace_json=trace_json,
             run_secs=run_secs,
             job_name=self.conditions.job_name,
-            device_name=self.device.name,
+            device_name=self.device.last_name,
             device_fingerprint=self.conditions.device_fingerprint,
             kind=RecordKind.IN_PLACE,
             provenance={"compared": compared},

@@ -37,7 +37,7 @@ from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
 from fleet.optimizer.trainer import follow
-from fleet.optimizer.turns import Turns
+from fleet.optimizer.turns import Cores, Turns
 from fleet.workloads.workload import Workload
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class JobRun:
     cache: BuildCache | None
     started_at: float
     entry: JobEntry
-    turns: Turns
-    """Of what builds and measures on this machine."""
+    cores: Cores
+    """Of this machine, for what builds and measures on it."""
 
     notices: Sequence[str] = ()
     """What the user was told so far."""
@@ -116,7 +116,7 @@ class JobRun:
 
     async def _tune(self, items: list[WorkloadProgress]) -> ModelReport | None:
         core = self.core
-        turns = self.turns if self._shares_cores else Turns(shares_cores=False)
+        turns = Turns(shares_cores=self._shares_cores, cores=self.cores, hosts=self.builders.hosts)
         loop = TuningLoop(
             core,
             device=self.device,
@@ -158,7 +158,7 @@ class JobRun:
             turns=turns,
             threads=self.inventory.core_count,
             is_local=self._is_local,
-            placing=None if why_unfit(self.inventory) or self.model.others else self._placing(turns),
+            placing=None if why_unfit(self.inventory) or self.model.others else self._placing(loop, turns),
         )
         own = progress.workloads
         return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
@@ -170,7 +170,7 @@ class JobRun:
         own = {item.workload.shash for item in progress.workloads if not item.closed_because}
         return {shash: traces for shash, traces in found.items() if shash in own}
 
-    def _placing(self, turns: Turns) -> Placing:
+    def _placing(self, loop: TuningLoop, turns: Turns) -> Placing:
         return Placing(
             inputs=self.model.inputs,
             workloads=self.workloads,
@@ -178,6 +178,7 @@ class JobRun:
             library=self.library,
             conditions=self.core.conditions,
             turns=turns,
+            measuring=loop.measuring,
         )
 
     @property

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fleet.artifacts.artifact import Artifact
 from fleet.base.tasks import together
 from fleet.client.steady import SteadyDevice
 from fleet.library import Library, StoredSnapshot
@@ -29,7 +30,7 @@ from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.tasks.train import TARGET_KINDS, target_kind
-from fleet.optimizer.turns import Turns
+from fleet.optimizer.turns import Turns, stepped_aside
 from fleet.workloads.workload import Workload
 
 T = TypeVar("T")
@@ -94,6 +95,7 @@ class TuningLoop:
         self._measured_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._recorder = Recorder(library, core.conditions)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
+        self._baselines: dict[str, Artifact] = {}
         self._benches = [self._bench_of(each) for each in (device, *others)]
         self._checker = self._benches[0].checker
 
@@ -119,9 +121,8 @@ class TuningLoop:
         # The first alone, so that users soon see that everything works.
         for some in (missing[:1], missing[1:]):
             feed(self._core, ev.Said(f"building {len(some)} static schedules"))
-            for made in await asyncio.gather(*map(self._make_static, some)):
-                if made[1]:
-                    await self._measure_round(made)
+            made = await asyncio.gather(*map(self._make_static, some))
+            await self._measure_all(one for one in made if one[1])
 
     async def measure_untuned(self) -> None:
         """Build and time the unscheduled program of each workload that has no such record yet."""
@@ -133,7 +134,7 @@ class TuningLoop:
         async with self._turns.building():
             for built in await asyncio.gather(*map(self._checker.build_baseline, missing)):
                 await self.apply(built)
-        async with self._measuring():
+        async with self.measuring():
             await self.apply(ev.BaselinesWanted(missing))
 
     async def take_up(self, in_flight: Mapping[str, Mapping[str, str]]) -> None:
@@ -160,7 +161,7 @@ class TuningLoop:
         if self._gives_back:
             for bench in self._benches[1:]:
                 await bench.device.give_back()
-        async with self._measuring():
+        async with self.measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
 
@@ -211,7 +212,8 @@ class TuningLoop:
                     case ev.Propose():
                         await self._perform([wanted])
                     case None if self._ahead is not None and self._is_searching_ahead():
-                        await asyncio.wait([self._ahead])
+                        async with stepped_aside():  # that search takes turns, too
+                            await asyncio.wait([self._ahead])
                     case None:
                         return None
 
@@ -236,28 +238,46 @@ class TuningLoop:
         return False
 
     async def _search_ahead(self) -> None:
-        while (wanted := await self._next_effect(ev.AheadWanted())) is not None:
-            await self._perform([wanted])
+        while True:
+            async with self._turns.building():
+                if (wanted := await self._next_effect(ev.AheadWanted())) is None:
+                    return
+                await self._perform([wanted])
 
     async def _stop_searching_ahead(self) -> None:
         if self._ahead is not None:
             self._ahead.cancel()
             await asyncio.wait([self._ahead])
 
+    async def _measure_all(self, rounds: Iterable[Round]) -> None:
+        """Measure one after the other, and keep the device until the last."""
+        left = deque(rounds)
+        self._is_next_built = lambda: bool(left)
+        while left:
+            await self._measure_round(left.popleft())
+
     async def _measure_round(self, made: Round) -> None:
+        if made[0] not in self._baselines:  # the check needs it: build it while nobody waits for the device
+            async with self._turns.building():
+                await self.apply(await self._checker.build_baseline(made[0]))
         self._here.device.bid(self._core.progress.bid)
-        async with self._measuring():
+        async with self.measuring():
             await self.apply(ev.BatchWanted(*made))
 
     @asynccontextmanager
-    async def _measuring(self) -> AsyncIterator[None]:
+    async def measuring(self) -> AsyncIterator[None]:
+        """Have a device, and its cores if they are ours; at the end, give it back unless it is needed at once.
+
+        The lease comes first: who held the cores while waiting for one could keep others from ending theirs.
+        """
         bench = self._here
-        async with self._turns.measuring():
-            bench.users += 1
-            try:
+        bench.users += 1
+        try:
+            device = await bench.device.device()
+            async with self._turns.measuring(device.inventory):
                 yield
-            finally:
-                bench.users -= 1
+        finally:
+            bench.users -= 1
         if self._gives_back and not bench.users and not self._is_next_built():
             await bench.device.give_back()
 
@@ -268,7 +288,11 @@ class TuningLoop:
 
     def _bench_of(self, device: SteadyDevice) -> _Bench:
         checker = Checker(
-            conditions=self._core.conditions, device=device, searcher=self._searcher, workload_of=self._workload_of
+            conditions=self._core.conditions,
+            device=device,
+            searcher=self._searcher,
+            workload_of=self._workload_of,
+            baselines=self._baselines,
         )
         return _Bench(device=device, measurer=Measurer(device), checker=checker)
 

@@ -34,16 +34,15 @@ class Measurer:
             DeviceUnreachable: see SteadyDevice.measure.
         """
         await asyncio.sleep(effect.pause_sec)
-        started, is_suspected, device_name = time.monotonic(), False, ""
+        started, is_suspected = time.monotonic(), False
         async with aclosing(self._device.measure(effect.artifacts, effect.trials)) as measurements:
             async for measurement in measurements:
-                device_name = self._device.name or device_name
                 self._errors_in_a_row = self._errors_in_a_row + 1 if measurement.error in _BROKEN else 0
-                yield Measured(effect.batch, device_name, measurement)
+                yield Measured(effect.batch, self._device.last_name, measurement)
                 if self._errors_in_a_row >= RUN_OF_ERRORS:
                     is_suspected, self._errors_in_a_row = True, 0
                     break
         if is_suspected:
             await self._device.give_back()
             await asyncio.sleep(self._probe_sec)
-        yield MeasureEnded(effect.batch, device_name, time.monotonic() - started, is_suspected)
+        yield MeasureEnded(effect.batch, self._device.last_name, time.monotonic() - started, is_suspected)

@@ -96,14 +96,14 @@ class ModelComparison:
         built = {UNTUNED: untuned, STATIC: static, TUNED: tuned}
         if placement.artifact is not None:
             built[IN_PLACE] = placement.artifact
-        async with self.turns.measuring():
+        async with self.loop.measuring():
             secs = await self._time(built)
-            kept = await self._keep(placement, secs, schedules)
-            feed(self.core, Said("checking the whole model"))
-            try:
-                runs = [await self._run(variant, untuned, built[kept]) for variant in self.model.variants]
-            except MeasurementError as error:
-                return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
+        kept = await self._keep(placement, secs, schedules)
+        feed(self.core, Said("checking the whole model"))
+        try:
+            runs = [await self._run(variant, untuned, built[kept]) for variant in self.model.variants]
+        except MeasurementError as error:
+            return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
         report = self._report(secs, runs, built, kept, is_tuned=bool(schedules))
         return replace(
             report,
@@ -208,8 +208,9 @@ class ModelComparison:
 
     async def _expect_for(self, model: Model, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
         inputs, others = (make_inputs(model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
-        run = await self._run_reference(model, inputs, _REFERENCE_RUNS if self.is_local else 0)
-        other = await self._run_reference(model, others) if run is not None else None
+        async with self.turns.measuring() if self.is_local else self.turns.building():
+            run = await self._run_reference(model, inputs, _REFERENCE_RUNS if self.is_local else 0)
+            other = await self._run_reference(model, others) if run is not None else None
         if run is not None and other is not None:
             outputs, answers, by = run.outputs, other.outputs, run.by
         else:
@@ -238,7 +239,8 @@ class ModelComparison:
         )
 
     async def _call(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
-        return await self.device.call(artifact, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
+        async with self.loop.measuring():
+            return await self.device.call(artifact, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
 
 
 def _ms(sec: float | None) -> float | None:

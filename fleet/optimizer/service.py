@@ -36,8 +36,9 @@ from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
+from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.pool import Builders, run_within
-from fleet.optimizer.turns import Turns
+from fleet.optimizer.turns import Cores, Turns, stepped_aside
 from fleet.workloads.extract import extract
 
 _IMPORT_TIMEOUT_SEC = 600.0
@@ -66,16 +67,16 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         builders = await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec)
-        turns = Turns(shares_cores=True)
+        cores = Cores(MachineTurns.of_this_machine())
         shop = Workshop(
             library=library,
             pool=pool,
             builders=builders,
             artifact_dir=artifact_dir,
-            turns=turns,
+            cores=cores,
             cache=options.build_cache,
         )
-        await stack.enter_async_context(learning(library, builders, shop.turns))
+        await stack.enter_async_context(learning(library, builders, Turns(shares_cores=True, cores=cores)))
         entry, core = OwnEntry(library), JobCore(progress)
         state, message = JobState.FAILED, "ended by an error"
         try:
@@ -104,8 +105,8 @@ class Workshop:
     """For plain data, on this machine (the same pool) or on others."""
 
     artifact_dir: Path
-    turns: Turns
-    """Of what builds and measures on this machine."""
+    cores: Cores
+    """Of this machine, for what builds and measures on it."""
 
     cache: BuildCache | None = None
     """Where built libraries are looked for, and kept."""
@@ -177,7 +178,8 @@ class OpenJob:
                 await steady.give_back()
             self._say("finding the workloads")
             target_json = self.options.target_json or inventory.target_json
-            workloads = await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
+            async with Turns(shares_cores=True, cores=self.shop.cores).building():
+                workloads = await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
             job = JobRun(
                 options=self.options,
                 core=self.core,
@@ -195,7 +197,7 @@ class OpenJob:
                 cache=self.shop.cache,
                 started_at=self.started_at,
                 entry=self.entry,
-                turns=self.shop.turns,
+                cores=self.shop.cores,
                 notices=self.notices,
                 gives_back=self._gives_back,
             )
@@ -215,8 +217,8 @@ class OpenJob:
 
     @property
     def _gives_back(self) -> bool:
-        """Whether others may want the device while this job only searches."""
-        return self.shop.client is not None
+        """Whether others may want the device while this job only searches: not if the fleet is its own."""
+        return self.shop.client is not None or self.options.tracker is not None
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
         client = self.shop.client or await self._connect_anew(stack)
@@ -249,19 +251,21 @@ class OpenJob:
             purpose=f"tune {options.model.name}",
         )
         wish = replace(wish, selector=wish.selector & within)
-        return SteadyDevice(client, wish, notice=self.core.progress.notice, on_queued=on_queued)
+        notice = self.core.progress.notice
+        return SteadyDevice(client, wish, notice=notice, on_queued=on_queued, aside=stepped_aside)
 
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None
-        return await run_within(
-            self.shop.pool,
-            _IMPORT_TIMEOUT_SEC,
-            load_model,
-            self.options.model,
-            shapes=self.options.shapes,
-            batch_size=self.options.input_batch_size,
-            random_weights_seed=seed,
-        )
+        async with Turns(shares_cores=True, cores=self.shop.cores).building():
+            return await run_within(
+                self.shop.pool,
+                _IMPORT_TIMEOUT_SEC,
+                load_model,
+                self.options.model,
+                shapes=self.options.shapes,
+                batch_size=self.options.input_batch_size,
+                random_weights_seed=seed,
+            )
 
     def _say(self, activity: str) -> None:
         feed(self.core, Said(activity))

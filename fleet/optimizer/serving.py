@@ -30,9 +30,10 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import QueuedEntry
 from fleet.optimizer.learning import learning
+from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
 from fleet.optimizer.service import OpenJob, Workshop, open_builders
-from fleet.optimizer.turns import Turns
+from fleet.optimizer.turns import Cores, Turns
 
 logger = logging.getLogger(__name__)
 
@@ -85,10 +86,10 @@ async def serve(options: OptimizerOptions) -> None:
             builders=await open_builders(stack, pool, options.cluster, build_timeout_sec=options.build_timeout_sec),
             artifact_dir=artifact_dir,
             cache=options.build_cache,
-            turns=Turns(shares_cores=True),
+            cores=Cores(MachineTurns.of_this_machine()),
             client=await stack.enter_async_context(client),
         )
-        await stack.enter_async_context(learning(library, shop.builders, shop.turns))
+        await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 

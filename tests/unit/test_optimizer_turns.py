@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.optimizer.turns import Turns
+from fleet.base.machine import machine_fingerprint
+from fleet.domain.devices import Inventory
+from fleet.optimizer.turns import Cores, Turns, stepped_aside
+
+HERE = machine_fingerprint()
+PROCESSOR = Inventory(kind="cpu", target_json='{"kind": "llvm"}', host_fingerprint=HERE)
+GPU = Inventory(kind="cuda", target_json='{"kind": "cuda"}', host_fingerprint=HERE)
+ELSEWHERE = Inventory(kind="cpu", target_json='{"kind": "llvm"}', host_fingerprint="another machine")
 
 
 async def _use(turns: Turns, side: str, log: list[str], pauses: int) -> None:
@@ -74,8 +81,80 @@ async def test_a_cancelled_waiter_blocks_nobody() -> None:
 
 
 async def test_nobody_waits_when_the_device_is_elsewhere() -> None:
-    """With the device on another machine both sides run at once."""
+    """With the device on another machine both sides run at once, unless that machine builds for us."""
     turns = Turns(shares_cores=False)
 
-    async with turns.building(), asyncio.timeout(1), turns.measuring():
+    async with turns.building(), asyncio.timeout(1), turns.measuring(ELSEWHERE):
+        pass
+    with pytest.raises(TimeoutError):
+        async with (
+            turns.building(),
+            asyncio.timeout(0),
+            Turns(shares_cores=True, cores=turns.cores, hosts={"another machine"}).measuring(ELSEWHERE),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "overlap"),
+    [(PROCESSOR, PROCESSOR, False), (PROCESSOR, GPU, False), (GPU, GPU, True), (PROCESSOR, ELSEWHERE, True)],
+)
+async def test_a_processor_measures_alone(first: Inventory, second: Inventory, overlap: bool) -> None:
+    """Two processors of one machine are the same cores; accelerators are not, and other machines are their own."""
+    turns, entered = Turns(shares_cores=True), asyncio.Event()
+
+    async def measure() -> None:
+        async with turns.measuring(second):
+            entered.set()
+
+    async with turns.measuring(first):
+        other = asyncio.create_task(measure())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert entered.is_set() is overlap
+    await other
+
+
+async def test_builds_for_a_board_elsewhere_wait_while_a_device_here_measures() -> None:
+    """The jobs of a process share its cores, wherever their devices are."""
+    cores, log = Cores(), []
+    here, there = Turns(shares_cores=True, cores=cores), Turns(shares_cores=False, cores=cores)
+    async with asyncio.TaskGroup() as group, here.measuring(PROCESSOR):
+        group.create_task(_use(there, "building", log, 0))
+        await asyncio.sleep(0)
+        assert log == []
+
+    assert log == ["+building", "-building"]
+
+
+async def test_who_waits_for_something_else_steps_aside() -> None:
+    """One holds a lease and wants the cores, another has the cores and wants that lease: neither waits for ever."""
+    turns, lease = Turns(shares_cores=True), asyncio.Lock()
+    await lease.acquire()
+
+    async def measure() -> None:
+        async with turns.measuring():
+            async with stepped_aside():
+                await lease.acquire()
+            assert not builds
+
+    builds = [1]
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(measure())
+        await asyncio.sleep(0)
+        async with turns.building():
+            builds.clear()
+            lease.release()
+
+
+async def test_who_fails_aside_does_not_come_back() -> None:
+    """The cores are free for others, once and not twice."""
+    turns = Turns(shares_cores=True)
+    with pytest.raises(ValueError, match="no lease"):
+        async with turns.measuring(), stepped_aside():
+            raise ValueError("no lease")
+
+    async with asyncio.timeout(1), turns.building():
+        pass
+    async with asyncio.timeout(1), turns.measuring():
         pass

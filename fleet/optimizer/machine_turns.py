@@ -1,0 +1,107 @@
+"""Turns on the cores between processes: two optimizers on one machine, or an optimizer and somebody's `fleet tune`.
+
+Three files that are locked by flock(2), which the kernel releases however a process ends. `gate` is held while somebody
+comes in, so that nobody overtakes; `building` and `measuring` are held by whoever does that. Who comes in waits until
+nobody holds what cannot go on beside it. A lock is asked for again and again: a thread that waits in the kernel cannot
+be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import fcntl
+import logging
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SEC = 0.02
+_MOST_WAIT_SEC = 300.0
+"""Longer than any turn of ours. Whoever is stopped, or has been forgotten in a debugger, must not stop all others."""
+
+_MODE = 0o666
+"""Users of one machine share its cores. Nothing is ever written into the files."""
+
+
+class Side(enum.Enum):
+    """What the cores are used for. Those of one side share them, but who measures alone has them alone."""
+
+    BUILDING = "building"
+    MEASURING = "measuring"
+    MEASURING_ALONE = "measuring alone"
+
+
+class MachineTurns:
+    """The turns of one machine, as one process takes them."""
+
+    def __init__(self, folder: Path, *, most_wait_sec: float = _MOST_WAIT_SEC) -> None:
+        """Use `of_this_machine`, or a folder that all who take turns can open files in."""
+        self._folder = folder
+        self._most_wait_sec = most_wait_sec
+
+    @classmethod
+    def of_this_machine(cls) -> Self | None:
+        """Return the turns that all processes here take; None where the temporary folder is not shared or usable."""
+        folder = Path(tempfile.gettempdir()) / "tvm-fleet-turns"
+        try:
+            if not folder.is_dir():
+                folder.mkdir(exist_ok=True)
+                folder.chmod(0o1777)
+            os.close(_opened(folder / "gate"))
+        except OSError as error:
+            logger.warning("no turns with other processes", extra={"folder": str(folder), "error": str(error)})
+            return None
+        return cls(folder)
+
+    @asynccontextmanager
+    async def turn(self, side: Side) -> AsyncIterator[None]:
+        """Have the cores for one side. Nobody waits for ever: after some minutes it goes on, and says so in the log."""
+        with contextlib.ExitStack() as kept:
+            try:
+                await self._enter(side, kept, time.monotonic() + self._most_wait_sec)
+            except TimeoutError:
+                logger.warning("another process has had the cores for long", extra={"side": side.value})
+            yield
+
+    async def _enter(self, side: Side, kept: contextlib.ExitStack, until: float) -> None:
+        """Lock what says that we are in until `kept` is closed."""
+        with contextlib.ExitStack() as coming_in:
+            await self._lock("gate", fcntl.LOCK_EX, coming_in, until)
+            if side is Side.BUILDING:
+                await self._lock("measuring", fcntl.LOCK_EX, coming_in, until)
+                await self._lock("building", fcntl.LOCK_SH, kept, until)
+                return
+            await self._lock("building", fcntl.LOCK_EX, coming_in, until)
+            is_alone = side is Side.MEASURING_ALONE
+            await self._lock("measuring", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH, kept, until)
+
+    async def _lock(self, name: str, how: int, stack: contextlib.ExitStack, until: float) -> None:
+        descriptor = _opened(self._folder / name)
+        stack.callback(os.close, descriptor)
+        while True:
+            try:
+                fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise TimeoutError from None
+                await asyncio.sleep(_LOOK_SEC)
+            else:
+                return
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file, which another user may have made: such a one may not be opened as if it were to be made."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    with contextlib.suppress(PermissionError):  # another user was quicker
+        os.fchmod(descriptor, _MODE)
+    return descriptor

@@ -1,0 +1,131 @@
+"""Processes of one machine take turns on its cores: nobody measures beside a build of another process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.optimizer.machine_turns import MachineTurns, Side
+from fleet.testing import eventually
+from tests.programs import here
+
+_PROCESS = """
+import asyncio, random, sys, time
+from pathlib import Path
+from fleet.optimizer.machine_turns import MachineTurns, Side
+
+async def work(seed):
+    chance, turns = random.Random(seed), MachineTurns(Path(sys.argv[1]))
+    for side in [Side.BUILDING, Side.MEASURING_ALONE, Side.MEASURING] * 4:
+        async with turns.turn(side):
+            begun = time.monotonic()
+            await asyncio.sleep(chance.random() / 100)
+            print(side.value, begun, time.monotonic(), sep=",")
+
+async def main():
+    await asyncio.gather(*(work(int(sys.argv[2]) + n) for n in range(2)))
+
+asyncio.run(main())
+"""
+
+_HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from fleet.optimizer.machine_turns import MachineTurns, Side
+
+async def main():
+    async with MachineTurns(Path(sys.argv[1])).turn(Side(sys.argv[2])):
+        print("mine", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def start(code: str, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code, *words], env=here(), stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which is building."""
+    with start(_HOLDER, str(tmp_path), Side.BUILDING.value) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mine\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.slow
+def test_no_process_builds_while_another_measures(tmp_path: Path) -> None:
+    """Builds overlap with builds, measurements on accelerators with each other, and a processor measures alone."""
+    processes = [start(_PROCESS, str(tmp_path), seed) for seed in ("10", "20")]
+    found = [process.communicate(timeout=60)[0].splitlines() for process in processes]
+    lines = [line.split(",") for line in itertools.chain(*found)]
+    turns = [(Side(side), float(begun), float(ended)) for side, begun, ended in lines]
+
+    clashes = [
+        (one, other)
+        for one, other in itertools.combinations(turns, 2)
+        if one[1] < other[2] and other[1] < one[2] and (one[0] is not other[0] or one[0] is Side.MEASURING_ALONE)
+    ]
+    assert len(turns) == 48
+    assert clashes == []
+
+
+@pytest.mark.slow
+async def test_the_turn_of_a_killed_process_ends(tmp_path: Path, builder: subprocess.Popen[str]) -> None:
+    """The kernel sees to it; who builds, too, does not wait for it."""
+    turns, entered = MachineTurns(tmp_path), asyncio.Event()
+
+    async def measure() -> None:
+        async with turns.turn(Side.MEASURING):
+            entered.set()
+
+    async with turns.turn(Side.BUILDING):
+        measuring = asyncio.create_task(measure())
+        await asyncio.sleep(0)
+    assert not entered.is_set()
+    builder.kill()
+
+    await eventually(entered.is_set)
+    await measuring
+
+
+@pytest.mark.slow
+async def test_nobody_waits_for_ever(
+    tmp_path: Path, builder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that was stopped, or forgotten in a debugger, costs others some minutes, and it is said."""
+    with caplog.at_level(logging.WARNING):
+        async with MachineTurns(tmp_path, most_wait_sec=0.05).turn(Side.MEASURING):
+            assert builder.poll() is None
+
+    assert "another process has had the cores for long" in caplog.text
+
+
+@pytest.mark.slow
+async def test_who_is_cancelled_while_waiting_leaves_nothing_locked(
+    tmp_path: Path, builder: subprocess.Popen[str]
+) -> None:
+    """Another one that builds comes in at once."""
+    turns = MachineTurns(tmp_path)
+
+    async def measure() -> None:
+        async with turns.turn(Side.MEASURING):
+            pass
+
+    waiting = asyncio.create_task(measure())
+    await asyncio.sleep(0)  # as far as the gate, and the lock that the builder holds
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    async with asyncio.timeout(10), turns.turn(Side.BUILDING):
+        assert builder.poll() is None
