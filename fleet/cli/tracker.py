@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 
 from fleet.base.config import TRACKER_PORT
 from fleet.cli import options
+from fleet.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -47,6 +50,35 @@ def serve(
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
     raise typer.Exit(run_tracker(tracker_options))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def unit(
+    serve_options: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Options of 'fleet tracker serve'.")
+    ] = None,
+) -> None:
+    """Print a systemd unit that keeps a tracker running for its user, also after a restart of the machine.
+
+    Example: fleet tracker unit -- --port 9290 > ~/.config/systemd/user/fleet-tracker.service
+    """
+    from fleet.tracker.run import parse_options
+    from fleet.tracker.unit import NAME, unit_text
+
+    asked = parse_options(serve_options or [])  # what the tracker would refuse is refused now
+    if asked.state_dir is not None:
+        asked = replace(asked, state_dir=asked.state_dir.expanduser().resolve())  # systemd starts it elsewhere
+    try:
+        text = unit_text([sys.executable, "-m", "fleet.tracker", *asked.to_argv()])
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    print(text, end="")
+    options.stderr().print(
+        f"as ~/.config/systemd/user/{NAME}; then: systemctl --user enable --now {NAME.removesuffix('.service')}, and "
+        "loginctl enable-linger, so that it runs while you are logged out",
+        style="dim",
+        soft_wrap=True,
+    )
 
 
 @app.command()

@@ -1,0 +1,44 @@
+"""A systemd unit that keeps a tracker running for its user. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NAME = "fleet-tracker.service"
+
+
+def unit_text(command: Sequence[str]) -> str:
+    """Return a unit for `systemctl --user` that runs a command and starts it again whenever it ends.
+
+    Args:
+        command: absolute path of the program and its arguments.
+
+    Raises:
+        ValueError: an argument has a line end, which no unit can hold.
+    """
+    return f"""\
+[Unit]
+Description=tvm-fleet tracker: knows the devices, grants leases, keeps the queue
+
+[Service]
+ExecStart={" ".join(map(_quoted, command))}
+Restart=always
+# Journal and queue survive it; clients and agents come back by themselves, and leases outlive a short absence.
+RestartSec=1
+TimeoutStopSec=20
+# A connection for each client and each agent.
+LimitNOFILE=65536
+UMask=0077
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _quoted(word: str) -> str:
+    """Quote as systemd reads it: backslashes and quotes escaped, % and $ doubled."""
+    if "\n" in word or "\r" in word:
+        raise ValueError(f"{word!r} has a line end")
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if escaped != word or not word or any(c in word for c in " ;'") else word

@@ -1,0 +1,45 @@
+"""The systemd unit of a tracker."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fleet.tracker.unit import NAME, unit_text
+
+
+@pytest.mark.parametrize("word", ["plain", "with space", 'a "quoted" one', "50%", "$HOME", "back\\slash", "it's", ""])
+def test_a_word_reaches_the_program_as_it_is(word: str) -> None:
+    """Systemd undoes what is done to it here: doubled signs, escaped quotes."""
+    (line,) = [line for line in unit_text(["/bin/true", word]).splitlines() if line.startswith("ExecStart=")]
+    said = line.removeprefix("ExecStart=/bin/true ")
+    if said.startswith('"'):
+        said = said[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+
+    assert said.replace("%%", "%").replace("$$", "$") == word
+
+
+def test_a_line_end_is_refused() -> None:
+    """It would begin a line of the unit's own."""
+    with pytest.raises(ValueError, match="line end"):
+        unit_text(["/bin/true", "x\nExecStartPost=/bin/evil"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """Its own verifier finds no unknown key and no bad quoting."""
+    path = tmp_path / NAME
+    path.write_text(unit_text(["/bin/sh", "-c", 'echo "50%" $HOME']))
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert str(NAME) not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
