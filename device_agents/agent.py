@@ -125,6 +125,10 @@ class Agent:
         """Process ids of the live workers."""
         return self._pool.worker_pids
 
+    def family_pids(self) -> list[int]:
+        """Return the process ids of the live workers, and of whatever they started."""
+        return self._pool.family_pids()
+
     async def open(self) -> None:
         """Open the devices, listen, and begin to attach.
 
@@ -306,7 +310,7 @@ class Agent:
     def _lock(self) -> None:
         folder = self._home.state_dir
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(f"cannot keep state in {folder}: {error.strerror}; name another --state-dir") from error

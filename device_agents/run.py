@@ -2,7 +2,7 @@
 
 Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and
 SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs. What is left then goes as
-after a kill -9: workers end with the process that they were forked from, and that with its agent.
+after a kill -9: the keepers of the workers see its end, kill what they keep, and end.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
+from fleet.base.inspection import forbid_inspection
 from fleet.base.network import refuse_network
 from fleet.errors import ConfigError, FleetError
 
@@ -66,6 +67,7 @@ class AgentOptions:
 def run_agent(options: AgentOptions) -> int:
     """Serve until a signal; return the exit code."""
     logs.setup(options.log_level)
+    forbid_inspection()
     try:
         return asyncio.run(_serve(options))
     except KeyboardInterrupt:

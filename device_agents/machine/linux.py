@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import logging
 import os
+import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
+_PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -20,10 +24,11 @@ def die_with_parent(signal_number: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(signal_number))
 
 
-def adopt_orphans() -> None:
+def adopt_orphans() -> bool:
     """Become the parent of every descendant whose own parent ends, instead of init.
 
-    If the system does not support this (qemu-user 7 does not), what a crashed kernel leaves behind goes to init.
+    Return False where the system does not support this (qemu-user 7 does not): what a crashed kernel leaves behind then
+    goes to init.
     """
     try:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -31,6 +36,8 @@ def adopt_orphans() -> None:
         if error.errno != errno.EINVAL:
             raise
         logger.warning("orphans cannot be adopted on this system")
+        return False
+    return True
 
 
 def children_of(pid: int) -> list[int]:
@@ -74,26 +81,56 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * _PAGE_BYTES
 
 
-def environment_of(pid: int) -> bytes:
-    """Return the environment that a process was started with, entries ended by NUL; empty when it is gone."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What the kernel says of one process."""
+
+    pid: int
+    state: str
+    """One letter, see proc(5): "R", "S", "D" (waits in the kernel), "T" (stopped), "Z" (ended, not reaped)."""
+
+    parent: int
+    session: int
+    started_ticks: int
+    """Since boot: with `pid`, the name of a process that no other ever had."""
+
+
+def look_at(pid: int) -> Process | None:
+    """Return what the kernel says of a process; None when there is none of this number."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:
-        return b""
+        return None
+    # The command in brackets may hold spaces and brackets itself.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return Process(
+        pid=pid, state=fields[0], parent=int(fields[1]), session=int(fields[3]), started_ticks=int(fields[19])
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process has not ended."""
+    process = look_at(pid)
+    return process is not None and process.state not in "ZX"
+
+
+def waits_in(pid: int) -> str:
+    """Return the kernel's function that a process sleeps in; empty where the kernel does not say."""
+    try:
+        return (_PROC / str(pid) / "wchan").read_text().strip("0")
+    except OSError:
+        return ""
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL, unless the process is gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _parents() -> list[tuple[int, int]]:
-    pairs = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # The command in brackets may hold spaces and brackets itself.
-        pairs.append((int(entry.name), int(stat[stat.rindex(")") + 2 :].split()[1])))
-    return pairs
+    processes = (look_at(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return [(process.pid, process.parent) for process in processes if process is not None]
 
 
 def _prctl(option: int, value: int) -> None:

@@ -128,8 +128,9 @@ class ServedDevice:
     def _stuck_worker(self) -> str:
         if self.killed is None or not self.killed.is_stuck:
             return ""
+        why = f" ({self.killed.why_stuck})" if self.killed.why_stuck else ""
         return (
-            f"worker {self.killed.pid} cannot be killed: it hangs in the kernel, as with a driver that does not "
+            f"worker {self.killed.pid} cannot be killed: it hangs in the kernel{why}, as with a driver that does not "
             "answer; reset the hardware, or restart the machine"
         )
 

@@ -14,6 +14,7 @@ from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.observation import Observation
 from device_agents.serving.store import ArtifactStore, Incoming
+from device_agents.workers.answers import AnswerBound, bound_of_call, bound_of_trial
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
@@ -158,7 +159,6 @@ class Session:
                 ErrorKind.ARTIFACT_MISSING,
                 f"{request.artifact_digest} is not on this agent; put it first",
             )
-        order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(path))
         timeout_sec = trial_timeout_sec(request)
         async with self.device.turn:
             health = await self.device.health()
@@ -171,6 +171,7 @@ class Session:
                     worker = await self._usable_worker()
                 except DeviceError as error:
                     return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
+                order = worker_pb2.WorkerRequest(measure=request, artifact_path=worker.give(path))
                 wait_sec = time.monotonic() - arrived_sec
                 observation = await Observation.start(self.device, worker.pid)
                 measurement = await self._measure_in(worker, order, timeout_sec)
@@ -196,12 +197,12 @@ class Session:
                 error=measurement_pb2.ERROR_KIND_ARTIFACT_MISSING,
                 error_message=f"{request.artifact_digest} is not on this agent; put it first",
             )
-        order = worker_pb2.WorkerRequest(call=request, artifact_path=str(path)).SerializeToString()
         timeout_sec = call_timeout_sec(request)
         async with self.device.turn:
             worker = await self._usable_worker()
+            order = worker_pb2.WorkerRequest(call=request, artifact_path=worker.give(path)).SerializeToString()
             try:
-                response = await worker.exchange(order, timeout_sec)
+                response = await worker.exchange(order, timeout_sec, bound_of_call(request))
             except WorkerLost as lost:
                 return session_service_pb2.CallResponse(
                     error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
@@ -250,7 +251,7 @@ class Session:
         for pause_sec in (*pauses_sec, 0.0):
             worker = await self._usable_worker()
             try:
-                response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC)
+                response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC, AnswerBound())
             except WorkerLost as lost:
                 logger.warning("reference kernel failed", extra={"device": self.device.name, "error": str(lost)})
                 reference.miss()
@@ -265,7 +266,8 @@ class Session:
     ) -> measurement_pb2.Measurement:
         started = time.monotonic()
         try:
-            response = await worker.exchange(order.SerializeToString(), timeout_sec)
+            bound = bound_of_trial(order.measure)
+            response = await worker.exchange(order.SerializeToString(), timeout_sec, bound)
         except WorkerLost as lost:
             measurement = _failed(order.measure.candidate_id, lost.kind, str(lost))
             measurement.signal = lost.signal_number

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
+import logging
 import signal
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from device_agents.machine.frames import BrokenFrame
 from device_agents.machine.linux import resident_bytes
 from device_agents.runtimes.contract import DeviceLost, WorkerEnd
-from device_agents.workers.limits import SAMPLE_SEC, WorkerLimits, find_excess
+from device_agents.workers.answers import LARGEST, AnswerBound
+from device_agents.workers.family import Exit, Family
+from device_agents.workers.limits import MAX_PROCESSES, SAMPLE_SEC, Excess, WorkerLimits, find_excess
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
+from device_agents.workers.room import Room
 from fleet.domain.measuring import ErrorKind
 from fleet.v1 import worker_pb2
 
+logger = logging.getLogger(__name__)
+
 _EXIT_GRACE_SEC = 0.5
 """How long a worker whose socket closed may take to end by itself, so that its own signal is what gets reported."""
-
-_KILL_SEC = 10.0
-"""How long the kernel may take to end a killed worker and give its memory back."""
 
 _TAIL_CHARS = 1500
 _MEMORY_WORDS = ("bad_alloc", "MemoryError", "out of memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
-    """How a worker process ended."""
+class Patience:
+    """How long killed processes are waited for."""
 
-    code: int = 0
-    signal: int = 0
-    is_parent_lost: bool = False
-    """The warm process ended, and the worker with it."""
+    reported_sec: float = 1.0
+    """A worker that is still there is reported, and its device takes no lease until it is gone."""
+
+    given_up_sec: float = 10.0
+    """Its session ends without it."""
+
+    at_end_sec: float = 5.0
+    """When the agent ends, it leaves it to the kernel."""
 
 
 class WorkerLost(Exception):
@@ -55,36 +61,45 @@ class WorkerHandle:
     def __init__(
         self,
         *,
-        pid: int,
-        directory: str,
+        family: Family,
+        room: Room,
         limits: WorkerLimits,
         output: OutputPipe,
-        exited: asyncio.Future[Exit],
-        ask_to_kill: Callable[[], Awaitable[None]],
         link: WorkerLink,
-        kill_sec: float = _KILL_SEC,
+        patience: Patience,
     ) -> None:
-        self.pid = pid
-        self._directory = directory
+        self.pid = family.worker.pid if family.worker is not None else 0
+        self._family = family
+        self._room = room
         self._limits = limits
         self._output = output
-        self._exited = exited
-        self._ask_to_kill = ask_to_kill
+        self._exited = family.exited
         self._link = link
-        self._kill_sec = kill_sec
+        self._patience = patience
+        self._excess: asyncio.Future[Excess] = asyncio.get_running_loop().create_future()
+        """Done when it was found to use more than it may."""
+
+        self._watch = asyncio.create_task(self._look_after(), name=f"watch-worker-{self.pid}")
         self._end: asyncio.Task[None] | None = None
+        self._killed_sec: float | None = None
 
     @property
     def is_usable(self) -> bool:
         """True while the process can take a request."""
-        return self._end is None and not self._exited.done() and self._link.is_open
+        return self._end is None and not (self._exited.done() or self._excess.done()) and self._link.is_open
 
     @property
     def is_bloated(self) -> bool:
         """True when it holds so much between candidates that the next one would not get its share."""
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
-    async def exchange(self, request: bytes, timeout_sec: float) -> worker_pb2.WorkerResponse:
+    def give(self, artifact: Path) -> str:
+        """Let the worker read an artifact; return the path by which it finds it."""
+        return str(self._room.give(artifact))
+
+    async def exchange(
+        self, request: bytes, timeout_sec: float, bound: AnswerBound = LARGEST
+    ) -> worker_pb2.WorkerResponse:
         """Send a request and return the response. A worker that announced it as its last has ended by then.
 
         The worker is dead and gone whenever this raises, also when it is cancelled.
@@ -92,9 +107,9 @@ class WorkerHandle:
         Raises:
             WorkerLost: it crashed, hung, or used more than it may.
         """
-        answer = self._link.ask(request)
+        answer = self._link.ask(request, bound.frame_bytes)
         try:
-            response = await self._supervise(answer, timeout_sec)
+            response = await self._supervise(answer, timeout_sec, bound)
             if response.is_last:
                 await self.kill()
             return response
@@ -105,37 +120,58 @@ class WorkerHandle:
 
     @property
     def is_stuck(self) -> bool:
-        """True when it was killed and is still there: it hangs in the kernel, which no signal ends."""
-        return self._end is not None and self._end.done() and not self._exited.done()
+        """True when it was killed a while ago and is still there: it hangs in the kernel, which no signal ends."""
+        if self._killed_sec is None or self._exited.done():
+            return False
+        return asyncio.get_running_loop().time() - self._killed_sec >= self._patience.reported_sec
+
+    @property
+    def why_stuck(self) -> str:
+        """What it waits for in the kernel, as far as that tells."""
+        return self._family.why_alive()
 
     async def kill(self) -> None:
         """Return when the process, all that descends from it, and its directory are gone. Idempotent.
 
         One that no signal ends `is_stuck` afterwards.
         """
+        await asyncio.shield(self._begin_end())
+
+    def _begin_end(self) -> asyncio.Task[None]:
         if self._end is None:
             self._end = asyncio.create_task(self._kill(), name=f"kill-worker-{self.pid}")
-        await asyncio.shield(self._end)
+        return self._end
 
-    async def _supervise(self, answer: asyncio.Future[bytes], timeout_sec: float) -> worker_pb2.WorkerResponse:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_sec
-        while True:
-            left = deadline - loop.time()
-            if left <= 0:
-                raise WorkerLost(ErrorKind.TIMEOUT, self._with_tail(f"took longer than {timeout_sec:g} s"))
-            await asyncio.wait((answer,), timeout=min(left, SAMPLE_SEC))
-            if answer.done():
-                try:
-                    return worker_pb2.WorkerResponse.FromString(answer.result())
-                except ConnectionError:
-                    raise await self._explain() from None
-                except (BrokenFrame, DecodeError):
-                    message = self._with_tail("sent the agent something that is not an answer")
-                    raise WorkerLost(ErrorKind.CRASHED, message) from None
-            excess = find_excess(self.pid, self._directory, self._limits)
-            if excess is not None:
+    async def _supervise(
+        self, answer: asyncio.Future[bytes], timeout_sec: float, bound: AnswerBound
+    ) -> worker_pb2.WorkerResponse:
+        await asyncio.wait((answer, self._excess), timeout=timeout_sec, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            if self._excess.done():
+                excess = self._excess.result()
                 raise WorkerLost(excess.kind, self._with_tail(excess.message))
+            raise WorkerLost(ErrorKind.TIMEOUT, self._with_tail(f"took longer than {timeout_sec:g} s"))
+        try:
+            content = answer.result()
+            bound.check(content)
+            return worker_pb2.WorkerResponse.FromString(content)
+        except ConnectionError:
+            raise await self._explain() from None
+        except (BrokenFrame, DecodeError) as broken:
+            message = self._with_tail(f"sent the agent something that is not an answer ({broken})")
+            raise WorkerLost(ErrorKind.CRASHED, message) from None
+
+    async def _look_after(self) -> None:
+        """Hold the worker to its limits for as long as it lives, also between candidates."""
+        while not self._exited.done():
+            self._family.kill_orphans()
+            excess = find_excess(self._family.members(MAX_PROCESSES), str(self._room.home), self._limits)
+            if excess is not None:
+                self._excess.set_result(excess)
+                logger.warning("worker used more than it may", extra={"pid": self.pid, "excess": excess.message})
+                self._begin_end()
+                return
+            await asyncio.sleep(SAMPLE_SEC)
 
     async def _explain(self) -> WorkerLost:
         """Say why the socket closed."""
@@ -146,10 +182,10 @@ class WorkerHandle:
 
     def _explain_exit(self, end: Exit) -> WorkerLost:
         tail = self._output.tail()
-        if end.is_parent_lost:
+        if end.is_keeper_lost:
             return WorkerLost(
                 ErrorKind.CRASHED,
-                self._with_tail("killed the process that workers are forked from"),
+                self._with_tail("killed its keeper, the process between it and the agent"),
                 signal.SIGKILL,
             )
         if end.signal == signal.SIGXFSZ:
@@ -169,13 +205,19 @@ class WorkerHandle:
         return f"{message}; it wrote: {tail}" if tail else message
 
     async def _kill(self) -> None:
-        if not self._exited.done():
-            await self._ask_to_kill()
-            await asyncio.wait((self._exited,), timeout=self._kill_sec)
+        self._watch.cancel()
+        self._killed_sec = asyncio.get_running_loop().time()
+        killing = asyncio.create_task(self._family.kill(), name=f"kill-family-{self.pid}")
+        await asyncio.wait((killing,), timeout=self._patience.reported_sec)
+        if not killing.done():
+            extra = {"pid": self.pid, "why": self.why_stuck}
+            logger.warning("killed worker is still there", extra=extra)
+            await asyncio.wait((killing,), timeout=self._patience.given_up_sec)
+            killing.cancel()
         self._output.tail()
         self._output.close()
         self._link.close()
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await asyncio.to_thread(self._room.remove)
 
 
 def _signal_name(number: int) -> str:

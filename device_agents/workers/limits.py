@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from device_agents.machine import linux
 from fleet.domain.measuring import ErrorKind
 
 SAMPLE_SEC = 0.1
-"""How often a worker is checked while it runs a candidate."""
+"""How often a worker is checked."""
 
-_MAX_PROCESSES = 256
+MAX_PROCESSES = 256
+"""How many a worker may start."""
+
 _MAX_FILES = 10_000
 """More than any kernel needs, and few enough that looking at them does not hold up the agent."""
 
@@ -34,20 +40,23 @@ class Excess:
     message: str
 
 
-def find_excess(pid: int, directory: str, limits: WorkerLimits) -> Excess | None:
-    """Check a worker once: a few small reads from /proc, and a look at its directory."""
-    family = (pid, *linux.descendants_of(pid, at_most=_MAX_PROCESSES))
-    if len(family) > _MAX_PROCESSES:
-        return Excess(kind=ErrorKind.OUT_OF_MEMORY, message=f"started more than {_MAX_PROCESSES} processes")
+def find_excess(family: Sequence[int], home: str, limits: WorkerLimits) -> Excess | None:
+    """Check a worker and what it started, by process ids: a few small reads from /proc, and a look at its home."""
+    if len(family) > MAX_PROCESSES:
+        return Excess(kind=ErrorKind.OUT_OF_MEMORY, message=f"started more than {MAX_PROCESSES} processes")
+    unlinked = _unlinked_files(family)
+    home_device = _device_of(home)
     memory = sum(map(linux.resident_bytes, family))
+    memory += sum(size for (device, _), size in unlinked.items() if device != home_device)
     if memory > limits.memory_bytes:
         return Excess(
             kind=ErrorKind.OUT_OF_MEMORY,
             message=f"held {memory // _MIB} MiB; the limit is {limits.memory_bytes // _MIB} MiB",
         )
-    files, disk = count_files(directory, at_most=_MAX_FILES)
+    files, disk = count_files(home, at_most=_MAX_FILES)
     if files > _MAX_FILES:
         return Excess(kind=ErrorKind.OUT_OF_DISK, message=f"made more than {_MAX_FILES} files")
+    disk += sum(size for (device, _), size in unlinked.items() if device == home_device)
     if disk > limits.disk_bytes:
         return Excess(
             kind=ErrorKind.OUT_OF_DISK,
@@ -77,3 +86,23 @@ def count_files(directory: str, *, at_most: int) -> tuple[int, int]:
         except FileNotFoundError:
             continue
     return count, total
+
+
+def _unlinked_files(family: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return what the open files without a name take [bytes], by device and inode: on the disk, or in memory."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in family:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = Path(entry.path).stat()  # of what it leads to
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                        found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return found
+
+
+def _device_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_dev
+    except OSError:
+        return -1

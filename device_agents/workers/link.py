@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from device_agents.machine.frames import HEADER, BrokenFrame, format_frame, parse_header
+from device_agents.machine.frames import HEADER, MAX_FRAME_BYTES, BrokenFrame, format_frame, parse_header
 
 
 class WorkerLink(asyncio.Protocol):
@@ -17,6 +17,7 @@ class WorkerLink(asyncio.Protocol):
         self._wanted_bytes: int | None = None
         """Size of the response under way; None until its header has arrived."""
 
+        self._most_bytes = MAX_FRAME_BYTES
         self._answer: asyncio.Future[bytes] | None = None
 
     @classmethod
@@ -30,11 +31,12 @@ class WorkerLink(asyncio.Protocol):
         """True while requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, request: bytes) -> asyncio.Future[bytes]:
-        """Send a request; the future gets its response, or ConnectionError or BrokenFrame.
+    def ask(self, request: bytes, most_bytes: int = MAX_FRAME_BYTES) -> asyncio.Future[bytes]:
+        """Send a request; the future gets its response, or ConnectionError or BrokenFrame, as above `most_bytes`.
 
         One at a time: the next only after the response to the one before.
         """
+        self._most_bytes = most_bytes
         answer = self._answer = asyncio.get_running_loop().create_future()
         if self._transport is not None and self.is_open:
             self._transport.write(format_frame(request))
@@ -69,6 +71,9 @@ class WorkerLink(asyncio.Protocol):
             if len(self._received) < HEADER.size:
                 return
             self._wanted_bytes = parse_header(self._received[: HEADER.size])
+            if self._wanted_bytes > self._most_bytes:
+                # Before any of it is taken in.
+                raise BrokenFrame(f"an answer of {self._wanted_bytes} bytes, where {self._most_bytes} are possible")
         end = HEADER.size + self._wanted_bytes
         if len(self._received) < end:
             return

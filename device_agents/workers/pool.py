@@ -1,19 +1,15 @@
-"""The agent's side of the warm process: starts it, asks it for workers, starts another when it is gone."""
+"""Starts the warm process, has it fork workers, and starts another when it is gone or does not answer."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import logging
 import os
-import secrets
 import shutil
-import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,10 +18,14 @@ from typing import Any, TypeVar
 from device_agents.driver import WorkerSpec
 from device_agents.machine import linux
 from device_agents.machine.ending import end
-from device_agents.workers.handle import Exit, WorkerHandle
+from device_agents.workers.family import Family
+from device_agents.workers.handle import Patience, WorkerHandle
+from device_agents.workers.ledger import Ledger
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
+from device_agents.workers.room import Room
+from device_agents.workers.strays import Strays
 from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
@@ -34,12 +34,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MARK = "FLEET_AGENT_MARK"
-"""Set in the environment of the warm process and its descendants, to find and kill them once it is gone itself."""
-
 _START_SEC = 30.0
+_FORK_SEC = 5.0
+"""How long a fork may take. It takes milliseconds, unless the machine is overloaded."""
+
+_FORK_CHECK_SEC = 0.25
+_FORK_ATTEMPTS = 3
 _LONGEST_PAUSE_SEC = 30.0
-_REAP_SEC = 5.0
+_USUAL_PATIENCE = Patience()
+_NOTE_SEC = 1.0
+"""How often the processes that workers started are written down, for an agent that may be killed."""
 
 
 class WorkerPool:
@@ -52,29 +56,34 @@ class WorkerPool:
         limits: WorkerLimits,
         *,
         restarts: int = 5,
-        reap_sec: float = _REAP_SEC,
+        patience: Patience = _USUAL_PATIENCE,
         warm_module: str = "device_agents.workers.warm",
+        kill: Callable[[int], None] = linux.kill,
     ) -> None:
         """Args:
         preloads: modules whose `preload()` the warm process calls, so that every worker has what it loads.
         restarts: attempts in a row before the devices count as faulted; attempts go on after that, less often.
-        reap_sec: how long killed processes may take to end before they are left to the kernel.
         warm_module: what the warm process runs.
+        kill: how workers are killed.
         """
         self._directory = directory
         self._preloads = sorted(set(preloads))
         self._limits = limits
         self._restarts = restarts
-        self._reap_sec = reap_sec
+        self._patience = patience
         self._warm_module = warm_module
-        self._mark = secrets.token_hex(8)
+        self._kill = kill
         self._ids = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
         self._socket: socket.socket | None = None
-        self._forked: dict[int, asyncio.Future[int]] = {}
-        self._exited: dict[int, asyncio.Future[Exit]] = {}
-        self._pids: dict[int, int] = {}
-        self._swept: dict[int, asyncio.Future[None]] = {}
+        self._is_adopting = False
+        self._families: set[Family] = set()
+        self._strays = Strays()
+        self._dying: list[int] = []
+        """Strays that were killed and are still there."""
+
+        self._ledger = Ledger(directory.parent / "processes.json")
+        self._noting: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
         self._revival: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -96,86 +105,179 @@ class WorkerPool:
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that live."""
-        return list(self._pids.values())
+        return [family.worker.pid for family in self._families if family.worker is not None]
+
+    def family_pids(self) -> list[int]:
+        """Return the process ids of the workers that live, and of whatever they started."""
+        return [pid for family in self._families for pid in family.members()]
 
     async def open(self) -> None:
-        """Start the warm process.
+        """Kill what an earlier agent left, and start the warm process.
 
         Raises:
             ConfigError: what it has to load is not there.
         """
-        linux.adopt_orphans()
+        await asyncio.to_thread(self._ledger.kill_listed)
+        self._is_adopting = linux.adopt_orphans()
+        self._strays.note_own()
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._directory.mkdir(parents=True)
+        self._directory.mkdir(mode=0o700, parents=True)
         await self._start()
+        self._noting = asyncio.create_task(self._note_processes(), name="note-processes")
 
     async def start_worker(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle:
         """Fork a worker. `sink` gets what it writes.
 
         Raises:
-            DeviceFaulted: the warm process cannot be started any more.
+            DeviceFaulted: the warm process cannot be started any more, or forks no worker.
         """
-        await self._wait_until_ready()
-        worker_id = next(self._ids)
-        directory = self._directory / f"worker-{worker_id}"
-        directory.mkdir(mode=0o700)
+        for _ in range(_FORK_ATTEMPTS):
+            await self._wait_until_ready()
+            worker = await self._fork(spec, sink)
+            if worker is not None:
+                return worker
+        raise DeviceFaulted(f"no worker could be forked in {_FORK_ATTEMPTS} attempts; the agent's log says more")
+
+    async def sweep(self) -> None:
+        """Return when no process that an ended worker left behind is alive."""
+        ends_at = asyncio.get_running_loop().time() + self._patience.at_end_sec
+        while self._dying and asyncio.get_running_loop().time() < ends_at:
+            await asyncio.sleep(0.005)
+            self._sweep_strays()
+
+    async def close(self) -> None:
+        """End the warm process and all workers. Idempotent."""
+        self._is_closed = True
+        self._settled.set()
+        for task in (self._revival, self._noting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self._bury_warm()
+        await self._end_families()
+        self._ledger.keep(())
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
+        """Have a worker forked; None when the warm process did not do it."""
+        room = Room.make(self._directory / f"worker-{next(self._ids)}")
         order = WorkerOrder(
-            worker_id=worker_id,
             runtime=spec.runtime,
             settings=spec.settings,
             environment=spec.environment,
-            directory=str(directory),
+            directory=str(room.home),
             memory_limit_bytes=self._limits.memory_bytes,
             disk_limit_bytes=self._limits.disk_bytes,
             cpus=spec.cpus or self.default_cpus,
             limits_address_space=spec.limits_address_space,
         )
-        loop = asyncio.get_running_loop()
-        forked = self._forked[worker_id] = loop.create_future()
-        exited = self._exited[worker_id] = loop.create_future()
         ours, theirs = socket.socketpair()
+        our_reports, their_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log_reader, log_writer = os.pipe()
+        self._note_own_children()
+        family = Family(our_reports, self._sweep_strays, self._kill)
+        self._families.add(family)
+        family.exited.add_done_callback(lambda _: self._forget(family))
         try:
-            await self._send({"op": "fork", "order": asdict(order)}, (theirs.fileno(), log_writer))
-            pid = await asyncio.wait_for(forked, _START_SEC)
+            await self._send(asdict(order), (theirs.fileno(), log_writer, their_reports.fileno()))
+            for end_of_pipe in (theirs, their_reports):
+                end_of_pipe.close()
+            is_born = await self._await_birth(family)
         except BaseException:
-            ours.close()
-            os.close(log_reader)
+            await self._drop(family, room, ours, log_reader)
             raise
         finally:
             theirs.close()
+            their_reports.close()
             os.close(log_writer)
-            self._forked.pop(worker_id, None)
+        if not is_born or family.worker is None:
+            await self._drop(family, room, ours, log_reader)
+            return None
+        self._note()
         return WorkerHandle(
-            pid=pid,
-            directory=str(directory),
+            family=family,
+            room=room,
             limits=self._limits,
             output=OutputPipe(log_reader, sink),
-            exited=exited,
-            ask_to_kill=lambda: self._kill(worker_id),
             link=await WorkerLink.connect(ours),
+            patience=self._patience,
         )
 
-    async def sweep(self) -> None:
-        """Return when no process that an ended worker left behind is alive."""
-        await self._wait_until_ready()
-        sweep_id = next(self._ids)
-        swept = self._swept[sweep_id] = asyncio.get_running_loop().create_future()
-        try:
-            await self._send({"op": "sweep", "sweep_id": sweep_id})
-            await asyncio.wait_for(swept, _START_SEC)
-        finally:
-            self._swept.pop(sweep_id, None)
+    async def _await_birth(self, family: Family) -> bool:
+        """Wait for a worker. A warm process that was stopped, or takes too long, is killed, and another is started."""
+        process, loop = self._process, asyncio.get_running_loop()
+        ends_at = loop.time() + _FORK_SEC
+        while not family.born.done():
+            await asyncio.wait((family.born,), timeout=_FORK_CHECK_SEC)
+            if family.born.done() or process is None:
+                break
+            warm = linux.look_at(process.pid)
+            is_stopped = warm is not None and warm.state in "Tt"
+            if is_stopped or loop.time() > ends_at:
+                logger.warning("warm process does not answer, killing it", extra={"is_stopped": is_stopped})
+                linux.kill(process.pid)
+                self._on_lost()
+                return False
+        is_born = family.born.result() != 0
+        if not is_born and process is self._process and process is not None and not linux.is_running(process.pid):
+            self._on_lost()
+        return is_born
 
-    async def close(self) -> None:
-        """End the warm process and with it all workers. Idempotent."""
-        self._is_closed = True
-        self._settled.set()
-        if self._revival is not None:
-            self._revival.cancel()
-            await asyncio.gather(self._revival, return_exceptions=True)
-        await self._bury()
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+    async def _drop(self, family: Family, room: Room, link: socket.socket, log_reader: int) -> None:
+        """Let go of a worker that did not come about."""
+        link.close()
+        os.close(log_reader)
+        try:
+            async with asyncio.timeout(self._patience.at_end_sec):
+                await family.kill()
+        except TimeoutError:
+            family.abandon()
+        await asyncio.to_thread(room.remove)
+
+    async def _end_families(self) -> None:
+        families = list(self._families)
+        killing = [asyncio.create_task(family.kill(), name="kill-family") for family in families]
+        if killing:
+            await asyncio.wait(killing, timeout=self._patience.at_end_sec)
+        stuck = [family for family in families if not family.exited.done()]
+        for task in killing:
+            task.cancel()
+        await asyncio.gather(*killing, return_exceptions=True)
+        if stuck:
+            logger.error(
+                "processes of workers cannot be killed: they hang in the kernel",
+                extra={"pids": [family.worker.pid for family in stuck if family.worker], "why": stuck[0].why_alive()},
+            )
+        for family in stuck:
+            family.abandon()
+        await asyncio.sleep(0)  # the callbacks of their ends
+        self._families.clear()
+
+    def _forget(self, family: Family) -> None:
+        self._families.discard(family)
+        self._note()
+
+    def _sweep_strays(self) -> list[int]:
+        """Kill what came to this process from keepers that were killed; return what is still there."""
+        self._dying = self._strays.kill()
+        return self._dying
+
+    def _note_own_children(self) -> None:
+        if all(family.is_kept for family in self._families):
+            self._strays.note_own()
+
+    def _note(self) -> None:
+        """Write down what has to be killed if this process is."""
+        members = (linux.look_at(pid) for pid in self.family_pids())
+        keepers = [family.keeper for family in self._families]
+        self._ledger.keep(process for process in (*keepers, *members) if process is not None)
+
+    async def _note_processes(self) -> None:
+        while True:
+            await asyncio.sleep(_NOTE_SEC)
+            if self._families:
+                self._note_own_children()
+                self._note()
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -183,14 +285,15 @@ class WorkerPool:
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         self._socket = ours
-        preloads = [word for name in self._preloads for word in ("--preload", name)]
+        words = [word for name in self._preloads for word in ("--preload", name)]
+        if self._is_adopting:
+            words.append("--adopted")
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", self._warm_module, "--socket", str(theirs.fileno()), *preloads),
+                *(sys.executable, "-m", self._warm_module, "--socket", str(theirs.fileno()), *words),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                env={**os.environ, _MARK: self._mark},
             )
         finally:
             theirs.close()
@@ -198,7 +301,7 @@ class WorkerPool:
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), _START_SEC)
         except TimeoutError:
-            await self._bury()
+            await self._bury_warm()
             raise ConfigError(f"the runtime did not load within {_START_SEC:g} s") from None
 
     async def _wait_until_ready(self) -> None:
@@ -208,7 +311,7 @@ class WorkerPool:
         if self.fault or self._socket is None:
             raise DeviceFaulted(self.fault or "the process that workers are forked from is not there")
 
-    async def _send(self, packet: Mapping[str, object], descriptors: Sequence[int] = ()) -> None:
+    async def _send(self, packet: Mapping[str, object], descriptors: Sequence[int]) -> None:
         content = [json.dumps(packet).encode()]
         while self._socket is not None:
             try:
@@ -216,13 +319,10 @@ class WorkerPool:
             except BlockingIOError:
                 await asyncio.sleep(0.01)
             except OSError:
-                # The reader sees the end of the warm process too, and settles what waits for it.
+                # The reader sees the end of the warm process too, and starts another.
                 return
             else:
                 return
-
-    async def _kill(self, worker_id: int) -> None:
-        await self._send({"op": "kill", "worker_id": worker_id})
 
     def _on_readable(self, source: socket.socket) -> None:
         while source is self._socket:
@@ -238,24 +338,13 @@ class WorkerPool:
             self._handle(json.loads(content))
 
     def _handle(self, packet: dict[str, Any]) -> None:
-        event = packet["event"]
-        if event == "ready":
+        if packet["event"] == "ready":
             _settle(self._ready, None)
-        elif event == "failed":
-            if self._ready is not None and not self._ready.done():
-                self._ready.set_exception(ConfigError(f"the runtime cannot be loaded: {packet['message']}"))
-        elif event == "forked":
-            self._pids[packet["worker_id"]] = packet["pid"]
-            _settle(self._forked.get(packet["worker_id"]), packet["pid"])
-        elif event == "exited":
-            self._pids.pop(packet["worker_id"], None)
-            end = Exit(code=packet["code"], signal=packet["signal"])
-            _settle(self._exited.pop(packet["worker_id"], None), end)
-        elif event == "swept":
-            _settle(self._swept.get(packet["sweep_id"]), None)
+        elif packet["event"] == "failed" and self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ConfigError(f"the runtime cannot be loaded: {packet['message']}"))
 
     def _on_lost(self) -> None:
-        """The warm process ended: so did its workers, by the kernel. Start another."""
+        """The warm process ended; its workers live on. Start another."""
         self._detach()
         if self._is_closed:
             return
@@ -271,13 +360,13 @@ class WorkerPool:
     async def _revive(self) -> None:
         failures = 0
         while self._socket is None:
-            await self._bury()
+            await self._bury_warm()
             try:
                 await self._start()
             except (ConfigError, OSError) as error:
                 failures += 1
                 logger.warning("warm process did not start", extra={"attempt": failures, "error": str(error)})
-                await self._bury()
+                await self._bury_warm()
                 if failures == self._restarts:
                     self.fault = f"the process that workers are forked from cannot be started: {error}"
                     self._settled.set()
@@ -286,63 +375,18 @@ class WorkerPool:
         self.fault = ""
         self._settled.set()
 
-    async def _bury(self) -> None:
-        """End the warm process, and whatever of it and its workers is left."""
+    async def _bury_warm(self) -> None:
+        """End the warm process, which has nothing to put in order."""
         self._detach()
         process, self._process = self._process, None
         if process is not None:
-            try:
-                await asyncio.wait_for(process.wait(), 5.0)
-            except TimeoutError:
-                await end(process)
-        await self._kill_leftovers()
-        for forked in self._forked.values():
-            if not forked.done():
-                forked.set_exception(DeviceFaulted("the process that workers are forked from ended; try again"))
-        for exited in self._exited.values():
-            _settle(exited, Exit(is_parent_lost=True))
-        for swept in self._swept.values():
-            _settle(swept, None)
-        self._exited.clear()
+            await end(process)
 
     def _detach(self) -> None:
         ours, self._socket = self._socket, None
         if ours is not None:
             asyncio.get_running_loop().remove_reader(ours)
             ours.close()
-
-    async def _kill_leftovers(self) -> None:
-        """Kill what the warm process left when it died; this process adopted it."""
-        mark = f"{_MARK}={self._mark}".encode()
-        while True:
-            leftovers = [pid for pid in linux.children_of(os.getpid()) if mark in linux.environment_of(pid)]
-            for pid in leftovers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            unkillable = await _reap({*leftovers, *self._pids.values()}, self._reap_sec)
-            self._pids.clear()
-            if unkillable:
-                logger.error(
-                    "processes of workers cannot be killed: they hang in the kernel", extra={"pids": unkillable}
-                )
-            if unkillable or not leftovers:
-                return
-
-
-async def _reap(pids: set[int], timeout_sec: float) -> list[int]:
-    """Wait for these children, which were killed or are about to end; return those that do not end in time."""
-    ends_at = time.monotonic() + timeout_sec
-    while (pids := set(filter(_is_running, pids))) and time.monotonic() < ends_at:  # noqa: ASYNC110 - nobody tells us
-        await asyncio.sleep(0.005)
-    return sorted(pids)
-
-
-def _is_running(pid: int) -> bool:
-    """Reap a child that has ended."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == 0
-    except ChildProcessError:
-        return False
 
 
 def _settle(future: asyncio.Future[T] | None, value: T) -> None:

@@ -1,4 +1,4 @@
-"""The process that runs candidates: forked from the warm process, one per session, expendable.
+"""The process that runs candidates: forked by its keeper from a copy of the warm process, one per session, expendable.
 
 It answers each WorkerRequest on its socket with one WorkerResponse, and ends when the socket does. Before it touches
 anything it gives itself a session and process group of its own, limits, a directory, and a log; and it asks the
@@ -21,6 +21,7 @@ from typing import TypeVar
 from device_agents.machine import linux
 from device_agents.machine.frames import HEADER, format_frame, parse_header
 from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
+from fleet.base.inspection import allow_inspection
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire.measurements import (
@@ -46,7 +47,6 @@ _OPEN_FILES = 256
 class WorkerOrder:
     """What the agent asks the warm process to fork. JSON between the two."""
 
-    worker_id: int
     runtime: str
     settings: Mapping[str, object] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class WorkerOrder:
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
-    """Turn a freshly forked process into a worker, serve, and never return."""
+    """Turn a freshly forked process into a worker, serve, and never return. `parent_pid`: of its keeper."""
     code = 0
     try:
         _settle(order, socket_fd, log_fd, parent_pid)
@@ -178,9 +178,10 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
 
 def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
     os.setsid()
+    allow_inspection()  # the agent has to see what it holds open
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:
-        raise RuntimeError("the warm process ended while its worker started")
+        raise RuntimeError("the keeper ended while its worker started")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

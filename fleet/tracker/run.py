@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir
+from fleet.base.inspection import forbid_inspection
 from fleet.errors import FleetError
 from fleet.tracker.server import Tracker, TrackerConfig
 
@@ -69,6 +70,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
 def run_tracker(options: TrackerOptions) -> int:
     """Serve until a signal; return the exit code."""
     logs.setup(options.log_level)
+    forbid_inspection()
     try:
         asyncio.run(_serve(options))
     except FleetError as error:

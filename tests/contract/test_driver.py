@@ -12,7 +12,6 @@ import pytest
 
 from device_agents.config import known_keys, make_drivers, parse_config
 from device_agents.driver import Driver
-from device_agents.machine import linux
 from device_agents.registry import known_drivers
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
@@ -251,7 +250,7 @@ async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Pa
         assert response.measurement.error == measurement_pb2.ERROR_KIND_LOAD_FAILED
         await worker.kill()
         await driver.reset()
-        assert linux.descendants_of(pool.warm_pid) == []
+        assert pool.family_pids() == []
     finally:
         await driver.close()
         await pool.close()

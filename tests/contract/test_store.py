@@ -54,6 +54,24 @@ async def test_what_was_not_put_is_not_found(store: ArtifactStore) -> None:
     assert await store.find(digest_of(b"never"), "me") is None
 
 
+async def test_an_artifact_that_was_changed_is_used_by_no_later_session(store: ArtifactStore) -> None:
+    """Its hash is checked at its first use in each session, whatever became of the file since it was put."""
+    put(store, b"content", "me")
+    path = await store.find(digest_of(b"content"), "me")
+    assert path is not None
+    store.release("me")
+    path.chmod(0o644)
+    path.write_bytes(b"an attacker's code")
+
+    assert await store.find(digest_of(b"content"), "another") is None
+    assert not path.exists()
+
+
+def test_nobody_else_may_look_into_it(store: ArtifactStore, tmp_path: Path) -> None:
+    """Directories of an agent are its own."""
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "incoming")] == [0o700, 0o700]
+
+
 async def test_the_least_recently_used_goes_first(store: ArtifactStore) -> None:
     """Finding counts as use."""
     for content in (_CONTENTS[3], _CONTENTS[2], _CONTENTS[1]):

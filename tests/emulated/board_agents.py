@@ -44,9 +44,10 @@ class BoardAgent:
         raise AssertionError(f"the agent did not start: {self.log.read_text()[-3000:]}")
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes that run kernels: children of the agent's fork server."""
-        warm = psutil.Process(self.process.pid).children()
-        return [worker for process in warm for worker in process.children()]
+        """Return the processes that run kernels: below their keepers, wherever these are."""
+        agent = psutil.Process(self.process.pid)
+        own = agent.children()
+        return [process for process in agent.children(recursive=True) if process not in own and not process.children()]
 
     def kill(self) -> None:
         """kill -9, and reap."""

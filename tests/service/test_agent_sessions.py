@@ -10,7 +10,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.drivers.simulated import SimulatedDriver
-from device_agents.machine import linux
 from fleet.domain.tokens import TokenSigner
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.testing import eventually
@@ -339,7 +338,7 @@ async def test_ending_while_the_worker_starts_leaves_nothing(bench: Bench) -> No
         await asyncio.gather(opening, return_exceptions=True)
 
     folder = bench.state_dir / "workers"
-    await eventually(lambda: not list(folder.iterdir()) and not linux.descendants_of(bench.agent.warm_pid))
+    await eventually(lambda: not list(folder.iterdir()) and not bench.agent.family_pids())
 
 
 async def test_a_device_that_stops_answering_is_reported_and_comes_back(tmp_path: Path) -> None:

@@ -1,0 +1,153 @@
+"""How large a worker's answer may be, by what it was asked: checked before the answer is parsed.
+
+Two bytes of an answer can become a hundred in memory once they are parsed, except where they are a tensor's content. So
+what is not content, the structure, is counted first, by a walk over the fields that parses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
+
+_STRUCTURE_BYTES = 64 * 1024
+"""Messages for people, clocks, names and shapes."""
+
+_STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
+"""Ten thousand calls of a model, each with its name."""
+
+_REPEAT_BYTES = 16
+_SPEC_BYTES = 1024
+_MOST_OUTPUTS = 4096
+"""Of a Relax VM: what it returns does not follow from what it is given."""
+
+_CALL = worker_pb2.WorkerResponse.CALL_FIELD_NUMBER
+_OUTPUTS = session_service_pb2.CallResponse.OUTPUTS_FIELD_NUMBER
+_CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_BITS = re.compile(r"[a-z_]+(?P<bits>\d+)?[a-z0-9_]*?(x(?P<lanes>\d+))?")
+_LARGEST_BITS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerBound:
+    """The largest answer to one request."""
+
+    structure_bytes: int = _STRUCTURE_BYTES
+    """All of it but the tensors' content."""
+
+    content_bytes: int = 0
+    """Of all tensors together."""
+
+    outputs: int = 0
+    """How many tensors."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """The longest frame that can hold it."""
+        return min(self.structure_bytes + self.content_bytes, MAX_FRAME_BYTES)
+
+    def check(self, frame: bytes) -> None:
+        """Refuse a frame that could not be an answer.
+
+        Raises:
+            BrokenFrame: it is too large, or no message.
+        """
+        structure = len(frame)
+        for count, size in enumerate(_content_sizes(frame), 1):
+            if count > self.outputs:
+                raise BrokenFrame(f"more than {self.outputs} outputs came")
+            structure -= size
+        if structure > self.structure_bytes or len(frame) > self.frame_bytes:
+            raise BrokenFrame(f"{len(frame)} bytes came, {structure} of them not content of outputs")
+
+
+LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
+"""For those who ask for anything."""
+
+
+def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
+    """Return how large a measurement can be."""
+    repeats = max(request.evaluator.repeat, request.evaluator.max_repeat) + request.operator_runs
+    operators = _STRUCTURE_OF_OPERATORS_BYTES if request.operator_runs else 0
+    return AnswerBound(structure_bytes=_STRUCTURE_BYTES + _REPEAT_BYTES * repeats + operators)
+
+
+def bound_of_call(request: session_service_pb2.CallRequest) -> AnswerBound:
+    """Return how large the outputs of a call can be."""
+    if request.module_kind == measurement_pb2.MODULE_KIND_RELAX_VM:
+        return LARGEST
+    specs = list(_specs(request.args))
+    return AnswerBound(
+        structure_bytes=_STRUCTURE_BYTES + _SPEC_BYTES * len(specs),
+        content_bytes=sum(map(_size_bytes, specs)),
+        outputs=len(specs),
+    )
+
+
+def _specs(args: Iterable[tensor_pb2.Argument]) -> Iterator[tensor_pb2.TensorSpec]:
+    for argument in args:
+        match argument.WhichOneof("kind"):
+            case "fill":
+                yield argument.fill
+            case "output":
+                yield argument.output
+            case "tensor":
+                yield argument.tensor.spec
+
+
+def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
+    found = _BITS.fullmatch(spec.dtype)
+    bits = int(found["bits"] or _LARGEST_BITS) if found else _LARGEST_BITS
+    lanes = int(found["lanes"] or 1) if found else 1
+    return math.prod(max(extent, 0) for extent in spec.shape) * max(bits, 8) * lanes // 8
+
+
+def _content_sizes(frame: bytes) -> Iterator[int]:
+    """Yield the size of each output's content [bytes]; 0 for an output without."""
+    for number, start, end in _fields(frame, 0, len(frame)):
+        if number != _CALL:
+            continue
+        for inner, output_start, output_end in _fields(frame, start, end):
+            if inner == _OUTPUTS:
+                contents = (
+                    stop - begin for n, begin, stop in _fields(frame, output_start, output_end) if n == _CONTENT
+                )
+                yield max(contents, default=0)
+
+
+def _fields(frame: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, start and end of the content of each field of a message that lies in a part of the frame."""
+    while start < end:
+        key, start = _varint(frame, start, end)
+        kind = key & 7
+        begin = start
+        if kind == _VARINT:
+            _, start = _varint(frame, start, end)
+        elif kind == _BYTES:
+            size, begin = _varint(frame, start, end)
+            start = begin + size
+        elif kind in (_FIXED64, _FIXED32):
+            start += 8 if kind == _FIXED64 else 4
+        else:
+            raise BrokenFrame("a field of no known kind")
+        if start > end:
+            raise BrokenFrame("a field is longer than its message")
+        yield key >> 3, begin, start
+
+
+def _varint(frame: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return a number and where it ends."""
+    value = shift = 0
+    while start < end and shift < 70:
+        byte = frame[start]
+        start += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, start
+        shift += 7
+    raise BrokenFrame("a number is cut off")

@@ -1,0 +1,45 @@
+"""Children of the agent that it never started: left by a worker whose keeper was killed, and given to the agent.
+
+A stray is told by what its kernel could not change: it is in another session than the agent, which no process can enter
+again, and it came while a keeper was dead. What is in another session and came while all keepers lived is the agent's
+own, as the server that adb leaves running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+from device_agents.machine import linux
+
+logger = logging.getLogger(__name__)
+
+
+class Strays:
+    """Tells the agent's own children from others."""
+
+    def __init__(self) -> None:
+        self._own: set[tuple[int, int]] = set()
+
+    def note_own(self) -> None:
+        """Take all children that are here for the agent's own. Call it only while every keeper lives."""
+        self._own = {(process.pid, process.started_ticks) for process in _foreign_children()}
+
+    def kill(self) -> list[int]:
+        """Kill what is here besides, with all below it; return what is dying."""
+        strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in self._own]
+        for process in strays:
+            for pid in (*linux.descendants_of(process.pid), process.pid):
+                linux.kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+        if strays:
+            logger.warning("killed what a worker left behind", extra={"pids": [process.pid for process in strays]})
+        return [process.pid for process in strays if linux.is_running(process.pid)]
+
+
+def _foreign_children() -> list[linux.Process]:
+    ours = os.getsid(0)
+    children = map(linux.look_at, linux.children_of(os.getpid()))
+    return [child for child in children if child is not None and child.session != ours]

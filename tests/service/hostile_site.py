@@ -1,0 +1,221 @@
+"""An agent, a tracker and holders in namespaces of their own, where hostile kernels may do what they want.
+
+    unshare ... python -m tests.service.hostile_site FOLDER
+
+It prints one JSON object: what became of each attack. FOLDER holds kernels.so, made of
+hostile_kernels.c. Everything here runs below one process, the first of its pid namespace: when it ends, all of it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fleet.testing import eventually
+from fleet.v1 import measurement_pb2, session_service_pb2
+from tests.service.agent_bench import DEVICE, Holder, StubTracker, digest_of_bytes, is_alive, request_for, spec
+
+_MIB = 1024 * 1024
+_YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\n"
+
+
+class Site:
+    """One agent after the other, on one state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.key = folder / "tracker.key"
+        self.key.write_text("secret")
+        self.key.chmod(0o600)
+        self.kernels = (folder / "kernels.so").read_bytes()
+        self.tracker = StubTracker()
+        self.epoch = 0
+        self.agent: subprocess.Popen[str] | None = None
+        self.port = 0
+        (folder / "agent.yaml").write_text(_YAML.format(memory=256 * _MIB, disk=32 * _MIB))
+
+    async def start(self) -> None:
+        command = [sys.executable, "-m", "device_agents", "--tracker", self.tracker.address]
+        environment = {"HOSTILE_STORE": str(self.state / "artifacts"), "HOSTILE_KEY": str(self.key)}
+        self.agent = subprocess.Popen(  # noqa: ASYNC220 - read in a thread
+            [*command, "--config", self.folder / "agent.yaml", "--state-dir", self.state],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        assert self.agent.stdout is not None
+        line = await asyncio.to_thread(self.agent.stdout.readline)
+        self.port = int(line.partition("127.0.0.1:")[2].partition(",")[0])
+
+    def holder(self) -> Holder:
+        self.epoch += 1
+        return Holder(self.port, self.tracker.token(self.epoch))
+
+    async def attack(self, name: str, timeout_sec: float = 5.0) -> tuple[Holder, str, int]:
+        """Call a hostile function under a new lease; return its holder, the kind of error, and what it says."""
+        holder = self.holder()
+        digest = await holder.put(self.kernels)
+        request = session_service_pb2.CallRequest(
+            artifact_digest=digest, function=name, args=[spec("output", 1, dtype="int32")]
+        )
+        request.timeout.FromNanoseconds(int(timeout_sec * 1e9))
+        response = await holder.call(request)
+        kind = measurement_pb2.ErrorKind.Name(response.error).removeprefix("ERROR_KIND_")
+        said = int.from_bytes(response.outputs[0].content, "little", signed=True) if response.outputs else -1
+        return holder, kind, said
+
+    async def next_holder_is_served(self) -> bool:
+        """Tell whether another lease runs a kernel that gives the right answer."""
+        holder, kind, said = await self.attack("say_harmless")
+        await holder.close()
+        return (kind, said) == ("UNSPECIFIED", 7)
+
+    def survivors(self) -> list[int]:
+        """Return the processes that hostile kernels named."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and is_alive(int(entry.name)):
+                comm = (entry / "comm").read_text() if (entry / "comm").exists() else ""
+                found += [int(entry.name)] if comm == "hostile\n" else []
+        return found
+
+    def peak_mib(self) -> int:
+        assert self.agent is not None
+        status = Path(f"/proc/{self.agent.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+
+async def outlive(site: Site) -> dict[str, object]:
+    holder, kind, _ = await site.attack("outlive", 2.0)
+    await holder.close_session()
+    return {"kind": kind, "served": await site.next_holder_is_served(), "survivors": site.survivors()}
+
+
+async def stop_all(site: Site) -> dict[str, object]:
+    holder = site.holder()
+    digest = await holder.put(site.kernels)
+    request = request_for(digest, function="stop_all", args=[spec("output", 1, dtype="int32")], timeout_sec=60.0)
+    running = asyncio.create_task(holder.measure([request]))
+    await eventually(lambda: len(site.survivors()) == 2)
+    started = time.monotonic()
+    await holder.close_session()
+    released_sec = time.monotonic() - started
+    survivors = site.survivors()
+    await asyncio.gather(running, return_exceptions=True)
+    served = await site.next_holder_is_served()
+    await eventually(lambda: site.tracker.reports[DEVICE].is_healthy)
+    return {"released_sec": released_sec, "served": served, "survivors": survivors}
+
+
+async def stop_all_and_kill_agent(site: Site) -> dict[str, object]:
+    holder = site.holder()
+    digest = await holder.put(site.kernels)
+    request = request_for(
+        digest, function="stop_all_and_kill_agent", args=[spec("output", 1, dtype="int32")], timeout_sec=60.0
+    )
+    running = asyncio.create_task(holder.measure([request]))
+    await eventually(site.survivors)
+    assert site.agent is not None
+    site.agent.kill()  # where the kernel could not
+    await asyncio.to_thread(site.agent.communicate)
+    await asyncio.gather(running, return_exceptions=True)
+    await holder.close()
+    await site.start()
+    return {"served": await site.next_holder_is_served(), "survivors": site.survivors()}
+
+
+async def overwrite(site: Site) -> dict[str, object]:
+    digest = digest_of_bytes(site.kernels)
+    holder, kind, changed = await site.attack("overwrite")
+    await holder.close_session()
+    next_holder = site.holder()
+    missing = await next_holder.find_missing([digest])
+    await next_holder.close()
+    return {"kind": kind, "changed": changed, "is_refused": missing == [digest]}
+
+
+async def read_key(site: Site) -> dict[str, object]:
+    holder, kind, opened = await site.attack("read_key")
+    await holder.close()
+    return {"kind": kind, "opened": opened}
+
+
+async def large_answer(site: Site) -> dict[str, object]:
+    before = site.peak_mib()
+    holder, kind, _ = await site.attack("answer_with_empty_outputs")
+    await holder.close()
+    return {"kind": kind, "grown_mib": site.peak_mib() - before}
+
+
+async def grow_later(site: Site) -> dict[str, object]:
+    return await _ended_between_candidates(site, "grow_later")
+
+
+async def fill_disk_later(site: Site) -> dict[str, object]:
+    return await _ended_between_candidates(site, "fill_disk_later")
+
+
+async def _ended_between_candidates(site: Site, name: str) -> dict[str, object]:
+    holder, kind, _ = await site.attack(name)
+    worker = await holder.open()
+    await eventually(lambda: not is_alive(worker))
+    await holder.close()
+    return {"kind": kind, "served": await site.next_holder_is_served()}
+
+
+async def leave_shared_memory(site: Site) -> dict[str, object]:
+    holder, kind, _ = await site.attack("leave_shared_memory")
+    await holder.close_session()
+    return {"kind": kind, "left": await asyncio.to_thread(left_in_memory)}
+
+
+def left_in_memory() -> list[str]:
+    """Return the names of what kernels left in shared memory."""
+    segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return [path.name for path in Path("/dev/shm").iterdir()] + segments
+
+
+ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
+    attack.__name__: attack
+    for attack in (
+        read_key,
+        overwrite,
+        large_answer,
+        leave_shared_memory,
+        grow_later,
+        fill_disk_later,
+        outlive,
+        stop_all,
+        stop_all_and_kill_agent,
+    )
+}
+
+
+async def main(folder: Path) -> dict[str, object]:
+    site = Site(folder)
+    await site.tracker.start()
+    await site.start()
+    found: dict[str, object] = {}
+    for name, attack in ATTACKS.items():
+        started = time.monotonic()
+        try:
+            found[name] = await attack(site)
+        except Exception as error:  # noqa: BLE001 - what became of this attack; the others follow
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        sys.stderr.write(f"{name}: {time.monotonic() - started:.2f} s {found[name]}\n")
+    assert site.agent is not None
+    site.agent.terminate()
+    await asyncio.to_thread(site.agent.communicate)
+    await site.tracker.stop()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1])))))

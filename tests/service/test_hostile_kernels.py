@@ -1,0 +1,95 @@
+"""Kernels that attack the agent, the next holder and the machine: attacks that were seen to succeed, and do no more.
+
+They run in namespaces of their own, see tests/service/hostile_site.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+_MOST_AGENT_MIB = 64
+_RELEASED_SEC = 5.0
+"""A kernel kept running 23 s. What a release takes here is a tenth of a second, on an idle machine."""
+
+Outcome = dict[str, Any]
+
+
+def run_attacks(folder: Path) -> dict[str, Outcome]:
+    source = Path(__file__).with_name("hostile_kernels.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", folder / "kernels.so"], check=True)
+    site = (
+        f'mount -t tmpfs none /dev/shm; ip link set lo up && exec "{sys.executable}" -m tests.service.hostile_site "$0"'
+    )
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    done = subprocess.run(
+        [
+            "unshare",
+            *as_root,
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--ipc",
+            "--net",
+            "sh",
+            "-c",
+            site,
+            folder,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    outcomes: dict[str, Outcome] = json.loads(done.stdout.splitlines()[-1])
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return run_attacks(tmp_path_factory.mktemp("hostile"))
+
+
+def test_a_daemon_that_killed_its_keeper_and_the_warm_process_is_dead(outcomes: dict[str, Outcome]) -> None:
+    """It forked twice, without environment and descriptors: its session has no process left, and the next is served."""
+    assert outcomes["outlive"]["survivors"] == []
+    assert outcomes["outlive"]["served"]
+
+
+def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str, Outcome]) -> None:
+    """The agent asks nobody to kill it; a warm process that was stopped is replaced, and the device heals."""
+    assert outcomes["stop_all"]["survivors"] == []
+    assert outcomes["stop_all"]["released_sec"] < _RELEASED_SEC
+    assert outcomes["stop_all"]["served"]
+
+
+def test_a_kernel_that_killed_the_agent_is_dead_before_the_next_runs(outcomes: dict[str, Outcome]) -> None:
+    """The agent finds it by what it wrote down, if nothing else ended it."""
+    assert outcomes["stop_all_and_kill_agent"] == {"served": True, "survivors": []}
+
+
+def test_an_overwritten_artifact_runs_for_no_other_holder(outcomes: dict[str, Outcome]) -> None:
+    """Either it could not be written, or it is missed and put again."""
+    attack = outcomes["overwrite"]
+    assert attack["is_refused"] == bool(attack["changed"])
+
+
+def test_millions_of_outputs_leave_the_agent_as_small_as_it_was(outcomes: dict[str, Outcome]) -> None:
+    """24 MiB of empty outputs took it to 780 MiB; they are refused by their length."""
+    assert outcomes["large_answer"]["kind"] == "CRASHED"
+    assert outcomes["large_answer"]["grown_mib"] < _MOST_AGENT_MIB
+
+
+@pytest.mark.parametrize("attack", ["grow_later", "fill_disk_later"])
+def test_limits_hold_after_the_answer_too(outcomes: dict[str, Outcome], attack: str) -> None:
+    """A thread that takes memory, or fills files without a name, once its candidate has its time: its worker ends."""
+    assert outcomes[attack] == {"kind": "UNSPECIFIED", "served": True}

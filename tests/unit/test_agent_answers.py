@@ -1,0 +1,92 @@
+"""How large an answer of a worker may be: what the request could produce, and counted before it is parsed."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from device_agents.machine.frames import BrokenFrame
+from device_agents.workers.answers import LARGEST, AnswerBound, bound_of_call, bound_of_trial
+from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
+
+_MIB = 1024 * 1024
+
+
+def tensor(*shape: int, content: bytes = b"") -> tensor_pb2.Tensor:
+    return tensor_pb2.Tensor(spec=tensor_pb2.TensorSpec(shape=shape, dtype="float32"), content=content)
+
+
+def answer(*outputs: tensor_pb2.Tensor) -> bytes:
+    call = session_service_pb2.CallResponse(outputs=outputs)
+    return worker_pb2.WorkerResponse(call=call).SerializeToString()
+
+
+def request(*shape: int) -> session_service_pb2.CallRequest:
+    spec = tensor_pb2.TensorSpec(shape=shape, dtype="float32")
+    return session_service_pb2.CallRequest(args=[tensor_pb2.Argument(output=spec)])
+
+
+def empty_outputs(count: int) -> bytes:
+    """Return an answer of that many outputs without anything in them: two bytes each."""
+    outputs = b"\x0a\x00" * count
+    size, header = len(outputs), bytearray(b"\x12")
+    while size > 0x7F:
+        header.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes(header + bytes([size])) + outputs
+
+
+def test_an_answer_of_the_size_that_was_asked_for_is_one() -> None:
+    """Content counts by the shapes of the arguments, in any number of them."""
+    bound_of_call(request(256, 256)).check(answer(tensor(256, 256, content=bytes(256 * 256 * 4))))
+    LARGEST.check(answer(*(tensor(8, content=bytes(32)) for _ in range(100))))
+    bound_of_trial(measurement_pb2.MeasureRequest()).check(b"")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        answer(tensor(256, content=bytes(4 * 256 * 1024))),
+        answer(tensor(256, content=bytes(1024)), tensor(256, content=bytes(4))),
+        worker_pb2.WorkerResponse(
+            call=session_service_pb2.CallResponse(error_message="a" * 200_000)
+        ).SerializeToString(),
+        b"\x12\xff\xff\xff\xff\x0f",
+        b"\x12\x05\x0a",
+        b"\xff" * 12,
+        b"\x13\x00",
+    ],
+    ids=["too large", "too many", "too much text", "a length beyond the end", "cut", "no number", "no kind"],
+)
+def test_what_could_not_be_an_answer_is_refused(frame: bytes) -> None:
+    """Each with the same error as a frame that is none."""
+    with pytest.raises(BrokenFrame):
+        bound_of_call(request(256)).check(frame)
+
+
+@pytest.mark.parametrize("bound", [bound_of_call(request(2**22)), LARGEST], ids=["function", "model"])
+def test_millions_of_empty_outputs_are_refused_without_being_parsed(bound: AnswerBound) -> None:
+    """24 MiB of them would take a gigabyte; to refuse them takes nothing."""
+    frame = empty_outputs(12 * _MIB)
+    tracemalloc.start()
+
+    with pytest.raises(BrokenFrame, match="outputs"):
+        bound.check(frame)
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < _MIB
+
+
+def test_a_measurement_is_small() -> None:
+    """It grows with the repeats that were asked for, and with nothing that a candidate says."""
+    few = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3))
+    many = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=100_000))
+    times = measurement_pb2.Measurement(run_secs=[0.001] * 100_000)
+    frame = worker_pb2.WorkerResponse(measurement=times).SerializeToString()
+
+    assert bound_of_trial(few).frame_bytes < 100_000
+    with pytest.raises(BrokenFrame):
+        bound_of_trial(few).check(frame)
+    bound_of_trial(many).check(frame)

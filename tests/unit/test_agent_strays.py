@@ -1,0 +1,112 @@
+"""What a worker left behind is found by what no process can change: its number, its start, its session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from device_agents.machine import linux
+from device_agents.workers.ledger import Ledger
+from device_agents.workers.strays import Strays
+from fleet.testing import eventually
+
+pytestmark = pytest.mark.slow
+
+DAEMON = """
+import os, sys, time
+if os.fork():
+    time.sleep(3600)
+os.setsid() if "setsid" in sys.argv else None
+print(os.getpid(), flush=True)
+time.sleep(3600)
+"""
+"""A process that starts another, in a session of its own if asked to."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(*arguments: str, code: str = "import time; time.sleep(3600)", is_apart: bool = True) -> object:
+        command = [sys.executable, "-c", code, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=is_apart)
+        started.append(process)
+        return process
+
+    yield start_one  # type: ignore[misc]
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def look_at(pid: int) -> linux.Process:
+    process = linux.look_at(pid)
+    assert process is not None
+    return process
+
+
+async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) -> None:
+    """The agent's own children are spared: those of its session, and those that were there before."""
+    strays = Strays()
+    server = start()
+    strays.note_own()
+    tool = start(is_apart=False)
+    stray = start()
+
+    strays.kill()
+
+    await eventually(lambda: not linux.is_running(stray.pid))
+    assert linux.is_running(server.pid)
+    assert linux.is_running(tool.pid)
+
+
+async def test_a_new_agent_kills_what_an_earlier_one_listed(start: Start, tmp_path: Path) -> None:
+    """With all that descends from it, even after the leader of its session is dead, and in one more session."""
+    leader, other = start(code=DAEMON), start("setsid", code=DAEMON)
+    orphan, apart = (int(process.stdout.readline()) for process in (leader, other) if process.stdout)
+    Ledger(tmp_path / "processes.json").keep(map(look_at, (leader.pid, other.pid)))
+    leader.kill()
+    leader.wait()
+    assert linux.is_running(orphan)
+
+    killed = Ledger(tmp_path / "processes.json").kill_listed()
+
+    assert sorted(killed) == sorted([orphan, other.pid, apart])
+    await eventually(lambda: not any(map(linux.is_running, killed)))
+
+
+def test_a_number_that_was_given_again_is_spared(start: Start, tmp_path: Path) -> None:
+    """It is another process if it started at another time, or after another boot; a torn list names none."""
+    process = look_at(start().pid)
+    path = tmp_path / "processes.json"
+    Ledger(path).keep([linux.Process(**{**_fields(process), "started_ticks": process.started_ticks - 1})])
+    assert Ledger(path).kill_listed() == []
+
+    Ledger(path).keep([process])
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "boot_id": "another"}))
+    assert Ledger(path).kill_listed() == []
+    path.write_text(json.dumps(content)[:-9])
+    assert Ledger(path).kill_listed() == []
+
+    assert linux.is_running(process.pid)
+
+
+def _fields(process: linux.Process) -> dict[str, object]:
+    return {name: getattr(process, name) for name in ("pid", "state", "parent", "session", "started_ticks")}
+
+
+def test_this_process_is_seen_as_it_is() -> None:
+    """Number, parent and session as the system calls say; nothing for a number that nobody has."""
+    mine = look_at(os.getpid())
+
+    assert (mine.parent, mine.session, mine.state) == (os.getppid(), os.getsid(0), "R")
+    assert linux.look_at(2**22 + 1) is None
