@@ -1,9 +1,10 @@
-"""`fleet library best|export|import`: what past tuning runs found."""
+"""`fleet library best|export|import|snapshots|prune|migrate`: what past tuning runs found, and what is learnt of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +12,17 @@ import typer
 
 from cross.targets.boards import load_boards
 from fleet.cli import options
-from fleet.cli.library_view import BestRow, best_data, print_best
+from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import LibraryError, NotFound
-from fleet.library import Library, Record, StoredWorkload
+from fleet.library import Library, Record, StoredSnapshot, StoredWorkload
 from fleet.library.exchange import export_json, import_json
+from fleet.library.schema import SCHEMA_VERSION
+from fleet.library.versions import change_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -149,6 +152,98 @@ def import_(
         done = import_json(opened, directory, scope)
     known = f", {done.known_records} of them known" if done.known_records else ""
     options.stderr().print(f"Imported {done.records} records of {done.workloads} workloads{known}.")
+
+
+@app.command()
+def snapshots(
+    ctx: typer.Context,
+    library: LibraryOption = None,
+    wide: WideOption = False,
+    json_output: options.JsonOption = False,
+) -> None:
+    """List the snapshots of the shared cost model: what each was trained on, how it ranks, which one is in use.
+
+    Example: fleet library snapshots
+    """
+    with existing_library(library) as opened:
+        found = opened.memory.snapshots()
+        in_use = {one.digest for version in {s.feature_version for s in found} if (one := _in_use(opened, version))}
+    if options.wants_json(ctx, json_output):
+        options.print_json([snapshot_data(one, is_in_use=one.digest in in_use) for one in found])
+    elif found:
+        print_snapshots(found, in_use, make_console(is_wide=wide))
+    else:
+        options.stderr().print(f"No snapshots in {opened.url} yet: the first comes with 64 measured candidates.")
+
+
+@app.command()
+def prune(
+    ctx: typer.Context,
+    keep: Annotated[
+        int, typer.Option("--keep", min=0, metavar="N", help="Keep the newest N snapshots and jobs, however old.")
+    ] = 10,
+    days: Annotated[
+        float, typer.Option("--days", min=0, max=36500, metavar="D", help="Keep what is younger than D days.")
+    ] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    library: LibraryOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Remove old snapshots of the cost model, and the model files of old jobs.
+
+    Kept are the snapshot in use, all that waiting and running jobs need, and what --keep and --days say. Jobs and their
+    records stay: a job whose model is gone is resumed by submitting the model again.
+
+    Example: fleet library prune --days 90 --dry-run
+    """
+    made_before = datetime.now(UTC) - timedelta(days=days)
+    with existing_library(library) as opened:
+        gone = opened.prune(newest=keep, made_before=made_before, is_trial=dry_run)
+    if options.wants_json(ctx, json_output):
+        options.print_json(
+            {
+                "snapshots": list(gone.snapshots),
+                "model_files": list(gone.model_files),
+                "size_bytes": gone.size_bytes,
+                "is_dry_run": dry_run,
+            }
+        )
+        return
+    verb, size_mb = "Would remove" if dry_run else "Removed", gone.size_bytes / 1e6
+    what = f"{len(gone.snapshots)} snapshots and {len(gone.model_files)} model files"
+    options.stderr().print(f"{verb} {what}, {size_mb:.1f} MB.")
+
+
+@app.command()
+def migrate(
+    to: Annotated[int, typer.Option(metavar="VERSION", help=f"The schema version; today's is {SCHEMA_VERSION}.")],
+    backup: Annotated[
+        Path | None, typer.Option("--backup", metavar="FILE", help="Where the copy goes. Default: beside the library.")
+    ] = None,
+    no_backup: Annotated[
+        bool, typer.Option("--no-backup", help="Make no copy; for PostgreSQL, make one with pg_dump.")
+    ] = False,
+    library: LibraryOption = None,
+) -> None:
+    """Bring a library to another schema version, also back to one that an older program reads; a copy is made first.
+
+    What the older version has no place for is lost there: jobs in the queue, features, snapshots. Programs of today
+    bring a library to their own version when they open it.
+
+    Example: fleet library migrate --to 3
+    """
+    done = change_version(library, to, backup=backup, has_backup=no_backup)
+    console = options.stderr()
+    if done.found == to:
+        console.print(f"The library has version {to} already.")
+        return
+    console.print(f"The library had version {done.found}, and has {to} now.")
+    if done.backup is not None:
+        console.print(f"A copy from before is at {done.backup}.")
+
+
+def _in_use(library: Library, feature_version: str) -> StoredSnapshot | None:
+    return library.memory.newest_snapshot(feature_version)
 
 
 def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[RecordScope]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -23,10 +23,47 @@ from fleet.cli.tables import (
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope
-from fleet.library import Record, StoredWorkload
+from fleet.library import Record, StoredSnapshot, StoredWorkload
+
+_DIGITS = 12
+"""Of a digest, enough to tell two apart."""
 
 _NAMED = 3
 """How many workloads a note names; a longer list would say no more."""
+
+
+def snapshot_data(snapshot: StoredSnapshot, *, is_in_use: bool) -> dict[str, object]:
+    """Return what is known of a snapshot of the cost model."""
+    return {
+        "digest": snapshot.digest,
+        "made_at": snapshot.made_at.isoformat(),
+        "published_at": snapshot.published_at.isoformat() if snapshot.published_at else None,
+        "is_in_use": is_in_use,
+        "feature_version": snapshot.feature_version,
+        "records": snapshot.record_count,
+        "workloads": dict(snapshot.workloads),
+        "metrics": dict(snapshot.metrics),
+        "size_bytes": len(snapshot.content),
+    }
+
+
+def print_snapshots(snapshots: Sequence[StoredSnapshot], in_use: Collection[str], console: Console) -> None:
+    """Print a row for each snapshot, oldest first."""
+    table = make_table("snapshot", "made", "records", "workloads", "ranks right", "KB", "use", left=frozenset({"use"}))
+    for one in snapshots:
+        pairs = one.metrics.get("left_out_pairs")
+        use = "in use" if one.digest in in_use else "" if one.published_at else "ranked worse"
+        table.add_row(
+            one.digest.removeprefix("sha256:")[:_DIGITS],
+            clock_time(one.made_at),
+            str(one.record_count),
+            str(len(one.workloads)),
+            f"{pairs:.3f}" if isinstance(pairs, int | float) else "",
+            f"{len(one.content) / 1e3:.0f}",
+            use,
+        )
+    console.print(table)
+    console.print("ranks right: share of pairs, in workloads that it had not seen", style="dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library.election import Term
 from fleet.library.memory import Memory
+from fleet.library.pruning import Pruned
 from fleet.library.queue import JobQueue, Standing
 from fleet.library.store import Library
 from fleet.library.values import (
@@ -36,6 +37,7 @@ __all__ = [
     "NewRecord",
     "NewSnapshot",
     "Optimizer",
+    "Pruned",
     "Record",
     "RecordKind",
     "RecordProgram",

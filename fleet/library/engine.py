@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,48 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
         DiskFull: no space left to make it.
     """
     _check_directory(url, make=is_default)
+    engine = _make_engine(url)
+    try:
+        with translated_errors(engine):
+            _prepare(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def migrate_to(url: sa.URL, version: int, backup: Callable[[sa.Engine, int], None]) -> int:
+    """Bring a library to an earlier or later version, in one transaction; return the version that it had.
+
+    Args:
+        backup: called before anything is changed, with the version that is there; not if that is the wanted one.
+
+    Raises:
+        LibraryError: there is none, of no version that this program knows, or it cannot be changed.
+    """
+    if not schema.OLDEST_VERSION <= version <= schema.SCHEMA_VERSION:
+        raise LibraryError(
+            f"there is no version {version}; known are {schema.OLDEST_VERSION} to {schema.SCHEMA_VERSION}"
+        )
+    _check_directory(url, make=False)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise LibraryError(f"there is no library {url.database}")
+    engine = _make_engine(url)
+    try:
+        with translated_errors(engine):
+            with engine.connect() as connection, connection.begin():
+                found = _find_version(connection)
+            if found is None:
+                raise LibraryError(f"there is no library at {url.render_as_string(hide_password=True)}")
+            if found != version:
+                backup(engine, found)
+                _change_version(engine, version)
+            return found
+    finally:
+        engine.dispose()
+
+
+def _make_engine(url: sa.URL) -> sa.Engine:
     try:
         if _is_frozen(url):
             engine = sa.create_engine(url, creator=lambda: _open_frozen(str(url.database)))
@@ -76,12 +118,6 @@ def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin)
-    try:
-        with translated_errors(engine):
-            _prepare(engine)
-    except BaseException:
-        engine.dispose()
-        raise
     return engine
 
 
@@ -188,6 +224,15 @@ def _make_or_migrate(engine: sa.Engine) -> None:
             connection.execute(schema.library.insert(), row)
         elif found < schema.SCHEMA_VERSION:
             migrate(connection, found, schema.SCHEMA_VERSION)
+
+
+def _change_version(engine: sa.Engine, version: int) -> None:
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_LOCK)))
+        found = _find_version(connection)
+        if found is not None and found != version:
+            migrate(connection, found, version)
 
 
 def _use_write_ahead_log(connection: sa.Connection) -> None:

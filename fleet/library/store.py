@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ from fleet.library import jobs, records
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
 from fleet.library.model_files import ModelFiles
+from fleet.library.pruning import Pruned, prune
 from fleet.library.queue import JobQueue, claim_end
 from fleet.library.records import Selection
 from fleet.library.rows import clean
@@ -93,6 +95,11 @@ class Library:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def prune(self, *, newest: int, made_before: datetime, is_trial: bool = False) -> Pruned:
+        """Take old snapshots, and models of old jobs, out of the library; see `fleet.library.pruning`."""
+        with engines.writing(self._engine) as connection:
+            return prune(connection, newest=newest, made_before=made_before, is_trial=is_trial)
 
     def start_job(
         self,

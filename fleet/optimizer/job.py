@@ -281,6 +281,9 @@ class ProgressReport:
 
     activity: str = ""
     device: str = ""
+    snapshot: str = ""
+    """Digest of the shared cost model's snapshot that it searches with; empty: the one that comes with the package."""
+
     trials_done: int = 0
     """Of the job, also in earlier runs of it."""
 
@@ -305,6 +308,7 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
     return ProgressReport(
         activity=progress.activity,
         device=progress.device_name,
+        snapshot=progress.snapshot,
         trials_done=done_before + progress.trials_done,
         trials_total=done_before + progress.trials_total,
         trials_failed=progress.trials_failed,

@@ -104,6 +104,7 @@ class TuningLoop:
         kinds = snapshot.metrics.get(TARGET_KINDS)
         if isinstance(kinds, list) and target_kind(self._core.conditions.scope.target_json) in kinds:
             self._searcher.shared = snapshot.content
+            self._core.progress.snapshot = snapshot.digest
 
     async def apply(self, event: ev.Event) -> None:
         """Apply an event and perform everything that follows.

@@ -15,10 +15,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from fleet.domain.scope import RecordScope
-from fleet.errors import LibraryError
-from fleet.library import Library, NewRecord, RecordKind, StoredWorkload, schema
+from fleet.errors import InvalidRequest, LibraryError
+from fleet.library import JobState, Library, NewRecord, RecordKind, StoredWorkload, schema
 from fleet.library.engine import database_url
 from fleet.library.migrations import migrate
+from fleet.library.versions import change_version
 from tests.programs import here
 
 WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
@@ -200,3 +201,57 @@ print([name for name in sys.modules if name.startswith("alembic")])
     done = subprocess.run([sys.executable, "-c", code], env=here(), capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("version", EARLIER)
+def test_a_library_goes_back_on_demand_with_a_copy_made_first(tmp_path: Path, version: int) -> None:
+    """The copy is the library as it was; where no copy can be made, nothing is changed."""
+    path, copy = tmp_path / "library.sqlite", tmp_path / "copy"
+    with Library.open(path) as library:
+        library.add_workload(WORKLOAD)
+        library.add_records(record(number) for number in range(3))
+
+    done = change_version(path, version, backup=copy)
+    again = change_version(path, version)
+    with pytest.raises(LibraryError, match="exists"):
+        change_version(path, schema.SCHEMA_VERSION, backup=copy)
+
+    assert (done.found, done.backup, again.found, again.backup) == (schema.SCHEMA_VERSION, copy, version, None)
+    assert (version_of(str(path)), version_of(str(copy))) == (version, schema.SCHEMA_VERSION)
+    with Library.open(copy) as library:
+        assert len(library.records()) == 3
+
+
+def test_a_library_in_use_is_not_changed(tmp_path: Path) -> None:
+    """A job that runs would find its tables gone."""
+    with Library.open(tmp_path / "library.sqlite") as library:
+        job = library.start_job(title="t")
+        with pytest.raises(InvalidRequest, match=job.name):
+            change_version(tmp_path / "library.sqlite", 3)
+        library.finish_job(job.name, JobState.FINISHED)
+        optimizer = library.queue.register(tracker="here:1", holder="u@h")
+        with pytest.raises(InvalidRequest, match=optimizer):
+            change_version(tmp_path / "library.sqlite", 3)
+
+    assert version_of(str(tmp_path / "library.sqlite")) == schema.SCHEMA_VERSION
+
+
+@pytest.mark.parametrize(("version", "says"), [(0, "known are"), (99, "known are"), (3, "there is no library")])
+def test_what_is_no_version_or_no_library_is_refused(tmp_path: Path, version: int, says: str) -> None:
+    """Nothing is made, and no copy."""
+    with pytest.raises(LibraryError, match=says):
+        change_version(tmp_path / "none.sqlite", version)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_of_postgresql_its_user_makes_the_copy(url_of_postgres: str) -> None:
+    """Only who says that there is one gets it changed."""
+    Library.open(url_of_postgres).close()
+
+    with pytest.raises(LibraryError, match="pg_dump"):
+        change_version(url_of_postgres, 3)
+    done = change_version(url_of_postgres, 3, has_backup=True)
+
+    assert (done.found, done.backup, version_of(url_of_postgres)) == (schema.SCHEMA_VERSION, None, 3)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
-from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
+from fleet.library import JobState, Library, ModelRun, NewRecord, NewSnapshot, RecordKind, StoredWorkload
 
 PI4 = RecordScope(target_json="llvm", device_model="pi4", tvm_version=importlib.metadata.version("apache-tvm"))
 PI5 = replace(PI4, device_model="pi5")
@@ -261,3 +261,66 @@ def test_a_disturbed_best_is_said(path: str) -> None:
     assert "disturbed" not in calm
     assert f"measured while something disturbed the device, see --json: {OPERATOR}" in shown
     assert [row["disturbances"] for row in json.loads(told)] == [[], ["throttled: thermal"]]
+
+
+def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -> None:
+    """The one in use is named; of a worse one it is said why it is not."""
+    assert "No snapshots" in fleet("snapshots", "--library", path)[2]
+    with Library.open(path) as library:
+        term = library.memory.stand("test", lease_sec=60)
+        assert term is not None
+        good, worse = (
+            NewSnapshot(
+                content=content,
+                feature_version="f1",
+                record_count=64,
+                workloads={"1": 64},
+                last_record_id=1,
+                metrics={"left_out_pairs": 0.654},
+            )
+            for content in (b"good", b"worse")
+        )
+        digest = term.publish(good).digest
+        term.publish(worse, publishes=False)
+        term.close()
+
+    _, out, _ = fleet("snapshots", "--library", path)
+    data = json.loads(fleet("snapshots", "--library", path, "--json")[1])
+
+    rows = [line.split() for line in out.splitlines()[1:3]]
+    assert rows[0][0] == digest.removeprefix("sha256:")[:12]
+    assert "0.654" in rows[0]
+    assert [rows[0][-2:], rows[1][-2:]] == [["in", "use"], ["ranked", "worse"]]
+    assert [(one["is_in_use"], one["records"], one["size_bytes"]) for one in data] == [(True, 64, 4), (False, 64, 5)]
+
+
+def test_pruning_says_what_would_go_and_what_went(path: str, tmp_path: Path) -> None:
+    """The model file of a job that was cancelled; its row stays."""
+    (tmp_path / "m.onnx").write_bytes(b"x" * 2_000_000)
+    with Library.open(path) as library:
+        files = {"m.onnx": library.model_files.add(tmp_path / "m.onnx")}
+        name = library.queue.submit(title="m", spec={"files": files}).name
+        library.queue.cancel(name)
+
+    by_age = fleet("prune", "--keep", "0", "--library", path)
+    dry = fleet("prune", "--keep", "0", "--days", "0", "--dry-run", "--library", path)
+    real = json.loads(fleet("prune", "--keep", "0", "--days", "0", "--library", path, "--json")[1])
+
+    assert by_age == (0, "", "Removed 0 snapshots and 0 model files, 0.0 MB.\n")
+    assert dry == (0, "", "Would remove 0 snapshots and 1 model files, 2.0 MB.\n")
+    assert real == {"snapshots": [], "model_files": list(files.values()), "size_bytes": 2_000_000, "is_dry_run": False}
+    assert name in fleet("jobs", "list", "--library", path)[1]
+
+
+def test_a_library_is_brought_to_another_version_by_hand(path: str) -> None:
+    """Back for an older program, with a copy beside it; a version that is not known is refused."""
+    _, _, told = fleet("migrate", "--to", "3", "--library", path)
+    again = fleet("migrate", "--to", "3", "--library", path)
+    unknown = fleet("migrate", "--to", "77", "--library", path)
+
+    copy = Path(told.split("A copy from before is at ")[1].strip().removesuffix("."))
+    assert copy.parent == Path(path).parent
+    assert copy.stat().st_size > 0
+    assert again == (0, "", "The library has version 3 already.\n")
+    assert unknown[0] == 1
+    assert "there is no version 77" in unknown[2]

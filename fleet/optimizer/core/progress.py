@@ -154,6 +154,9 @@ class JobProgress:
     decisions: deque[ProposedBatch] = field(default_factory=lambda: deque(maxlen=_KEPT_DECISIONS))
     """The prioritizer's newest, oldest first."""
 
+    snapshot: str = ""
+    """Digest of the shared cost model's snapshot that searches ask; empty: the one that comes with the package."""
+
     listener: Callable[[], None] = lambda: None
     notice: Callable[[str], None] = lambda text: None
 
