@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cross.targets.target import parse_target
-from fleet.artifacts.artifact import Artifact, facts_from_json
+from fleet.artifacts.artifact import Artifact, facts_from_json, side_file_of
 from fleet.base.version import package_version
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class BuildCache:
         out_dir.mkdir(parents=True, exist_ok=True)
         known = facts_from_json(facts.decode())
         artifact = Artifact(path=out_dir / f"{found}.so", digest=f"sha256:{found}", **known)
-        _write(artifact.path.with_name(f"{found}.so.json"), facts)
+        _write(side_file_of(artifact.path), facts)
         _write(artifact.path, content)
         return artifact
 

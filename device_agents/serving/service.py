@@ -18,7 +18,7 @@ from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgram
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
 from fleet.wire.rpc import CallContext
-from fleet.wire.tokens import TOKEN_HEADER
+from fleet.wire.tokens import TICKET_HEADER, TOKEN_HEADER
 
 logger = logging.getLogger(__name__)
 
@@ -44,15 +44,21 @@ class SessionService:
         return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()))
 
     async def find_missing(self, request: pb.FindMissingRequest, context: CallContext) -> pb.FindMissingResponse:
-        session = await self._enter(context)
+        session = await self._enter_to_upload(context)
         missing = await session.until_ended(session.find_missing(list(request.digests)))
         return pb.FindMissingResponse(digests=missing)
 
     async def put_artifact(
         self, requests: AsyncIterator[pb.PutArtifactRequest], context: CallContext
     ) -> pb.PutArtifactResponse:
-        session = await self._enter(context)
+        session = await self._enter_to_upload(context)
         return pb.PutArtifactResponse(digests=await session.until_ended(_receive(requests, session, self._store)))
+
+    async def make_upload_ticket(
+        self, request: pb.MakeUploadTicketRequest, context: CallContext
+    ) -> pb.MakeUploadTicketResponse:
+        session = await self._enter(context)
+        return pb.MakeUploadTicketResponse(ticket=session.upload_ticket)
 
     async def measure(
         self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: CallContext
@@ -98,12 +104,19 @@ class SessionService:
         await self._sessions.leave(session)
         return pb.CloseSessionResponse()
 
+    async def _enter_to_upload(self, context: CallContext) -> Session:
+        ticket = _header(context, TICKET_HEADER)
+        return self._sessions.enter_to_upload(ticket) if isinstance(ticket, bytes) else await self._enter(context)
+
     async def _enter(self, context: CallContext) -> Session:
-        metadata = context.invocation_metadata() or ()
-        content = next((value for key, value in metadata if key == TOKEN_HEADER), None)
+        content = _header(context, TOKEN_HEADER)
         if not isinstance(content, bytes):
             raise Unauthenticated(f"no token in the metadata {TOKEN_HEADER!r}; acquire a lease first")
         return await self._sessions.enter(content)
+
+
+def _header(context: CallContext, name: str) -> str | bytes | None:
+    return next((value for key, value in context.invocation_metadata() or () if key == name), None)
 
 
 class _ReadAhead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -51,6 +52,9 @@ class Session:
         store: ArtifactStore,
     ) -> None:
         self.claims = claims
+        self.upload_ticket = secrets.token_bytes(32)
+        """Who has it may put artifacts for this session."""
+
         self.device = device
         self.output = OutputBroadcast()
         self._pool = pool

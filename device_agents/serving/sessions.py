@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
@@ -14,7 +15,7 @@ from device_agents.serving.session import Session, superseded
 from device_agents.serving.store import ArtifactStore
 from device_agents.workers.pool import WorkerPool
 from fleet.domain.tokens import Claims
-from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked, TrackerUnavailable
+from fleet.errors import DeviceClosed, FleetError, LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,17 @@ class SessionTable:
             return session
         async with self._locks[claims.device_name]:
             return await self._enter_alone(token)
+
+    def enter_to_upload(self, ticket: bytes) -> Session:
+        """Return the live session that made a ticket.
+
+        Raises:
+            Unauthenticated: none did, or it is over.
+        """
+        for session in self._sessions.values():
+            if session.is_live and hmac.compare_digest(session.upload_ticket, ticket):
+                return session
+        raise Unauthenticated("no live session of this agent made this upload ticket; ask for another one")
 
     def trust(self, public_key: bytes) -> None:
         """Accept what this tracker signs. If it is a different one than before, its predecessor's leases end."""

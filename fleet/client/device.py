@@ -21,10 +21,12 @@ from fleet.artifacts.pieces import Deflater
 from fleet.client import arrays, upload
 from fleet.client.remote import RemoteModule
 from fleet.client.session_calls import LeaseHolder, SessionCalls, failure
+from fleet.client.tickets import UploadTicket
 from fleet.domain.devices import Inventory
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Call, ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
+from fleet.wire.tokens import TOKEN_HEADER
 
 if TYPE_CHECKING:
     from fleet.client.arrays import Array
@@ -39,13 +41,19 @@ _GUESSED_BYTES = 256 * 1024
 class Device:
     """One device under one lease. Made by `Fleet.acquire`, used on one event loop."""
 
-    def __init__(self, holder: LeaseHolder, give_back: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        give_back: Callable[[], Awaitable[None]] | None = None,
+        *,
+        header: str = TOKEN_HEADER,
+    ) -> None:
         self.name = holder.device.name
         self.inventory: Inventory = holder.device.inventory
         self.address = holder.device.address
         self._holder = holder
         self._give_back = give_back
-        self._session = SessionCalls(holder)
+        self._session = SessionCalls(holder, header=header)
         self._extending: asyncio.Task[None] | None = None
         self._put_digests: set[str] = set()
         holder.watch(on_end=self._session.cancel, on_renew=self._lease_renewed)
@@ -107,6 +115,23 @@ class Device:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         self._put_digests.update(wanted)
+
+    def lacks(self, artifact: Artifact) -> bool:
+        """Tell whether an artifact has to be put, as far as this side knows."""
+        return artifact.digest not in self._put_digests
+
+    def note_put(self, digests: Iterable[str]) -> None:
+        """Take note that others have put these for this session."""
+        self._put_digests.update(digests)
+
+    async def make_upload_ticket(self) -> UploadTicket:
+        """Return what others may put artifacts for this session with, and nothing else.
+
+        Raises:
+            FleetError: the agent is too old for it.
+        """
+        secret = await self._session.make_upload_ticket()
+        return UploadTicket(device=self._holder.device, lease=self.lease, token=secret)
 
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
         """Time candidates one after the other and yield the result of each, in order. Trials are sent ahead.

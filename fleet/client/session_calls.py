@@ -50,7 +50,13 @@ class LeaseHolder(Protocol):
 class SessionCalls:
     """One session under one lease. The first call opens it."""
 
-    def __init__(self, holder: LeaseHolder) -> None:
+    def __init__(self, holder: LeaseHolder, *, header: str = TOKEN_HEADER) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            header: what the agent knows the holder's token as.
+        """
+        self._header_name = header
         self.is_open = False
         """Whether anything has been called yet."""
 
@@ -93,6 +99,15 @@ class SessionCalls:
         request = session_service_pb2.FindMissingRequest(digests=digests)
         answer = await self._answer(self._stub.find_missing(request, metadata=self._metadata()))
         return set(answer.digests)
+
+    async def make_upload_ticket(self) -> bytes:
+        """Return what others may put artifacts with.
+
+        Raises:
+            FleetError: the agent is too old for it.
+        """
+        request = session_service_pb2.MakeUploadTicketRequest()
+        return (await self._answer(self._stub.make_upload_ticket(request, metadata=self._metadata()))).ticket
 
     async def put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
         """Upload artifacts, see `fleet.client.upload`."""
@@ -181,7 +196,7 @@ class SessionCalls:
         return self._header()
 
     def _header(self) -> tuple[tuple[str, bytes], ...]:
-        return ((TOKEN_HEADER, self._holder.token),)
+        return ((self._header_name, self._holder.token),)
 
     @contextlib.contextmanager
     def _watched(self, call: grpc.aio.Call) -> Iterator[None]:

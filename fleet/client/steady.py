@@ -14,11 +14,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.trial_queue import QueuedTrial, TrialQueue
@@ -59,6 +60,18 @@ _SENT_AHEAD = 256
 """Trials under way to a device that is not shared, and artifacts uploaded together."""
 
 
+class Courier(Protocol):
+    """Brings artifacts whose files lie on other machines."""
+
+    async def bring(self, artifacts: Sequence[Artifact], device: Device) -> None:
+        """Have a device's agent get them, or this machine.
+
+        Raises:
+            ArtifactRefused: see `Device.ensure`; or one of them is nowhere any more.
+        """
+        ...
+
+
 class SteadyDevice:
     """One device at a time, kept over as many leases as it takes."""
 
@@ -70,6 +83,7 @@ class SteadyDevice:
         stays_alike: bool = True,
         ahead: int = _SENT_AHEAD,
         pauses_sec: Sequence[float] = PAUSES_SEC,
+        courier: Courier | None = None,
         notice: Callable[[str], None] = lambda text: logger.warning("device lost", extra={"reason": text}),
         on_queued: OnQueued | None = None,
         aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
@@ -80,6 +94,7 @@ class SteadyDevice:
             stays_alike: after the first device, accept only others of its model, since times of different boards do not
                 compare.
             ahead: how many trials are sent before the first has a result.
+            courier: brings artifacts that lie on other machines; None: there are none.
             pauses_sec: pauses between tries without any result; give up after this many tries.
             notice: called with each message that a user should not miss.
             aside: entered while a device is waited for: lets go what others may need until then.
@@ -90,6 +105,7 @@ class SteadyDevice:
         self._stays_alike = stays_alike
         self._ahead = ahead
         self._pauses_sec = tuple(pauses_sec)
+        self._courier = courier
         self._notice = notice
         self._on_queued = on_queued
         self._stack = AsyncExitStack()
@@ -165,7 +181,7 @@ class SteadyDevice:
         fruitless = 0
         while await queue.wait_idle():
             device = await self.device()
-            batch = _Batch(device, queue, self._ahead)
+            batch = _Batch(device, queue, self._ahead, partial(self._ensure, device))
             count = 0
             async with aclosing(batch.results()) as results:
                 async for result in results:
@@ -198,7 +214,7 @@ class SteadyDevice:
             device = await self.device()
             has_started = False
             try:
-                await device.ensure([artifact])
+                await self._ensure(device, [artifact])
                 has_started = True
                 return await device.call(artifact, args, timeout_sec=timeout_sec)
             except MeasurementError as error:
@@ -212,6 +228,11 @@ class SteadyDevice:
                     raise MeasurementError(_SUSPECTED, ErrorKind.DEVICE_FAULTED) from error
                 problem = error
         raise DeviceUnreachable(f"{artifact.path.name} could not be run in {_CALLS} tries: {problem}")
+
+    async def _ensure(self, device: Device, artifacts: Sequence[Artifact]) -> None:
+        if self._courier is not None:
+            await self._courier.bring(artifacts, device)
+        await device.ensure(artifacts)
 
     async def _open_device(self) -> Device:
         if self._device is None or self._device.ended is not None:
@@ -234,10 +255,17 @@ class SteadyDevice:
 class _Batch:
     """Trials sent to one device under one lease: they go out ahead, and results come back in order."""
 
-    def __init__(self, device: Device, queue: TrialQueue, ahead: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        queue: TrialQueue,
+        ahead: int,
+        ensure: Callable[[Sequence[Artifact]], Awaitable[None]],
+    ) -> None:
         self._device = device
         self._queue = queue
         self._ahead = ahead
+        self._ensure = ensure
         self._slots = asyncio.Semaphore(ahead)
         self._in_flight: deque[QueuedTrial] = deque()
         self._refused: list[tuple[QueuedTrial, Measurement]] = []
@@ -277,7 +305,7 @@ class _Batch:
     async def _upload_first(self) -> None:
         """Upload the first artifacts together: over a network, one round trip instead of one each."""
         try:
-            await self._device.ensure({q.artifact.digest: q.artifact for q in self._queue.peek(self._ahead)}.values())
+            await self._ensure(list({q.artifact.digest: q.artifact for q in self._queue.peek(self._ahead)}.values()))
         except InvalidRequest:
             return  # one of them is refused; uploading one by one shows which
 
@@ -285,7 +313,7 @@ class _Batch:
         while await self._may_send():
             queued = self._uploading = self._queue.take()
             try:
-                await self._device.ensure([queued.artifact])
+                await self._ensure([queued.artifact])
             except InvalidRequest as error:  # the candidate's fault; end the stream, so that this is noticed
                 self._uploading = None
                 self._refused.append((queued, _failed(queued, ErrorKind.LOAD_FAILED, str(error))))

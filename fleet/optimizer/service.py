@@ -27,6 +27,7 @@ from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.cluster.address import ClusterAddress
+from fleet.optimizer.cluster.courier import ClusterCourier
 from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
@@ -113,6 +114,11 @@ class Workshop:
 
     client: Fleet | None = None
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
+
+    @property
+    def courier(self) -> ClusterCourier | None:
+        """What brings artifacts that builders have; None: they are made here."""
+        return ClusterCourier(self.builders) if isinstance(self.builders, DaskPool) else None
 
 
 async def open_builders(
@@ -251,8 +257,14 @@ class OpenJob:
             purpose=f"tune {options.model.name}",
         )
         wish = replace(wish, selector=wish.selector & within)
-        notice = self.core.progress.notice
-        return SteadyDevice(client, wish, notice=notice, on_queued=on_queued, aside=stepped_aside)
+        return SteadyDevice(
+            client,
+            wish,
+            courier=self.shop.courier,
+            notice=self.core.progress.notice,
+            on_queued=on_queued,
+            aside=stepped_aside,
+        )
 
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None

@@ -27,15 +27,15 @@ from fleet.v1 import tensor_pb2 as fleet_dot_v1_dot_tensor__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/session_service.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12OpenSessionRequest\")\n\x13OpenSessionResponse\x12\x12\n\nworker_pid\x18\x01 \x01(\r\"%\n\x12\x46indMissingRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"&\n\x13\x46indMissingResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x82\x01\n\x12PutArtifactRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\x0c\x12\x13\n\x0bis_deflated\x18\x04 \x01(\x08\x12$\n\x04kind\x18\x05 \x01(\x0e\x32\x16.fleet.v1.ArtifactKind\"&\n\x13PutArtifactResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\xb1\x01\n\x0b\x43\x61llRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12 \n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x12.fleet.v1.Argument\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x05 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\"|\n\x0c\x43\x61llResponse\x12!\n\x07outputs\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x02 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"\x91\x01\n\x0eProgramRequest\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x16\n\x0eregisters_yaml\x18\x02 \x01(\t\x12\x12\n\nis_partial\x18\x03 \x01(\x08\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"h\n\x0fProgramResponse\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x12\n\nwas_loaded\x18\x02 \x01(\x08\x12\'\n\x04took\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10WatchLogsRequest\"!\n\x11WatchLogsResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x15\n\x13\x43loseSessionRequest\"\x16\n\x14\x43loseSessionResponse*d\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_KIND_MODULE\x10\x01\x12\x1b\n\x17\x41RTIFACT_KIND_BITSTREAM\x10\x02\x32\xc8\x04\n\x0eSessionService\x12J\n\x0bOpenSession\x12\x1c.fleet.v1.OpenSessionRequest\x1a\x1d.fleet.v1.OpenSessionResponse\x12J\n\x0b\x46indMissing\x12\x1c.fleet.v1.FindMissingRequest\x1a\x1d.fleet.v1.FindMissingResponse\x12L\n\x0bPutArtifact\x12\x1c.fleet.v1.PutArtifactRequest\x1a\x1d.fleet.v1.PutArtifactResponse(\x01\x12\x42\n\x07Measure\x12\x18.fleet.v1.MeasureRequest\x1a\x19.fleet.v1.MeasureResponse(\x01\x30\x01\x12\x35\n\x04\x43\x61ll\x12\x15.fleet.v1.CallRequest\x1a\x16.fleet.v1.CallResponse\x12>\n\x07Program\x12\x18.fleet.v1.ProgramRequest\x1a\x19.fleet.v1.ProgramResponse\x12\x46\n\tWatchLogs\x12\x1a.fleet.v1.WatchLogsRequest\x1a\x1b.fleet.v1.WatchLogsResponse0\x01\x12M\n\x0c\x43loseSession\x12\x1d.fleet.v1.CloseSessionRequest\x1a\x1e.fleet.v1.CloseSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/session_service.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x15\x66leet/v1/tensor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12OpenSessionRequest\")\n\x13OpenSessionResponse\x12\x12\n\nworker_pid\x18\x01 \x01(\r\"%\n\x12\x46indMissingRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"&\n\x13\x46indMissingResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x82\x01\n\x12PutArtifactRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\r\n\x05\x63hunk\x18\x03 \x01(\x0c\x12\x13\n\x0bis_deflated\x18\x04 \x01(\x08\x12$\n\x04kind\x18\x05 \x01(\x0e\x32\x16.fleet.v1.ArtifactKind\"&\n\x13PutArtifactResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x19\n\x17MakeUploadTicketRequest\"*\n\x18MakeUploadTicketResponse\x12\x0e\n\x06ticket\x18\x01 \x01(\x0c\"\xb1\x01\n\x0b\x43\x61llRequest\x12\x17\n\x0f\x61rtifact_digest\x18\x01 \x01(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12 \n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x12.fleet.v1.Argument\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x0bmodule_kind\x18\x05 \x01(\x0e\x32\x14.fleet.v1.ModuleKind\"|\n\x0c\x43\x61llResponse\x12!\n\x07outputs\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x02 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"\x91\x01\n\x0eProgramRequest\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x16\n\x0eregisters_yaml\x18\x02 \x01(\t\x12\x12\n\nis_partial\x18\x03 \x01(\x08\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"h\n\x0fProgramResponse\x12\x18\n\x10\x62itstream_digest\x18\x01 \x01(\t\x12\x12\n\nwas_loaded\x18\x02 \x01(\x08\x12\'\n\x04took\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x12\n\x10WatchLogsRequest\"!\n\x11WatchLogsResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x15\n\x13\x43loseSessionRequest\"\x16\n\x14\x43loseSessionResponse*d\n\x0c\x41rtifactKind\x12\x1d\n\x19\x41RTIFACT_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41RTIFACT_KIND_MODULE\x10\x01\x12\x1b\n\x17\x41RTIFACT_KIND_BITSTREAM\x10\x02\x32\xa3\x05\n\x0eSessionService\x12J\n\x0bOpenSession\x12\x1c.fleet.v1.OpenSessionRequest\x1a\x1d.fleet.v1.OpenSessionResponse\x12J\n\x0b\x46indMissing\x12\x1c.fleet.v1.FindMissingRequest\x1a\x1d.fleet.v1.FindMissingResponse\x12L\n\x0bPutArtifact\x12\x1c.fleet.v1.PutArtifactRequest\x1a\x1d.fleet.v1.PutArtifactResponse(\x01\x12Y\n\x10MakeUploadTicket\x12!.fleet.v1.MakeUploadTicketRequest\x1a\".fleet.v1.MakeUploadTicketResponse\x12\x42\n\x07Measure\x12\x18.fleet.v1.MeasureRequest\x1a\x19.fleet.v1.MeasureResponse(\x01\x30\x01\x12\x35\n\x04\x43\x61ll\x12\x15.fleet.v1.CallRequest\x1a\x16.fleet.v1.CallResponse\x12>\n\x07Program\x12\x18.fleet.v1.ProgramRequest\x1a\x19.fleet.v1.ProgramResponse\x12\x46\n\tWatchLogs\x12\x1a.fleet.v1.WatchLogsRequest\x1a\x1b.fleet.v1.WatchLogsResponse0\x01\x12M\n\x0c\x43loseSession\x12\x1d.fleet.v1.CloseSessionRequest\x1a\x1e.fleet.v1.CloseSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.session_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ARTIFACTKIND']._serialized_start=1106
-  _globals['_ARTIFACTKIND']._serialized_end=1206
+  _globals['_ARTIFACTKIND']._serialized_start=1177
+  _globals['_ARTIFACTKIND']._serialized_end=1277
   _globals['_OPENSESSIONREQUEST']._serialized_start=127
   _globals['_OPENSESSIONREQUEST']._serialized_end=147
   _globals['_OPENSESSIONRESPONSE']._serialized_start=149
@@ -48,22 +48,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTARTIFACTREQUEST']._serialized_end=402
   _globals['_PUTARTIFACTRESPONSE']._serialized_start=404
   _globals['_PUTARTIFACTRESPONSE']._serialized_end=442
-  _globals['_CALLREQUEST']._serialized_start=445
-  _globals['_CALLREQUEST']._serialized_end=622
-  _globals['_CALLRESPONSE']._serialized_start=624
-  _globals['_CALLRESPONSE']._serialized_end=748
-  _globals['_PROGRAMREQUEST']._serialized_start=751
-  _globals['_PROGRAMREQUEST']._serialized_end=896
-  _globals['_PROGRAMRESPONSE']._serialized_start=898
-  _globals['_PROGRAMRESPONSE']._serialized_end=1002
-  _globals['_WATCHLOGSREQUEST']._serialized_start=1004
-  _globals['_WATCHLOGSREQUEST']._serialized_end=1022
-  _globals['_WATCHLOGSRESPONSE']._serialized_start=1024
-  _globals['_WATCHLOGSRESPONSE']._serialized_end=1057
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1059
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1080
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1082
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1104
-  _globals['_SESSIONSERVICE']._serialized_start=1209
-  _globals['_SESSIONSERVICE']._serialized_end=1793
+  _globals['_MAKEUPLOADTICKETREQUEST']._serialized_start=444
+  _globals['_MAKEUPLOADTICKETREQUEST']._serialized_end=469
+  _globals['_MAKEUPLOADTICKETRESPONSE']._serialized_start=471
+  _globals['_MAKEUPLOADTICKETRESPONSE']._serialized_end=513
+  _globals['_CALLREQUEST']._serialized_start=516
+  _globals['_CALLREQUEST']._serialized_end=693
+  _globals['_CALLRESPONSE']._serialized_start=695
+  _globals['_CALLRESPONSE']._serialized_end=819
+  _globals['_PROGRAMREQUEST']._serialized_start=822
+  _globals['_PROGRAMREQUEST']._serialized_end=967
+  _globals['_PROGRAMRESPONSE']._serialized_start=969
+  _globals['_PROGRAMRESPONSE']._serialized_end=1073
+  _globals['_WATCHLOGSREQUEST']._serialized_start=1075
+  _globals['_WATCHLOGSREQUEST']._serialized_end=1093
+  _globals['_WATCHLOGSRESPONSE']._serialized_start=1095
+  _globals['_WATCHLOGSRESPONSE']._serialized_end=1128
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=1130
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=1151
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1153
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1175
+  _globals['_SESSIONSERVICE']._serialized_start=1280
+  _globals['_SESSIONSERVICE']._serialized_end=1955
 # @@protoc_insertion_point(module_scope)

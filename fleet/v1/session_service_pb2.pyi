@@ -63,6 +63,16 @@ class PutArtifactResponse(_message.Message):
     digests: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class MakeUploadTicketRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MakeUploadTicketResponse(_message.Message):
+    __slots__ = ("ticket",)
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    ticket: bytes
+    def __init__(self, ticket: _Optional[bytes] = ...) -> None: ...
+
 class CallRequest(_message.Message):
     __slots__ = ("artifact_digest", "function", "args", "timeout", "module_kind")
     ARTIFACT_DIGEST_FIELD_NUMBER: _ClassVar[int]

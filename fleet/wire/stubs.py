@@ -169,6 +169,10 @@ class SessionServiceStub(Protocol):
         session_service_pb2.PutArtifactRequest,
         session_service_pb2.PutArtifactResponse,
     ]
+    make_upload_ticket: grpc.aio.UnaryUnaryMultiCallable[
+        session_service_pb2.MakeUploadTicketRequest,
+        session_service_pb2.MakeUploadTicketResponse,
+    ]
     measure: grpc.aio.StreamStreamMultiCallable[
         measurement_pb2.MeasureRequest,
         measurement_pb2.MeasureResponse,
@@ -214,6 +218,13 @@ class SessionServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> session_service_pb2.PutArtifactResponse: ...
+
+    async def make_upload_ticket(
+        self,
+        request: session_service_pb2.MakeUploadTicketRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> session_service_pb2.MakeUploadTicketResponse: ...
 
     def measure(
         self,

@@ -12,6 +12,9 @@ from fleet.wire.times import timestamp, timestamp_sec
 TOKEN_HEADER = "fleet-token-bin"  # noqa: S105 - the name of a header
 """Metadata key that carries the token; the suffix tells gRPC that the value is binary."""
 
+TICKET_HEADER = "fleet-upload-ticket-bin"
+"""Metadata key that carries a ticket for uploads instead."""
+
 
 def sign_claims(claims: Claims, signer: TokenSigner) -> lease_pb2.Token:
     """Return the token that proves these claims."""

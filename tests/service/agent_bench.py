@@ -104,14 +104,15 @@ class StubTracker:
 class Holder:
     """Uses a device with a token. Raises what the agent raised."""
 
-    def __init__(self, port: int, token: bytes | None) -> None:
+    def __init__(self, port: int, token: bytes | None, header: str = TOKEN_HEADER) -> None:
         self._channel = make_channel(f"127.0.0.1:{port}")
         self.stub = Stub(self._channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
         self.token = token
+        self.header = header
 
     @property
     def metadata(self) -> tuple[tuple[str, bytes], ...]:
-        return ((TOKEN_HEADER, self.token),) if self.token is not None else ()
+        return ((self.header, self.token),) if self.token is not None else ()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -122,6 +123,12 @@ class Holder:
 
     async def close_session(self) -> None:
         await self._do(self.stub.close_session, session_service_pb2.CloseSessionRequest())
+
+    async def make_upload_ticket(self) -> bytes:
+        ticket: bytes = (
+            await self._do(self.stub.make_upload_ticket, session_service_pb2.MakeUploadTicketRequest())
+        ).ticket
+        return ticket
 
     async def find_missing(self, digests: Sequence[str]) -> list[str]:
         request = session_service_pb2.FindMissingRequest(digests=digests)
@@ -245,9 +252,9 @@ class Bench:
             await self.agent.close()
             self.agent = None
 
-    def holder(self, token: bytes | None) -> Holder:
+    def holder(self, token: bytes | None, header: str = TOKEN_HEADER) -> Holder:
         assert self.agent is not None
-        holder = Holder(self.agent.port, token)
+        holder = Holder(self.agent.port, token, header)
         self._holders.append(holder)
         return holder
 

@@ -50,6 +50,9 @@ class SmallAgent:
     async def find_missing(self, request: Any, context: Any) -> session_service_pb2.FindMissingResponse:
         return session_service_pb2.FindMissingResponse(digests=[d for d in request.digests if d not in self.stored])
 
+    async def make_upload_ticket(self, request: Any, context: Any) -> session_service_pb2.MakeUploadTicketResponse:
+        return session_service_pb2.MakeUploadTicketResponse(ticket=b"a ticket")
+
     async def put_artifact(self, requests: Any, context: Any) -> session_service_pb2.PutArtifactResponse:
         contents: dict[str, bytes] = {}
         digest = ""
@@ -115,6 +118,9 @@ class SmallTracker:
         self.ttl_sec = 30.0
         self.lists_leases: list[lease_pb2.Lease] | None = None
         self._numbers = itertools.count(1)
+
+    async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
+        return lease_service_pb2.ResetEpochsResponse()
 
     async def open_leases(self, requests: Any, context: Any) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         outgoing: asyncio.Queue[lease_service_pb2.TrackerEvent] = asyncio.Queue()

@@ -13,8 +13,9 @@ import pytest
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.pieces import Deflater
 from fleet.client import upload
-from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, Unauthenticated
 from fleet.v1.session_service_pb2 import PutArtifactRequest
+from fleet.wire.tokens import TICKET_HEADER
 from tests.service.agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}], "cache_max_bytes": 300_000}
@@ -34,6 +35,28 @@ async def test_only_what_is_missing_is_asked_for(bench: Bench) -> None:
 
     assert [other] == await holder.find_missing([digest, other])
     assert await bench.holding(epoch=2).find_missing([digest]) == []
+
+
+async def test_a_ticket_puts_artifacts_and_does_nothing_else(bench: Bench) -> None:
+    """Who has it uploads for the session, without a token; it measures nothing, and is void after the session."""
+    holder = bench.holding(epoch=1)
+    ticket = await holder.make_upload_ticket()
+    builder = bench.holder(ticket, TICKET_HEADER)
+
+    digest = await builder.put(b"latency_us:50")
+
+    assert await builder.find_missing([digest]) == []
+    assert kind_of((await holder.measure([request_for(digest)]))[0]) == "UNSPECIFIED"
+    assert await holder.make_upload_ticket() == ticket
+    for refused in (builder.measure([request_for(digest)]), builder.open(), builder.close_session()):
+        with pytest.raises(Unauthenticated):
+            await refused
+    for stranger in (bytes(32), b"", ticket[:-1]):
+        with pytest.raises(Unauthenticated, match="no live session"):
+            await bench.holder(stranger, TICKET_HEADER).put(b"other")
+    await holder.close_session()
+    with pytest.raises(Unauthenticated, match="no live session"):
+        await builder.put(b"other")
 
 
 @pytest.mark.parametrize(

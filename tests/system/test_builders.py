@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fleet import aio
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import Measurement, Trial
 from fleet.errors import BuildError, ErrorKind
 from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.cluster.address import ClusterAddress
+from fleet.optimizer.cluster.builder import BuiltElsewhere
+from fleet.optimizer.cluster.courier import ClusterCourier
 from fleet.optimizer.cluster.pool import DaskPool
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.testing import eventually_sync
+from fleet.workloads.programs import matmul
 from tests.system import builder_tasks
 from tests.system.builder_processes import Cluster, Served, running_cluster
 from tests.system.fleet_processes import running_fleet, start_fleet
@@ -23,6 +33,7 @@ from tests.unit import cross_pool_tasks as tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+TARGET = '{"kind": "llvm", "mcpu": "x86-64-v3"}'
 _ENDS_WITHIN_SEC = 120
 
 
@@ -93,6 +104,39 @@ def test_a_scheduler_that_comes_back_is_given_the_tasks_again(pool: DaskPool, cl
     assert future.result(_ENDS_WITHIN_SEC) > 0
 
 
+async def test_what_is_built_goes_from_its_builder_to_the_agent(
+    pool: DaskPool, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The file never comes to the optimizer, nor when its builder is gone: another builds it again."""
+    with running_fleet(tmp_path, "devices: [{driver: simulated}]") as fleet:
+        async with aio.connect(fleet.address) as client:
+            one, two = [await _build(pool, size, tmp_path) for size in (16, 24)]
+            async with SteadyDevice(client, make_wish("simulated"), courier=ClusterCourier(pool)) as device:
+                first = await _measure(device, one)
+                lost = next(each for each in cluster.builders if _listens(each, two.builder))
+                lost.kill()
+                second = await _measure(device, two)
+                lost.start()
+
+    assert (first.error, second.error) == (None, None)
+    assert not one.path.exists()
+    assert not two.path.exists()
+
+
+async def _build(pool: DaskPool, size: int, out_dir: Path) -> BuiltElsewhere:
+    workload = matmul(size)
+    task = BuildTask(mod_json=workload.mod_json, target_json=TARGET, trace_json=None, out_dir=str(out_dir))
+    artifact = (await asyncio.wrap_future(pool.submit(build_candidate, task))).artifact
+    assert isinstance(artifact, BuiltElsewhere)
+    return artifact
+
+
+async def _measure(device: SteadyDevice, artifact: Artifact) -> Measurement:
+    trial = Trial(candidate_id=artifact.digest, artifact_digest=artifact.digest)
+    async with aclosing(device.measure([artifact], [trial])) as found:
+        return await anext(found)
+
+
 def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Path) -> None:
     """Scheduler, optimizer and builders are on three machines; all trials come, and none twice."""
     library = tmp_path / "library.sqlite"
@@ -124,3 +168,9 @@ def trials(path: Path) -> list[Record]:
 def _is_below(pid: int, served: Served) -> bool:
     """Tell whether a builder's process has this one among its descendants, whichever still live."""
     return pid in {child.pid for child in psutil.Process(served.process.pid).children(recursive=True)}
+
+
+def _listens(served: Served, address: str) -> bool:
+    """Tell whether a builder has this address, which changes when it joins again."""
+    port = int(address.rpartition(":")[2])
+    return port in {found.laddr.port for found in psutil.Process(served.process.pid).net_connections()}

@@ -12,7 +12,7 @@ from cryptography import x509
 
 from fleet.errors import AlreadyExists, ConfigError
 from fleet.optimizer.cluster.address import CERT, ClusterAddress, versions
-from fleet.optimizer.cluster.builder import slot_name
+from fleet.optimizer.cluster.builder import SLOT, resource_name
 from fleet.optimizer.cluster.certs import make_certs
 from fleet.optimizer.cluster.pool import matching
 
@@ -77,7 +77,7 @@ def test_certificates_are_the_owners_alone(certs: Path) -> None:
 
 def test_only_builders_of_our_versions_count() -> None:
     """Others are named, once there is nobody else; Dask workers that are no builders are nobody."""
-    ours, others = ("a 1 f00d", [slot_name()]), ("b 2 beef", ["slot of tvm-fleet 0.0 with apache-tvm 1"])
+    ours, others = ("a 1 f00d", [resource_name(SLOT)]), ("b 2 beef", ["slot of tvm-fleet 0.0 with apache-tvm 1"])
 
     assert matching([], "tls://x:1") == matching([("stock", ["GPU"])], "tls://x:1") == []
     assert matching([ours, others], "tls://x:1") == ["a 1 f00d"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,15 +17,20 @@ from typing import TypeVar
 from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from cross.pool.worker import Answer
+from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
 from fleet.errors import BuildError, FleetError
 from fleet.optimizer.cluster.address import versions
+from fleet.optimizer.cluster.shelf import Shelf
 from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candidate
 
 T = TypeVar("T")
 
 SLOT = "slot of "
 """Begins the name of Dask's resource for one process of a builder's pool; the builder's versions end it."""
+
+DELIVERY = "delivery by "
+"""The same for bringing what was built to who wants it, which need not wait for builds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +57,13 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A built candidate with the content of its file, which lies on the builder."""
+class BuiltElsewhere(Artifact):
+    """An artifact whose file lies on the builder that made it; `path` is where a copy goes, if one is needed here."""
 
-    built: BuiltCandidate
-    content: bytes
+    task: BuildTask
+    """Makes it again, should that builder be gone."""
+
+    builder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,7 @@ class Builder:
     folder: Path
     """Where its artifacts go."""
 
+    shelf: Shelf
     cache: BuildCache | None = None
     address: str = ""
 
@@ -81,23 +89,31 @@ class Builder:
             answer = Answer(error=BuildError(f"the builder {self.address} was stopped: {error}"))
         return Outcome(answer=answer, builder=self.address, host_fingerprint=machine_fingerprint())
 
+    def build(self, task: BuildTask, timeout_sec: float) -> BuiltCandidate:
+        """Build a candidate, and keep its file on the shelf.
+
+        Raises:
+            BuildError, InvalidRequest: see `build_candidate`.
+        """
+        with tempfile.TemporaryDirectory(dir=self.folder) as out_dir:
+            here = replace(task, out_dir=out_dir, cache=self.cache)
+            built = self.pool.submit_within(timeout_sec, build_candidate, here).result()
+            return replace(built, artifact=self.shelf.put(built.artifact))
+
     def _run(self, call: partial[object], errand: Errand) -> object:
         if call.func is build_candidate:
-            return self._build(call.args[0], errand.timeout_sec)
+            (task,) = call.args
+            built = self.build(task, errand.timeout_sec)
+            return replace(built, artifact=_as_elsewhere(built.artifact, task, self.address))
         if errand.near:
             return self.pool.submit_near(errand.near, errand.timeout_sec, call).result()
         return self.pool.submit_within(errand.timeout_sec, call).result()
 
-    def _build(self, task: BuildTask, timeout_sec: float) -> Sent:
-        with tempfile.TemporaryDirectory(dir=self.folder) as out_dir:
-            here = replace(task, out_dir=out_dir, cache=self.cache)
-            built = self.pool.submit_within(timeout_sec, build_candidate, here).result()
-            return Sent(built=built, content=built.artifact.path.read_bytes())
 
-
-def slot_name() -> str:
-    """Return the resource that our tasks take: only builders of the same versions have it, so no other gets one."""
-    return f"{SLOT}{versions()}"
+def _as_elsewhere(artifact: Artifact, task: BuildTask, builder: str) -> BuiltElsewhere:
+    known = {field.name: getattr(artifact, field.name) for field in fields(Artifact)}
+    known["path"] = Path(task.out_dir, artifact.path.name)
+    return BuiltElsewhere(**known, task=task, builder=builder)
 
 
 _builder: Builder | None = None
@@ -109,17 +125,27 @@ def set_builder(builder: Builder | None) -> None:
     _builder = builder
 
 
-def run_errand(errand: Errand) -> Outcome:
-    """Run a task on this machine: what Dask calls.
+def this_builder() -> Builder:
+    """Return what this process builds with.
 
     Raises:
-        RuntimeError: this process is no builder of ours.
+        RuntimeError: it is no builder of ours.
     """
     if _builder is None:
         raise RuntimeError("this Dask worker is no builder: start those with 'fleet builder serve'")
-    return _builder.run(errand)
+    return _builder
+
+
+def run_errand(errand: Errand) -> Outcome:
+    """Run a task on this machine: what Dask calls."""
+    return this_builder().run(errand)
 
 
 def errand_of(fn: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
     """Return a call as it travels."""
     return pickle.dumps(partial(fn, *args, **kwargs))
+
+
+def resource_name(kind: str) -> str:
+    """Return the resource that our tasks take: only builders of the same versions have it, so no other gets one."""
+    return f"{kind}{versions()}"

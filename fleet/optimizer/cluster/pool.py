@@ -13,13 +13,14 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from fleet.errors import BuildError, BuildersUnavailable, ConfigError
 from fleet.optimizer.cluster.address import ClusterAddress, settle, versions
-from fleet.optimizer.cluster.builder import SLOT, Errand, Outcome, Sent, errand_of, run_errand, slot_name
+from fleet.optimizer.cluster.builder import DELIVERY, SLOT, Errand, Outcome, errand_of, resource_name, run_errand
+from fleet.optimizer.cluster.delivery import Delivered, Delivery, run_delivery
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,6 +37,18 @@ _LOOK_SEC = 0.2
 _CLOSE_SEC = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """What Dask is asked to call."""
+
+    name: str
+    fn: Callable[..., object]
+    payload: Errand | Delivery
+    resource: str
+    home: str
+    """Builder that rather has it than another; "": any."""
+
+
 class DaskPool:
     """Runs tasks on the builders of a cluster, each within a time limit that counts from its start there."""
 
@@ -49,7 +62,7 @@ class DaskPool:
             connect_timeout_sec: for finding the scheduler and a first builder.
         """
         self._cluster = cluster
-        self._timeout_sec = timeout_sec
+        self.timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
         self._homes: dict[str, str] = {}
         self._loop = asyncio.new_event_loop()
@@ -79,7 +92,7 @@ class DaskPool:
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` on a builder within the pool's time limit."""
-        return self._submit(self._timeout_sec, "", fn, args, kwargs)
+        return self._submit(self.timeout_sec, "", fn, args, kwargs)
 
     def submit_within(self, timeout_sec: float, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn` on a builder within a time limit of its own."""
@@ -90,6 +103,10 @@ class DaskPool:
     ) -> Future[T]:
         """Run `fn` on the builder, and in the process, that had tasks of this key before, while that builder lives."""
         return self._submit(timeout_sec, key, fn, args, kwargs)
+
+    def submit_delivery(self, builder: str, delivery: Delivery) -> Future[Delivered]:
+        """Ask a builder for what it has built; another one builds it again if that one is gone."""
+        return self._begin(partial(self._run_delivery, builder, delivery))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks. Without `wait`, drop those under way: their futures are cancelled."""
@@ -112,52 +129,53 @@ class DaskPool:
     def _submit(
         self, timeout_sec: float, near: str, fn: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Future[T]:
+        errand = Errand(call=errand_of(fn, args, kwargs), timeout_sec=timeout_sec, near=near)
+        return self._begin(partial(self._run_errand, fn.__name__, errand))
+
+    def _begin(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         if self._is_closed or self._client is None:
             raise RuntimeError("the pool of builders is not open")
-        errand = Errand(call=errand_of(fn, args, kwargs), timeout_sec=timeout_sec, near=near)
-        out_dir = getattr(args[0], "out_dir", "") if args else ""
-        future: Future[T] = asyncio.run_coroutine_threadsafe(
-            self._run(self._client, fn.__name__, errand, Path(out_dir)), self._loop
-        )
+        future = asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return future
 
-    async def _run(self, client: Client, name: str, errand: Errand, out_dir: Path) -> T:
-        outcome = await self._outcome(client, name, errand)
-        self.hosts.add(outcome.host_fingerprint)
+    async def _run_errand(self, name: str, errand: Errand, client: Client) -> T:
+        home = self._homes.get(errand.near, "")
+        outcome = await self._outcome(client, _Call(name=name, fn=run_errand, payload=errand, resource=SLOT, home=home))
         if errand.near:
             self._homes[errand.near] = outcome.builder
-        if outcome.answer.error is not None:
-            raise outcome.answer.error
-        value = outcome.answer.value
-        if isinstance(value, Sent):
-            value = await asyncio.to_thread(_unpack, value, out_dir)
-        return cast("T", value)
+        return cast("T", _value(outcome))
 
-    async def _outcome(self, client: Client, name: str, errand: Errand) -> Outcome:
+    async def _run_delivery(self, builder: str, delivery: Delivery, client: Client) -> Delivered:
+        call = _Call(name="deliver", fn=run_delivery, payload=delivery, resource=DELIVERY, home=builder)
+        return cast("Delivered", _value(await self._outcome(client, call)))
+
+    async def _outcome(self, client: Client, call: _Call) -> Outcome:
         from distributed import KilledWorker
         from distributed.client import FutureCancelledError
 
-        home = self._homes.get(errand.near)
         while True:
             future = client.submit(
-                run_errand,
-                errand,
-                key=f"{name}-{uuid.uuid4().hex}",
+                call.fn,
+                call.payload,
+                key=f"{call.name}-{uuid.uuid4().hex}",
                 pure=False,
-                resources={slot_name(): 1},
-                **({"workers": [home], "allow_other_workers": True} if home else {}),
+                resources={resource_name(call.resource): 1},
+                **({"workers": [call.home], "allow_other_workers": True} if call.home else {}),
             )
             try:
-                return cast("Outcome", await future)
+                outcome = cast("Outcome", await future)
             except KilledWorker as error:
-                raise BuildError(f"{name} was given up: each builder that took it went away; {error}") from error
+                raise BuildError(f"{call.name} was given up: each builder that took it went away; {error}") from error
             except FutureCancelledError as error:
                 await self._scheduler_back(client, error)
             except asyncio.CancelledError:
                 await future.cancel()
                 raise
+            else:
+                self.hosts.add(outcome.host_fingerprint)
+                return outcome
 
     async def _scheduler_back(self, client: Client, error: BaseException) -> None:
         """Wait until the client is connected again.
@@ -219,21 +237,17 @@ def matching(offered: Collection[tuple[str, Collection[str]]], address: str) -> 
         ConfigError: there are builders, and all have others.
     """
     slots = {name: one for name, resources in offered for one in resources if one.startswith(SLOT)}
-    found = sorted(name for name, one in slots.items() if one == slot_name())
+    found = sorted(name for name, one in slots.items() if one == resource_name(SLOT))
     if slots and not found:
         theirs = ", ".join(f"{name.split()[0]} has {one.removeprefix(SLOT)}" for name, one in sorted(slots.items()))
         raise ConfigError(f"no builder of {address} has {versions()}: {theirs}; install the same everywhere")
     return found
 
 
-def _unpack(sent: Sent, out_dir: Path) -> object:
-    """Write an artifact that was built elsewhere, facts first, as the linker's side does."""
-    artifact = replace(sent.built.artifact, path=out_dir / sent.built.artifact.path.name)
-    fresh = artifact.path.with_name(f".{artifact.path.name}.{uuid.uuid4().hex}")
-    fresh.write_bytes(sent.content)
-    artifact.save_facts()
-    fresh.replace(artifact.path)
-    return replace(sent.built, artifact=artifact)
+def _value(outcome: Outcome) -> object:
+    if outcome.answer.error is not None:
+        raise outcome.answer.error
+    return outcome.answer.value
 
 
 def _steals(dask_scheduler: object) -> bool:

@@ -17,7 +17,8 @@ from fleet.base.scratch import scratch_dir
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildersUnavailable, ConfigError
 from fleet.optimizer.cluster.address import ClusterAddress, settle
-from fleet.optimizer.cluster.builder import Builder, set_builder, slot_name
+from fleet.optimizer.cluster.builder import DELIVERY, SLOT, Builder, resource_name, set_builder
+from fleet.optimizer.cluster.shelf import Shelf
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,8 @@ async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]
     options.cluster.check()
     settle()
     with scratch_dir("builder") as folder, BuildPool(options.workers) as pool:
-        builder = Builder(pool=pool, folder=folder, cache=options.cache)
+        (folder / "shelf").mkdir()
+        builder = Builder(pool=pool, folder=folder, shelf=Shelf(folder / "shelf"), cache=options.cache)
         pool.start()
         try:
             await _join(options, builder, on_ready)
@@ -97,8 +99,8 @@ async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[s
     slots = builder.pool.size
     worker = Worker(
         options.cluster.address,
-        nthreads=slots,
-        resources={slot_name(): slots},
+        nthreads=2 * slots,
+        resources={resource_name(SLOT): slots, resource_name(DELIVERY): slots},
         name=f"{socket.gethostname()} {os.getpid()} {machine_fingerprint()}",
         host=options.host,
         security=options.cluster.security(),
