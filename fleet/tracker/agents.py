@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import unquote
 
 from fleet.domain.selectors import device_labels
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _MAX_UNSENT = 50_000
 """Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
 _MESSAGE_FENCES = 1_000
+_PORTION = 32
+"""So many devices of one agent are taken in, or reports of them, before others get their turn."""
 _HEARTBEAT_SEC = 5.0
 _SILENCE_SEC = 30.0
 """An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
@@ -97,11 +100,11 @@ class AgentServicer:
             outbox.close()
 
     async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest) -> None:
-        for effect in await self._engine.ask(event):
-            if isinstance(effect, ev.AttachRefused):
-                raise AlreadyExists(effect.message)
-        for report in first.reports:
-            self._report(event.agent_id, report)
+        for portion in _portions(event):
+            for effect in await self._engine.ask(portion):
+                if isinstance(effect, ev.AttachRefused):
+                    raise AlreadyExists(effect.message)
+        await self._take_reports(event.agent_id, first.reports)
         names = [device.name for device in event.devices]
         logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
 
@@ -120,12 +123,17 @@ class AgentServicer:
                     message = await anext(messages, None)
                 if message is None or outbox.is_closed:
                     return
-                for report in message.reports:
-                    self._report(agent_id, report)
+                await self._take_reports(agent_id, message.reports)
         except TimeoutError:
             logger.warning("agent is silent, taken for gone", extra={"agent": agent_id})
         finally:
             outbox.close()
+
+    async def _take_reports(self, agent_id: str, reports: Sequence[agent_service_pb2.DeviceReport]) -> None:
+        for count, report in enumerate(reports, 1):
+            self._report(agent_id, report)
+            if count % _PORTION == 0:
+                await asyncio.sleep(0)
 
     def _report(self, agent_id: str, report: agent_service_pb2.DeviceReport) -> None:
         device = self._engine.state.devices.get(report.device_name)
@@ -146,6 +154,18 @@ class AgentServicer:
         del self._outboxes[agent_id]
         self._engine.submit(ev.AgentDetached(agent_id))
         logger.info("agent detached", extra={"agent": agent_id})
+
+
+def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
+    """Divide what an agent offers, so that others get their turn while very many devices are taken in."""
+    for start in range(0, max(len(event.devices), 1), _PORTION):
+        rest = event.devices[start + _PORTION :]
+        yield replace(
+            event,
+            devices=event.devices[start : start + _PORTION],
+            later_names=tuple(offered.name for offered in rest),
+            is_first=start == 0,
+        )
 
 
 def _attached(first: agent_service_pb2.AttachRequest, peer: str) -> ev.AgentAttached:

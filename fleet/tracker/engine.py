@@ -1,14 +1,20 @@
 """Runs the state: applies the events of one turn of the loop, writes what changed, then lets the effects out.
 
-Nothing leaves the tracker before the journal has it, and many events share one commit. When the journal cannot be
-written, grants are taken back before anyone hears of them, and refused from then on; everything else goes on, since
-fencing makes it safe to forget a renewal or a release.
+Nothing leaves the tracker before the journal has it, and many events share one commit. A turn ends after a few
+milliseconds, so that messages are read between two: what is left waits for the next. After the loop stood still, what
+has run out ends only when messages that had come meanwhile are read: a live lease does not expire because the tracker
+was slow to hear of its renewal.
+
+When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
+everything else goes on, since fencing makes it safe to forget a renewal or a release.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 
 from fleet.base.clock import Clock
@@ -24,6 +30,16 @@ _RETRY_SEC = 1.0
 """How often a journal that could not be written is tried again."""
 _LONGEST_WAIT_SEC = 3600.0
 _SLOW_TURN_SEC = 0.1
+_TURN_SEC = 0.001
+"""Events are applied for so long; their commit and the answers take two or three times as much."""
+_TURN_EFFECTS = 24
+"""So many effects end a turn, too: a grant's token takes 0.1 ms to sign."""
+_BEAT_SEC = 0.25
+"""How often the loop shows that it runs."""
+_STALL_SEC = 0.1
+"""A beat that is so late shows that the loop stood still."""
+_LONGEST_LISTENING_SEC = 2.0
+"""After a longer stall than this, messages have had time enough to be read."""
 
 
 class Engine:
@@ -37,10 +53,13 @@ class Engine:
         self.changed: Callable[[Changes], None] = lambda changes: None
         """Called with what changed, before any effect is delivered."""
         self._journal = journal
-        self._pending: list[tuple[ev.Event, asyncio.Future[list[ev.Effect]] | None]] = []
+        self._pending: deque[tuple[ev.Event, asyncio.Future[list[ev.Effect]] | None]] = deque()
         self._unwritten = Changes()
         self._is_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._listens_until_sec = 0.0
+        """On the loop's clock: until then nothing that has run out ends."""
         self._is_stopped = False
 
     def submit(self, event: ev.Event) -> None:
@@ -56,9 +75,12 @@ class Engine:
     def stop(self) -> None:
         """Apply and write what was submitted, then accept nothing more."""
         self._turn()
+        while self._pending:
+            self._turn()
         self._is_stopped = True
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._beat):
+            if timer:
+                timer.cancel()
 
     def _enqueue(self, event: ev.Event, answer: asyncio.Future[list[ev.Effect]] | None) -> None:
         if self._is_stopped:
@@ -74,14 +96,17 @@ class Engine:
         self._is_scheduled = False
         if self._is_stopped:
             return
-        started_sec = self.clock.monotonic_sec()
-        pending, self._pending = self._pending, []
+        started_sec = time.perf_counter()
+        is_listening = self._is_listening()
         now = self.clock.now_sec()
         answers = []
         effects: list[ev.Effect] = []
-        for event, answer in pending:
+        count = 0
+        while self._pending and len(effects) < _TURN_EFFECTS and time.perf_counter() - started_sec < _TURN_SEC:
+            event, answer = self._pending.popleft()
+            count += 1
             try:
-                caused = self.state.apply(event, now)
+                caused = self.state.apply(event, now, ends_what_is_due=not is_listening)
             except Exception as error:
                 # One event that the state rejects must not cost the others of this turn their answers.
                 logger.exception("event failed", extra={"kind": type(event).__name__})
@@ -91,8 +116,8 @@ class Engine:
             effects += caused
             if answer:
                 answers.append((answer, caused))
-        if not pending:
-            effects += self.state.apply(ev.Tick(), now)
+        if not count:
+            effects += self.state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
         for effect in self._commit(effects, now):
             try:
                 self.deliver(effect)
@@ -103,9 +128,26 @@ class Engine:
             if not answer.done():
                 answer.set_result(caused)
         self._set_timer(now)
-        took_sec = self.clock.monotonic_sec() - started_sec
+        took_sec = time.perf_counter() - started_sec
         if took_sec > _SLOW_TURN_SEC:
-            logger.warning("slow turn", extra={"took_sec": round(took_sec, 3), "events": len(pending)})
+            logger.warning("slow turn", extra={"took_sec": round(took_sec, 3), "events": count})
+
+    def _is_listening(self) -> bool:
+        """Tell whether messages that came in time may be unread, because the loop stood still a moment ago."""
+        loop = asyncio.get_running_loop()
+        now_sec = loop.time()
+        late_sec = now_sec - self._beat.when() if self._beat else 0.0
+        if late_sec > _STALL_SEC:
+            self._listens_until_sec = now_sec + min(late_sec, _LONGEST_LISTENING_SEC)
+            logger.warning("the tracker stood still", extra={"late_sec": round(late_sec, 3)})
+        if self._beat is None or late_sec >= 0:
+            if self._beat:
+                self._beat.cancel()
+            self._beat = loop.call_later(_BEAT_SEC, self._show_life)
+        return now_sec < self._listens_until_sec
+
+    def _show_life(self) -> None:
+        self._is_listening()
 
     def _commit(self, effects: list[ev.Effect], now: float) -> list[ev.Effect]:
         """Write what changed and return the effects that may leave."""
@@ -138,10 +180,18 @@ class Engine:
         self._unwritten.requests |= changes.requests
 
     def _set_timer(self, now: float) -> None:
+        """Have the next turn come when there is something to do."""
+        loop = asyncio.get_running_loop()
         if self._timer:
             self._timer.cancel()
+        if self._pending:
+            if not self._is_scheduled:
+                self._is_scheduled = True
+                loop.call_soon(self._turn)
+            return
         next_sec = self.state.next_timer_sec()
-        wait_sec = _LONGEST_WAIT_SEC if next_sec is None else min(max(next_sec - now, 0.001), _LONGEST_WAIT_SEC)
+        wait_sec = _LONGEST_WAIT_SEC if next_sec is None else min(max(next_sec - now, 0.0), _LONGEST_WAIT_SEC)
+        wait_sec = max(wait_sec, self._listens_until_sec - loop.time(), 0.001)
         if self.state.journal_trouble:
             wait_sec = min(wait_sec, _RETRY_SEC)
-        self._timer = asyncio.get_running_loop().call_later(wait_sec, self._turn)
+        self._timer = loop.call_later(wait_sec, self._turn)

@@ -22,6 +22,10 @@ class Bench:
         self.state = TrackerState(boot=7, limits=TrackerLimits(max_waiting=5))
         self.now = T0
 
+    def limits(self, **changed: int) -> TrackerLimits:
+        """Return this bench's limits with a few changed."""
+        return replace(self.state.limits, **changed)  # type: ignore[arg-type]
+
     def apply(self, event: ev.Event) -> list[ev.Effect]:
         effects = self.state.apply(event, self.now)
         validate(self.state)

@@ -87,7 +87,13 @@ class Book:
         """Let a request wait no more."""
         self.clients[request.client_id].requests.pop(request.request_id, None)
         self.queue.discard(request)
+        self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
+
+    def forget_client(self, client: ClientEntry) -> None:
+        """Let a client go that has nothing any more. Idempotent."""
+        if self.clients.pop(client.client_id, None) is not None:
+            self.timers.cancel(("grace", client.client_id))
 
     def unpark(self, request: RequestEntry) -> None:
         """Expect no longer that a client repeats this request."""

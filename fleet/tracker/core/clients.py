@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import ClientEntry, LeaseEnd
 
+_PORTION = 100
+"""So many requests are dropped at once; others get their turn before the next ones."""
+_PORTION_OF_LEASES = 16
+"""So many leases end at once: each tells its agent, its holder, and goes to the next in line."""
+
 
 def connect(book: Book, event: ev.ClientConnected) -> None:
     """Welcome a client and tell it which of its leases are live."""
     client = book.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
-    if client.is_connected:
+    if client.requests:
         _park_requests(book, client)
     client.holder, client.is_connected = event.holder, True
     book.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
@@ -26,21 +32,30 @@ def lose(book: Book, event: ev.ClientLost) -> None:
         return
     book.version += 1
     client.is_connected = False
-    book.queue.discard_many(client.requests.values())
-    book.changes.requests |= dict.fromkeys(request.key for request in client.requests.values())
-    client.requests.clear()
-    for request in list(client.parked.values()):
-        book.unpark(request)
-    if not client.leases:
-        del book.clients[client.client_id]
-        return
     start_grace(book, client)
+    _leave_queue(book, client.client_id)
+
+
+def _leave_queue(book: Book, client_id: str) -> None:
+    """Drop what a lost client waits for, a portion at a time; nothing of it is granted any more."""
+    client = book.clients.get(client_id)
+    if client is None or client.is_connected:
+        return
+    waiting = list(islice(client.requests.values(), _PORTION))
+    for request in waiting:
+        book.remove_request(request)
+    for request in list(islice(client.parked.values(), _PORTION - len(waiting))):
+        book.unpark(request)
+    if client.requests or client.parked:
+        book.timers.set(("leave", client_id), book.now_sec, partial(_leave_queue, book, client_id))
+    elif not client.leases:
+        book.forget_client(client)
 
 
 def start_grace(book: Book, client: ClientEntry) -> None:
     """Give a client time to come back, or to repeat its requests."""
     client.lost_until_sec = book.now_sec + book.limits.grace_sec
-    book.timers.add(client.lost_until_sec, partial(_end_grace, book, client.client_id))
+    book.timers.set(("grace", client.client_id), client.lost_until_sec, partial(_end_grace, book, client.client_id))
 
 
 def _park_requests(book: Book, client: ClientEntry) -> None:
@@ -55,11 +70,15 @@ def _end_grace(book: Book, client_id: str) -> None:
     client = book.clients.get(client_id)
     if client is None or client.lost_until_sec > book.now_sec:
         return
-    for request in list(client.parked.values()):
+    for request in list(islice(client.parked.values(), _PORTION)):
         book.unpark(request)
-    if client.is_connected:
+    if client.is_connected and not client.parked:
         return
-    message = f"its holder was gone for more than {book.limits.grace_sec:g} s"
-    for lease in list(client.leases.values()):
-        leases.end_and_serve(book, lease, LeaseEnd.CLIENT_LOST, message)
-    book.clients.pop(client_id, None)
+    if not client.is_connected:
+        message = f"its holder was gone for more than {book.limits.grace_sec:g} s"
+        for lease in list(islice(client.leases.values(), _PORTION_OF_LEASES)):
+            leases.end_and_serve(book, lease, LeaseEnd.CLIENT_LOST, message)
+    if client.parked or client.leases:
+        book.timers.set(("grace", client_id), book.now_sec, partial(_end_grace, book, client_id))
+    elif not client.requests:
+        book.forget_client(client)

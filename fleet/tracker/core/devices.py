@@ -12,18 +12,23 @@ from fleet.tracker.core.entries import DeviceEntry, with_bitstream
 
 def attach(book: Book, event: ev.AgentAttached) -> None:
     """Take an agent's devices in, unless another agent has one of that name."""
-    for offered in event.devices:
-        known = book.devices.get(offered.name)
+    names = dict.fromkeys((*(offered.name for offered in event.devices), *event.later_names))
+    for name in names:
+        known = book.devices.get(name)
         if known and known.is_attached and known.agent_id != event.agent_id:
-            message = f"{offered.name} is attached by another agent at {known.address}; rename one of them"
+            message = f"{name} is attached by another agent at {known.address}; rename one of them"
             book.effects.append(ev.AttachRefused(event.agent_id, message))
             return
+    if event.is_first:
+        former = book.devices_by_agent.get(event.agent_id, {})
+        for name in former:
+            if name not in names:
+                _give_up(book, book.devices[name])
+        book.devices_by_agent[event.agent_id] = {name: None for name in former if name in names}
+    elif event.agent_id not in book.devices_by_agent:
+        return
     book.version += 1
-    names = dict.fromkeys(offered.name for offered in event.devices)
-    for name in book.devices_by_agent.get(event.agent_id, {}):
-        if name not in names:
-            _give_up(book, book.devices[name])
-    book.devices_by_agent[event.agent_id] = names
+    book.devices_by_agent[event.agent_id] |= dict.fromkeys(offered.name for offered in event.devices)
     attached = [_admit(book, event, offered) for offered in event.devices]
     book.effects.append(ev.Attached(event.agent_id, tuple(epochs.attach_fence(book, device) for device in attached)))
     for device in attached:
@@ -67,7 +72,7 @@ def forget_if_long_gone(book: Book, name: str) -> None:
         return
     if device.lease is not None:
         again_sec = book.now_sec + book.limits.forget_device_sec
-        book.timers.add(again_sec, partial(forget_if_long_gone, book, name))
+        book.timers.set(("device", name), again_sec, partial(forget_if_long_gone, book, name))
         return
     _forget(book, name)
 
@@ -89,6 +94,7 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
     device.kind, device.labels, device.description = offered.kind, labels, offered.description
     device.address, device.agent_id = event.address, event.agent_id
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, book.now_sec, None
+    book.timers.cancel(("device", device.name))
     device.is_healthy, device.reason = offered.is_healthy, offered.reason
     book.queue.add_device(device.name, labels)
     book.changes.devices[device.name] = device
@@ -109,12 +115,13 @@ def _take_offline(book: Book, device: DeviceEntry) -> None:
     book.queue.set_busy(device.name)
     book.changes.devices[device.name] = device
     due_sec = book.now_sec + book.limits.forget_device_sec
-    book.timers.add(due_sec, partial(forget_if_long_gone, book, device.name))
+    book.timers.set(("device", device.name), due_sec, partial(forget_if_long_gone, book, device.name))
 
 
 def _forget(book: Book, name: str) -> None:
     book.version += 1
     book.queue.remove_device(name)
+    book.timers.cancel(("device", name))
     del book.devices[name]
     book.changes.devices[name] = None
     book.changes.leases[name] = None

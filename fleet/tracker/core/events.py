@@ -30,6 +30,10 @@ class AgentAttached:
     agent_id: str
     address: str
     devices: tuple[OfferedDevice, ...]
+    later_names: tuple[str, ...] = ()
+    """Names of devices that follow in events of their own: of very many, a portion at a time is taken in."""
+    is_first: bool = True
+    """Whether this is the first portion. A later one of an agent that is gone changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

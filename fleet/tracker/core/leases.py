@@ -16,16 +16,28 @@ def serve(book: Book, device: DeviceEntry) -> None:
     if not device.can_serve:
         book.queue.set_busy(device.name)
         return
-    first = None if book.journal_trouble else book.queue.next_for(device.name)
+    first = None if book.journal_trouble else _first_in_line(book, device)
     if first is None:
         book.queue.set_free(device.name)
         return
     request = book.queue.highest_bid(first, device.name)
+    while not book.clients[request.client_id].is_connected:
+        book.remove_request(request)
+        request = book.queue.highest_bid(first, device.name)
     book.remove_request(request)
     if request is not first:
         book.queue.move(first, request.order)
         book.changes.requests[first.key] = first
     grant(book, device, request)
+
+
+def _first_in_line(book: Book, device: DeviceEntry) -> RequestEntry | None:
+    """Return whose turn it is, dropping those whose client is gone."""
+    while (first := book.queue.next_for(device.name)) is not None:
+        if book.clients[first.client_id].is_connected:
+            return first
+        book.remove_request(first)
+    return None
 
 
 def grant(book: Book, device: DeviceEntry, request: RequestEntry) -> None:
@@ -53,7 +65,7 @@ def grant(book: Book, device: DeviceEntry, request: RequestEntry) -> None:
     book.leases[lease.name] = lease
     book.clients[lease.client_id].leases[lease.request_id] = lease
     book.changes.leases[device.name] = device
-    book.timers.add(lease.expires_at_sec, partial(expire, book, lease.name))
+    book.timers.set(("lease", lease.name), lease.expires_at_sec, partial(expire, book, lease.name))
     book.effects.append(ev.Granted(lease.client_id, lease))
 
 
@@ -93,7 +105,7 @@ def expire(book: Book, name: str) -> None:
     if lease is None:
         return
     if lease.expires_at_sec > book.now_sec:
-        book.timers.add(lease.expires_at_sec, partial(expire, book, name))
+        book.timers.set(("lease", name), lease.expires_at_sec, partial(expire, book, name))
         return
     at_most = lease.expires_at_sec >= lease.ends_at_sec
     why = "it reached its maximum length" if at_most else f"not renewed within its ttl of {lease.ttl_sec:g} s"
@@ -111,6 +123,7 @@ def end(book: Book, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_told: 
     device, client = book.devices[lease.device_name], book.clients[lease.client_id]
     device.lease = None
     del book.leases[lease.name]
+    book.timers.cancel(("lease", lease.name))
     del client.leases[lease.request_id]
     book.changes.leases[device.name] = device
     book.ends[lease.name] = (how, message)
@@ -120,8 +133,8 @@ def end(book: Book, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_told: 
         book.effects.append(ev.Fence(device.agent_id, device.name, lease.epoch))
     if is_told:
         book.effects.append(ev.LeaseEnded(client.client_id, lease.name, how, message))
-    if not (client.is_connected or client.leases or client.parked):
-        del book.clients[client.client_id]
+    if not (client.is_connected or client.leases or client.parked or client.requests):
+        book.forget_client(client)
 
 
 def _tell_end(book: Book, client_id: str, lease_name: str) -> None:

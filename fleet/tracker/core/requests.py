@@ -84,7 +84,7 @@ def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> No
     book.queue.push(request)
     book.changes.requests[request.key] = request
     if request.deadline_sec is not None:
-        book.timers.add(request.deadline_sec, partial(_end_wait, book, request.key))
+        book.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, book, request.key))
     book.effects.append(ev.Queued(client.client_id, request))
 
 

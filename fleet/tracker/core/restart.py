@@ -24,13 +24,13 @@ def _restore_device(book: Book, device: DeviceEntry) -> None:
         device.detached_at_sec = book.now_sec
     book.queue.add_device(device.name, device.labels)
     forget_at_sec = device.detached_at_sec + book.limits.forget_device_sec
-    book.timers.add(forget_at_sec, partial(devices.forget_if_long_gone, book, device.name))
+    book.timers.set(("device", device.name), forget_at_sec, partial(devices.forget_if_long_gone, book, device.name))
     lease = device.lease
     if lease is None:
         return
     book.leases[lease.name] = lease
     _client(book, lease.client_id, lease.holder).leases[lease.request_id] = lease
-    book.timers.add(lease.expires_at_sec, partial(leases.expire, book, lease.name))
+    book.timers.set(("lease", lease.name), lease.expires_at_sec, partial(leases.expire, book, lease.name))
 
 
 def _restore_request(book: Book, request: RequestEntry) -> None:

@@ -19,6 +19,9 @@ from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import Durable, LeaseEnd, TrackerLimits
 from fleet.tracker.core.restart import restore
 
+_MOST_DUE = 4
+"""So much that is due ends at once; each lease may go to the next in line. The rest follows with the next event."""
+
 
 class TrackerState(Book):
     """A book that events change."""
@@ -33,10 +36,15 @@ class TrackerState(Book):
         restore(state, durable)
         return state
 
-    def apply(self, event: ev.Event, now: float) -> list[ev.Effect]:
-        """Change the state by one event and return what follows, in order."""
+    def apply(self, event: ev.Event, now: float, *, ends_what_is_due: bool = True) -> list[ev.Effect]:
+        """Change the state by one event and return what follows, in order.
+
+        Args:
+            ends_what_is_due: whether what has run out by now ends first, a portion of it at a time. Not while messages
+                that came in time may be unread.
+        """
         self.now_sec = max(self.now_sec, now)
-        for due in self.timers.pop_due(self.now_sec):
+        for due in self.timers.pop_due(self.now_sec, _MOST_DUE if ends_what_is_due else 0):
             due()
         _apply(self, event)
         effects, self.effects = self.effects, []

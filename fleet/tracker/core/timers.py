@@ -1,33 +1,63 @@
-"""Moments at which the tracker has to look at something.
+"""Moments at which the tracker has to look at something, each under the name of what it is about.
 
-A timer is never cancelled: what it calls checks whether it still matters.
+One that no longer matters is cancelled: it would else wait in memory for its moment, which may be years away.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 Due = Callable[[], None]
+
+_MIN_STALE = 256
+"""So many entries that no longer count may lie in the heap, however few others there are."""
 
 
 class Timers:
     """A heap of moments, and what to call then."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Due]] = []
+        self._heap: list[tuple[float, int, Hashable, Due]] = []
+        self._numbers: dict[Hashable, int] = {}
+        """Which entry of the heap counts, by its key."""
         self._count = 0
 
-    def add(self, at_sec: float, due: Due) -> None:
-        """Have `due` called once it is `at_sec`."""
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def set(self, key: Hashable, at_sec: float, due: Due) -> None:
+        """Have `due` called once it is `at_sec`, instead of what was set for this key before."""
         self._count += 1
-        heapq.heappush(self._heap, (at_sec, self._count, due))
+        self._numbers[key] = self._count
+        heapq.heappush(self._heap, (at_sec, self._count, key, due))
+        self._drop_stale()
+
+    def cancel(self, key: Hashable) -> None:
+        """Call nothing for this key. Idempotent."""
+        if self._numbers.pop(key, None) is not None:
+            self._drop_stale()
 
     def next_sec(self) -> float | None:
         """Return when the earliest is due."""
+        while self._heap and not self._counts(self._heap[0]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now: float) -> Iterator[Due]:
-        """Yield what is due, earliest first, and what becomes due meanwhile."""
-        while self._heap and self._heap[0][0] <= now:
-            yield heapq.heappop(self._heap)[2]
+    def pop_due(self, now: float, limit: int) -> Iterator[Due]:
+        """Yield what is due, earliest first, and what becomes due meanwhile; at most `limit`."""
+        for _ in range(limit):
+            next_sec = self.next_sec()
+            if next_sec is None or next_sec > now:
+                return
+            _, _, key, due = heapq.heappop(self._heap)
+            del self._numbers[key]
+            yield due
+
+    def _counts(self, entry: tuple[float, int, Hashable, Due]) -> bool:
+        return self._numbers.get(entry[2]) == entry[1]
+
+    def _drop_stale(self) -> None:
+        if len(self._heap) > 2 * len(self._numbers) + _MIN_STALE:
+            self._heap = [entry for entry in self._heap if self._counts(entry)]
+            heapq.heapify(self._heap)

@@ -1,0 +1,103 @@
+"""The tracker's turns: short ones, and none that punishes others for its own slowness."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fleet.testing import FakeClock, Ledger, eventually
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.state import TrackerState
+from fleet.tracker.engine import Engine
+from tests.unit.tracker_bench import offer
+
+
+class Bench:
+    """An engine on a memory journal, with a device, a client, and all effects."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.engine = Engine(TrackerState(boot=1), Ledger(), self.clock)
+        self.effects: list[ev.Effect] = []
+        self.engine.deliver = self.effects.append
+
+    async def start(self) -> None:
+        await self.engine.ask(ev.AgentAttached("agent", "h:1", (offer("a"),)))
+        await self.engine.ask(ev.ClientConnected("alice", "alice@here"))
+
+    async def grant(self, ttl_sec: float) -> str:
+        (effect,) = await self.engine.ask(ev.Acquire("alice", "r", "cpu", ttl_sec=ttl_sec))
+        assert isinstance(effect, ev.Granted)
+        return effect.lease.name
+
+
+@contextmanager
+def stalls(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Iterator[list[float]]:
+    """Let the loop stand still for each length that is appended to the list, when it is read next."""
+    loop = asyncio.get_running_loop()
+    real, slept = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: real() + sum(slept))
+    yield slept
+    monkeypatch.undo()
+
+
+async def test_a_turn_leaves_room_for_others() -> None:
+    """Of very many events that came at once, a few are answered before anybody else gets a chance."""
+    bench = Bench()
+    await bench.start()
+    seen_by_others: list[int] = []
+    for number in range(1_000):
+        bench.engine.submit(ev.Acquire("alice", f"r{number}", "cpu"))
+
+    def look() -> None:
+        seen_by_others.append(len(bench.effects))
+        if bench.engine.state.arrivals < 1_000:
+            asyncio.get_running_loop().call_soon(look)
+
+    look()
+    await eventually(lambda: bench.engine.state.arrivals == 1_000)
+    bench.engine.stop()
+
+    assert len(seen_by_others) > 1_000 / 50
+
+
+async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease ran out while the loop was held; the message was there all the time, unread."""
+    bench = Bench()
+    await bench.start()
+    name = await bench.grant(ttl_sec=5.0)
+    loop = asyncio.get_running_loop()
+
+    with stalls(monkeypatch, bench.clock) as slept:
+        slept.append(7.0)
+        bench.clock.advance(7.0)
+        arrive_after(20, lambda: bench.engine.submit(ev.Renew("alice", name)), loop)
+        renewed = await eventually(lambda: [e for e in bench.effects if isinstance(e, ev.Renewed)])
+        bench.engine.stop()
+
+    assert renewed[0].lease.expires_at_sec == bench.clock.now_sec() + 5.0
+    assert not [effect for effect in bench.effects if isinstance(effect, ev.LeaseEnded)]
+
+
+async def test_a_lease_that_nobody_renews_ends_after_the_stall_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listening takes a moment, not for ever."""
+    bench = Bench()
+    await bench.start()
+    await bench.grant(ttl_sec=5.0)
+
+    with stalls(monkeypatch, bench.clock) as slept:
+        slept.append(7.0)
+        bench.clock.advance(7.0)
+        await eventually(lambda: [e for e in bench.effects if isinstance(e, ev.LeaseEnded)])
+        bench.engine.stop()
+
+
+def arrive_after(turns: int, call: object, loop: asyncio.AbstractEventLoop) -> None:
+    """Call something a few turns of the loop later, as a message on its way through gRPC."""
+    if turns:
+        loop.call_soon(arrive_after, turns - 1, call, loop)
+    elif callable(call):
+        call()

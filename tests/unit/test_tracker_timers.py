@@ -1,0 +1,85 @@
+"""Moments to come: kept once for each subject, gone when they no longer matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.timers import Timers
+from tests.unit.tracker_bench import Bench, checked_bench, granted
+
+TEN_YEARS_SEC = 10 * 365 * 86400.0
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    yield from checked_bench()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 20))), max_size=600))
+def test_timers_do_what_a_dictionary_would(steps: list[tuple[int, int | None]]) -> None:
+    """Set, set again and cancelled in any order, exactly those that count are due, earliest first."""
+    timers, expected = Timers(), dict[int, int]()
+    due: list[int] = []
+    for key, at_sec in steps:
+        if at_sec is None:
+            timers.cancel(key)
+            expected.pop(key, None)
+        else:
+            timers.set(key, at_sec, lambda key=key: due.append(key))  # type: ignore[misc]
+            expected[key] = at_sec
+
+    assert timers.next_sec() == min(expected.values(), default=None)
+    for call in timers.pop_due(10, limit=100):
+        call()
+
+    assert sorted(due) == sorted(key for key, at_sec in expected.items() if at_sec <= 10)
+    assert [expected[key] for key in due] == sorted(expected[key] for key in due)
+    assert len(timers) == len(expected) - len(due)
+
+
+def test_what_is_due_comes_in_portions() -> None:
+    """Ten thousand leases that end together do not keep everybody waiting."""
+    timers = Timers()
+    for number in range(100):
+        timers.set(number, 1.0, lambda: None)
+
+    assert [len(list(timers.pop_due(2.0, limit=30))) for _ in range(5)] == [30, 30, 30, 10, 0]
+
+
+def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
+    """Its deadline of ten years is forgotten with it; so is the end of a lease that was given back."""
+    bench.attach("a")
+    bench.connect("alice")
+    lease = bench.grant("alice", "held").lease
+    for number in range(2_000):
+        bench.acquire("alice", f"r{number}", wait_timeout_sec=TEN_YEARS_SEC)
+        bench.apply(ev.Cancel("alice", f"r{number}"))
+    bench.apply(ev.Release("alice", lease.name))
+
+    assert len(bench.state.timers) == 0
+    assert bench.state.next_timer_sec() is None
+
+
+def test_a_lost_client_is_granted_nothing(bench: Bench) -> None:
+    """Very many requests leave a portion at a time; a device that comes free meanwhile goes to who is there."""
+    bench.state.limits = bench.limits(max_waiting=10_000)
+    bench.attach("a")
+    bench.connect("gone", "alice")
+    lease = bench.grant("alice", "held").lease
+    for number in range(500):
+        bench.acquire("gone", f"r{number}")
+    bench.acquire("alice", "next")
+
+    bench.state.apply(ev.ClientLost("gone"), bench.now)
+    effects = bench.state.apply(ev.Release("alice", lease.name), bench.now)
+    while (next_sec := bench.state.next_timer_sec()) is not None and next_sec <= bench.now:
+        bench.state.apply(ev.Tick(), bench.now)
+
+    assert granted(effects) == ["next"]
+    assert "gone" not in bench.state.clients
+    assert len(bench.state.queue) == 0
