@@ -43,6 +43,7 @@ def build(
     args: tuple[TensorSpec, ...] = (),
     linker: str | None = None,
     checks_arguments: bool = True,
+    has_half: bool = True,
 ) -> Artifact:
     """Compile a TIR module (an IRModule or PrimFunc) and link it.
 
@@ -52,6 +53,7 @@ def build(
         linker: command to link with instead of the one that is found.
         checks_arguments: let the function compare shapes and types before it runs, which takes LLVM a quarter of the
             time of a matrix product. Without, wrong arguments crash who runs it.
+        has_half: False: no number of the program is of half precision (float16), which spares LLVM a sixth of its time.
 
     Raises:
         BuildError: it did not compile or link.
@@ -64,7 +66,8 @@ def build(
     try:
         unchecked = tvm.transform.PassContext(config={"tirx.disable_assert": not checks_arguments})
         with gpu_code.compiling(target_json), unchecked:
-            library = tvm.compile(mod, target=target, tir_pipeline=tir_pipeline(target_json)).mod
+            lowering = tir_pipeline(target_json, has_half=has_half)
+            library = tvm.compile(mod, target=target, tir_pipeline=lowering).mod
     except FleetError:
         raise
     except Exception as error:

@@ -1,5 +1,6 @@
 """TVM's way from a scheduled program to code, with two differences: small buffers of processors stay on the stack, and
-the last vectors of tiles are cut where they reach too far (`cross.build.cutting`).
+the last vectors of tiles are cut where they reach too far (`cross.build.cutting`). A third is for candidates, of which
+hundreds are compiled: what converts half-precision numbers in software is left out where there are none.
 
 TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
 for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
@@ -7,6 +8,7 @@ for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,17 @@ from cross.build.cutting import with_cut_vectors
 from cross.targets.target import parse_target
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
     from tvm.tirx import AllocBuffer, PrimFunc
     from tvm.transform import Pass
 
 _NAME = "fleet"
+_NAME_WITHOUT_HALF = "fleet_without_half"
 _STOCK = "default"
+_CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
+"""TVM gives each library these two, and LLVM takes longer for them than for a small kernel: 6 of 38 ms. They are weak:
+what has their name already keeps them away."""
+
 _MOST_STACK_BYTES = 8 * 1024
 """Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
 
@@ -26,8 +34,11 @@ _KEEP = "disable_lower_builtin"
 """TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
 
 
-def tir_pipeline(target_json: str) -> str:
+def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
     """Return the name of the lowering for a target, to be given to `tvm.compile`.
+
+    Args:
+        has_half: whether a number of the program may be of half precision (float16).
 
     Raises:
         ConfigError: see `cross.targets.target.parse_target`.
@@ -36,11 +47,14 @@ def tir_pipeline(target_json: str) -> str:
         return _STOCK
     from tvm.tirx import register_tir_pipeline
 
-    register_tir_pipeline(_NAME, _passes)
-    return _NAME
+    if has_half:
+        register_tir_pipeline(_NAME, _passes)
+        return _NAME
+    register_tir_pipeline(_NAME_WITHOUT_HALF, functools.partial(_passes, has_half=False))
+    return _NAME_WITHOUT_HALF
 
 
-def _passes() -> tuple[Pass, object, object]:
+def _passes(*, has_half: bool = True) -> tuple[Pass, object, object]:
     """Return TVM's lowering behind one of ours, its last passes for the host behind another, and those for devices."""
     import tvm
     from tvm import tirx
@@ -48,11 +62,24 @@ def _passes() -> tuple[Pass, object, object]:
     lower, finish_host, finish_device = tirx.get_tir_pipeline(_STOCK)
     keep = tirx.transform.prim_func_pass(lambda function, _mod, _context: _on_stack(function), opt_level=0)
     cut = tirx.transform.prim_func_pass(lambda function, _mod, _context: with_cut_vectors(function), opt_level=0)
+    last = [] if has_half else [tvm.transform.module_pass(lambda mod, _context: _without_half(mod), opt_level=0)]
     return (
         tvm.transform.Sequential([cut, lower]),
-        lambda: tvm.transform.Sequential([keep, finish_host()]),
+        lambda: tvm.transform.Sequential([keep, finish_host(), *last]),
         finish_device,
     )
+
+
+def _without_half(mod: IRModule) -> IRModule:
+    """Take the names of TVM's conversions, for functions that do nothing and that nobody calls."""
+    from tvm.ir import GlobalVar
+    from tvm.tirx import Evaluate, PrimFunc
+
+    target = next(iter(mod.functions.values())).attrs["target"]
+    for name in _CONVERSIONS:
+        empty = PrimFunc([], Evaluate(0)).with_attr({"global_symbol": name, "target": target})
+        mod.update_func(GlobalVar(name), empty)
+    return mod
 
 
 def _on_stack(function: PrimFunc) -> PrimFunc:

@@ -17,7 +17,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +55,12 @@ class BuildPool(Executor):
     """Runs module-level functions in worker processes, each task within a time limit."""
 
     def __init__(
-        self, workers: int | None = None, *, timeout_sec: float = DEFAULT_TIMEOUT_SEC, target_json: str = ""
+        self,
+        workers: int | None = None,
+        *,
+        timeout_sec: float = DEFAULT_TIMEOUT_SEC,
+        target_json: str = "",
+        modules: Sequence[str] = (),
     ) -> None:
         """Make a pool without any process yet.
 
@@ -63,9 +68,11 @@ class BuildPool(Executor):
             workers: processes; None means one per core.
             timeout_sec: limit for a task of `submit`, counted from when a warm worker has it.
             target_json: target whose tensor intrinsics are loaded in advance.
+            modules: what tasks import beside TVM, imported in advance by the first pool of a process.
         """
         self._timeout_sec = timeout_sec
         self._target_json = target_json
+        self._modules = tuple(modules)
         self._tasks: TaskQueue[_Task] = TaskQueue()
         self._slots = [_Slot(index, target_json) for index in range(workers or os.cpu_count() or 1)]
         self._homes: dict[str, int] = {}
@@ -88,7 +95,7 @@ class BuildPool(Executor):
         with self._lock:
             if self._threads or self._is_closed:
                 return
-            start_fork_server(self._target_json if intrinsics_module(self._target_json) else "")
+            start_fork_server(self._target_json if intrinsics_module(self._target_json) else "", self._modules)
             self._threads = [
                 threading.Thread(target=slot.run, args=(self._tasks,), name=f"build-pool-{slot.index}", daemon=True)
                 for slot in self._slots

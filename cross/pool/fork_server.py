@@ -12,28 +12,31 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver, resource_tracker
 
 MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
 TARGET_VARIABLE = "CROSS_POOL_TARGET"
+MODULES_VARIABLE = "CROSS_POOL_MODULES"
 
 starting = threading.Lock()
 """Held while a process is started from the server: threads must not meet there."""
 
 
-def start_fork_server(target_json: str = "") -> None:
+def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> None:
     """Start the server unless this process has one, and return at once: it warms up on its own time.
 
     Args:
         target_json: load this target's tensor intrinsics, which must exist, too; "": those of none.
+        modules: import these as well, where they are installed, or each worker that needs them does.
     """
     main = sys.modules["__main__"]
     told = {
         MAIN_PATH_VARIABLE: os.path.abspath(getattr(main, "__file__", None) or ""),  # noqa: PTH100 - as multiprocessing does
         MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
         TARGET_VARIABLE: target_json,
+        MODULES_VARIABLE: ",".join(modules),
     }
     with starting:
         multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])

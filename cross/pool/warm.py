@@ -5,11 +5,13 @@ Importing TVM takes 0.6 s; a worker forked from here is ready within millisecond
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 import types
 
-from cross.pool.fork_server import MAIN_NAME_VARIABLE, MAIN_PATH_VARIABLE, TARGET_VARIABLE
+from cross.pool.fork_server import MAIN_NAME_VARIABLE, MAIN_PATH_VARIABLE, MODULES_VARIABLE, TARGET_VARIABLE
 from cross.targets.intrinsics import keep_package_light, load_intrinsics
 from fleet.base.imports import no_collection
 
@@ -37,3 +39,7 @@ with no_collection():
 
     if target := os.environ.pop(TARGET_VARIABLE, ""):
         load_intrinsics(target)
+
+    for module in filter(None, os.environ.pop(MODULES_VARIABLE, "").split(",")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)

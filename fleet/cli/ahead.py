@@ -25,5 +25,6 @@ def start_ahead(arguments: Sequence[str]) -> None:
         if word in _HELP or word.startswith(_ELSEWHERE) or any(kind in word for kind in _SLOW):
             return
     from cross.pool.fork_server import start_fork_server
+    from fleet.optimizer.tasks import MODULES
 
-    start_fork_server(_TARGET)
+    start_fork_server(_TARGET, MODULES)

@@ -39,6 +39,7 @@ from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.pool import Builders, run_within
+from fleet.optimizer.tasks import MODULES
 from fleet.optimizer.turns import Cores, Turns, stepped_aside
 from fleet.workloads.extract import extract
 
@@ -63,7 +64,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         # Opened before the pool, so that it is removed after the last build that writes into it.
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))
         wanted = options.target_json or target_hint(parse_selector(options.selector).kind)
-        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted)
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, target_json=wanted, modules=MODULES)
         # Do not wait: nobody needs what still runs at the end, and a model may compile for minutes.
         stack.callback(pool.shutdown, wait=False)
         pool.start()

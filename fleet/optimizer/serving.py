@@ -33,6 +33,7 @@ from fleet.optimizer.learning import learning
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
 from fleet.optimizer.service import OpenJob, Workshop, open_builders
+from fleet.optimizer.tasks import MODULES
 from fleet.optimizer.turns import Cores, Turns
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ async def serve(options: OptimizerOptions) -> None:
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))
-        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec)
+        pool = BuildPool(options.workers, timeout_sec=options.build_timeout_sec, modules=MODULES)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
         client = aio.connect(options.tracker, connect_timeout_sec=options.connect_timeout_sec)

@@ -58,3 +58,10 @@ def light_intrinsics() -> tuple[bool, list[str]]:
     package = sys.modules[prefix]
     loaded = sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith(prefix + "."))
     return getattr(package, "__file__", None) is None, loaded
+
+
+def has_imported(module: str) -> bool:
+    """Tell whether a module is loaded already."""
+    import sys
+
+    return module in sys.modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ import pytest
 from cross.build.cutting import with_cut_vectors
 from cross.build.lowering import tir_pipeline
 from cross.targets.target import host_target_json
+from fleet.optimizer.tasks.build import BuildTask, build_candidate
+from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.spaces.packing import pack_all
+from fleet.workloads.programs import matmul
 
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
@@ -103,3 +108,41 @@ def test_a_program_with_cut_vectors_computes_the_same() -> None:
 def test_gpus_are_lowered_as_tvm_does() -> None:
     """Their buffers are in memories of their own."""
     assert tir_pipeline(json.dumps({"kind": "cuda", "arch": "sm_86"})) == "default"
+
+
+def conversions(has_half: bool) -> str:
+    """Return what TVM adds to a small program to convert half-precision numbers, as LLVM has it."""
+    import tvm
+
+    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"})
+    lowering = tir_pipeline(target_json, has_half=has_half)
+    source = tvm.compile(tiled_sums(6), target=json.loads(target_json), tir_pipeline=lowering).mod.inspect_source("ll")
+    return "".join(
+        part.partition("\n}")[0] for part in source.split("\ndefine ") if "fhf2(" in part or "hfsf2(" in part
+    )
+
+
+def test_a_program_without_half_precision_does_not_convert_it() -> None:
+    """For a small program LLVM spends a sixth of its time on these two functions, which nothing calls."""
+    assert "shl" in conversions(has_half=True)
+    assert "shl" not in conversions(has_half=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtype: str, tmp_path: Path) -> None:
+    """The first of these processors has no instruction for half precision: there the functions are called."""
+    import tvm
+
+    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v2"})
+    task = ProposeTask(mod_json=matmul(16, dtype).mod_json, target_json=target_json, count=1)
+    trace = propose(task)[0].trace_json
+
+    built = build_candidate(
+        BuildTask(mod_json=task.mod_json, target_json=target_json, trace_json=trace, out_dir=str(tmp_path))
+    )
+
+    rows, columns = (np.random.default_rng(seed).random((16, 16)).astype(dtype) for seed in (1, 2))
+    inputs = pack_all([rows, columns], built.packings)
+    arrays = [tvm.runtime.tensor(array) for array in (*inputs, np.zeros((16, 16), dtype))]
+    tvm.runtime.load_module(str(built.artifact.path))["main"](*arrays)
+    np.testing.assert_allclose(rows @ columns, arrays[-1].numpy(), rtol=1e-2)

@@ -177,7 +177,6 @@ import sys
 print("main runs", flush=True)
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
-from cross.pool.fork_server import start_fork_server
 pool = BuildPool(2)
 pids = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(30)]}
 print(*pids, flush=True)
@@ -211,13 +210,30 @@ import sys
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))  # print may be under way already
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
-from cross.pool.fork_server import start_fork_server
 with BuildPool(1) as pool:
     pool.start()
     print("started", flush=True)
     sys.stdin.readline()
     print(pool.submit(tasks.add, 1, 1).result(), flush=True)
 """
+
+
+PRELOADING_SCRIPT = """
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
+with BuildPool(1, modules=["colorsys", "no_such_module_anywhere"]) as pool:
+    print(pool.submit(tasks.has_imported, "colorsys").result())
+"""
+
+
+def test_workers_have_what_their_tasks_import(tmp_path: Path) -> None:
+    """Imported once, in the process that they are forked from; what is not installed is missed by whoever needs it."""
+    script = tmp_path / "preloading.py"
+    script.write_text(PRELOADING_SCRIPT)
+
+    done = subprocess.run([sys.executable, script], env=here(), capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr) == ("True", "")
 
 
 def test_an_interrupt_of_the_terminal_is_the_parents_alone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fleet.errors import BuildersUnavailable, ConfigError
 from fleet.optimizer.cluster.address import ClusterAddress, settle
 from fleet.optimizer.cluster.builder import DELIVERY, SLOT, Builder, resource_name, set_builder
 from fleet.optimizer.cluster.shelf import Shelf
+from fleet.optimizer.tasks import MODULES
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]
     check_versions()
     options.cluster.check()
     settle()
-    with scratch_dir("builder") as folder, BuildPool(options.workers) as pool:
+    with scratch_dir("builder") as folder, BuildPool(options.workers, modules=MODULES) as pool:
         (folder / "shelf").mkdir()
         builder = Builder(pool=pool, folder=folder, shelf=Shelf(folder / "shelf"), cache=options.cache)
         pool.start()

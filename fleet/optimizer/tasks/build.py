@@ -26,6 +26,9 @@ from fleet.workloads.workload import argument_specs, module_of
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
+_HALF = "float16"
+"""As the types of a program's numbers are written, "bfloat16" among them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildTask:
@@ -105,7 +108,13 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     if task.cache is not None and key is not None and (known := task.cache.get(key, out_dir)) is not None:
         return known
     artifact = build(
-        mod, task.target_json, out_dir, function=task.function, args=args, checks_arguments=checks_arguments
+        mod,
+        task.target_json,
+        out_dir,
+        function=task.function,
+        args=args,
+        checks_arguments=checks_arguments,
+        has_half=_HALF in task.mod_json,
     )
     if task.cache is not None and key is not None:
         task.cache.put(key, artifact)
