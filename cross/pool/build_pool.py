@@ -176,6 +176,11 @@ class _Worker:
             self.process.start()
         theirs.close()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it lives, between two tasks. Its pipe ends when it dies; the fork server says so a moment later."""
+        return self.process.is_alive() and not self.connection.poll()
+
     def wait_until_warm(self) -> None:
         """Wait until the worker can take tasks.
 
@@ -292,7 +297,7 @@ class _Slot:
     def _warm_worker(self, log_path: Path) -> _Worker:
         if self._is_killed:
             raise BuildError("the build pool was shut down")
-        if self._worker is not None and self._worker.process.is_alive():
+        if self._worker is not None and self._worker.is_idle:
             return self._worker
         self._drop_worker()
         fresh = self._worker = _Worker(log_path, self._target_json)
