@@ -30,6 +30,7 @@
       DiskFull                     no space left where something has to be written
       TrackerUnavailable           no tracker answers (retryable)
       BuildersUnavailable          no cluster of builders answers (retryable)
+      OptimizerUnavailable         no optimizer answers (retryable)
 
 `fleet.wire.rpc` carries them over the network: raised at one end, an error is caught at the other as the same class.
 """
@@ -200,6 +201,12 @@ class TrackerUnavailable(FleetError):
 
 class BuildersUnavailable(FleetError):
     """No cluster of builders answers, or it has no builder."""
+
+    is_retryable = True
+
+
+class OptimizerUnavailable(FleetError):
+    """No optimizer answers at its address."""
 
     is_retryable = True
 

@@ -42,6 +42,18 @@ def serve(
     dask_certs: DaskCertsOption = None,
     build_cache: BuildCacheOption = None,
     build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve the shared cost model on this port, to those who cannot reach the library; 0 takes a free one.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to serve it on.")] = "127.0.0.1",
+    allow_network: Annotated[
+        bool, typer.Option("--allow-network", help="Serve it beyond this machine, to whoever reaches the port.")
+    ] = False,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
@@ -51,11 +63,15 @@ def serve(
     Example: fleet optimizer serve --tracker 10.0.0.5:9290 --library postgresql://db/fleet
     """
     from fleet.base import logs
+    from fleet.base.network import refuse_network
     from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.serving import OptimizerOptions
     from fleet.optimizer.serving import serve as run
+    from fleet.optimizer.snapshot_service import ServingAddress
 
     logs.setup(options.settings(ctx).log_level or "info")
+    if port is not None and not allow_network:
+        refuse_network(host, risk="whoever connects reads the cost model")
     wanted = OptimizerOptions(
         tracker=options.tracker_address(ctx, tracker) or f"127.0.0.1:{TRACKER_PORT}",
         library=library,
@@ -63,6 +79,7 @@ def serve(
         workers=workers,
         build_cache=options.build_cache(build_cache, build_cache_gb),
         cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
+        snapshots=None if port is None else ServingAddress(host=host, port=port),
         connect_timeout_sec=connect_timeout,
     )
 

@@ -80,6 +80,14 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             typer.Option(metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."),
         ] = None,
         library: LibraryOption = None,
+        snapshots: Annotated[
+            str | None,
+            typer.Option(
+                metavar="HOST:PORT",
+                help="An optimizer that serves the shared cost model ('fleet optimizer serve --port'), for those who "
+                "cannot reach its library. Default: the library's own.",
+            ),
+        ] = None,
         strategy: Annotated[
             str,
             typer.Option(
@@ -163,6 +171,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             devices=devices,
             tracker=tracker_address(ctx, tracker),
             library=library,
+            snapshots=snapshots,
             trials=trials,
             tasks=tuple(tasks or ()),
             top=top,

@@ -59,6 +59,9 @@ class TuneOptions:
     """Address of a running fleet; None: start one for this machine and stop it at the end."""
 
     library: str | None = None
+    snapshots: str | None = None
+    """Address of an optimizer whose snapshots of the cost model are used; None: those of the library."""
+
     trials: int | None = None
     """New trials of this job; None: `trials_per_workload` for each chosen workload."""
 

@@ -15,11 +15,13 @@ from cross.build.cache import BuildCache
 from fleet.base.machine import machine_fingerprint
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
+from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.jobs import JobStatus
 from fleet.domain.measuring import Evaluator
+from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
-from fleet.errors import LibraryError
+from fleet.errors import InvalidRequest, LibraryError
 from fleet.library import Job, JobState, Library
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
@@ -36,7 +38,7 @@ from fleet.optimizer.pool import Builders, Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.searches import Search
-from fleet.optimizer.trainer import follow
+from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.turns import Cores, Turns
 from fleet.workloads.workload import Workload
 
@@ -126,12 +128,26 @@ class JobRun:
             turns=turns,
             gives_back=self.gives_back,
         )
-        following = asyncio.create_task(follow(self.library.memory, loop.use_snapshot), name="follow snapshots")
+        following = asyncio.create_task(self._follow(loop), name="follow snapshots")
         try:
             return await self._run_loop(loop, turns, items)
         finally:
             following.cancel()
             await asyncio.wait([following])
+
+    async def _follow(self, loop: TuningLoop) -> None:
+        """Search with the newest snapshot that this program can read, from the library or from where its user says."""
+
+        def use(snapshot: ModelSnapshot) -> None:
+            try:
+                Snapshot.of(snapshot.content)
+            except InvalidRequest as error:
+                logger.warning("snapshot not used", extra={"digest": snapshot.digest, "error": str(error)})
+            else:
+                loop.use_snapshot(snapshot)
+
+        address = self.options.snapshots
+        await (follow_service(address, use) if address else follow(self.library.memory, use))
 
     async def _run_loop(self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress]) -> ModelReport | None:
         core, progress = self.core, self.core.progress

@@ -21,7 +21,8 @@ from typing import TypeVar
 from fleet.artifacts.artifact import Artifact
 from fleet.base.tasks import together
 from fleet.client.steady import SteadyDevice
-from fleet.library import Library, StoredSnapshot
+from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.library import Library
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.state import JobCore
@@ -29,7 +30,7 @@ from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
-from fleet.optimizer.tasks.train import TARGET_KINDS, target_kind
+from fleet.optimizer.tasks.train import target_kind
 from fleet.optimizer.turns import Turns, stepped_aside
 from fleet.workloads.workload import Workload
 
@@ -99,10 +100,9 @@ class TuningLoop:
         self._benches = [self._bench_of(each) for each in (device, *others)]
         self._checker = self._benches[0].checker
 
-    def use_snapshot(self, snapshot: StoredSnapshot) -> None:
+    def use_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Search with what the library has learnt of such targets, from the next round on."""
-        kinds = snapshot.metrics.get(TARGET_KINDS)
-        if isinstance(kinds, list) and target_kind(self._core.conditions.scope.target_json) in kinds:
+        if target_kind(self._core.conditions.scope.target_json) in snapshot.target_kinds:
             self._searcher.shared = snapshot.content
             self._core.progress.snapshot = snapshot.digest
 

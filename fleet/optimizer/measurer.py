@@ -10,6 +10,7 @@ from contextlib import aclosing
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
+from fleet.optimizer.turns import stepped_aside
 
 RUN_OF_ERRORS = 5
 """So many candidates in a row that break down say more about the device than about themselves."""
@@ -44,5 +45,6 @@ class Measurer:
                     break
         if is_suspected:
             await self._device.give_back()
-            await asyncio.sleep(self._probe_sec)
+            async with stepped_aside():
+                await asyncio.sleep(self._probe_sec)
         yield MeasureEnded(effect.batch, self._device.last_name, time.monotonic() - started, is_suspected)

@@ -104,10 +104,9 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
     check_options(options, datetime.now(UTC))
     source, name = _source_of(options.model)
     files = {path: library.model_files.add(source / path) for path in _files_of(options.model)}
+    anywhere = replace(options, model=Path(name), tracker=None, library=None, snapshots=None)
     order = JobOrder(
-        options=replace(
-            options, model=Path(name), tracker=None, library=None, workers=None, cluster=None, build_cache=None
-        ),
+        options=replace(anywhere, workers=None, cluster=None, build_cache=None),
         files=files,
         tracker=options.tracker or "",
         fleet_id=fleet_id,

@@ -33,6 +33,7 @@ from fleet.optimizer.learning import learning
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
 from fleet.optimizer.service import OpenJob, Workshop, open_builders
+from fleet.optimizer.snapshot_service import ServingAddress, serving_snapshots
 from fleet.optimizer.tasks import MODULES
 from fleet.optimizer.turns import Cores, Turns
 
@@ -61,6 +62,9 @@ class OptimizerOptions:
 
     build_cache: BuildCache | None = None
     """Where what this machine builds is looked for, and kept beyond the job."""
+
+    snapshots: ServingAddress | None = None
+    """Where the shared cost model is served to those who cannot reach the library; None: nowhere."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -91,6 +95,8 @@ async def serve(options: OptimizerOptions) -> None:
             client=await stack.enter_async_context(client),
         )
         await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
+        if options.snapshots is not None:
+            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 

@@ -12,14 +12,16 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
+from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import FleetError, LibraryError
 from fleet.library import Memory, StoredSample, StoredSnapshot, Term
 from fleet.optimizer.pool import Pool, run_within
-from fleet.optimizer.tasks.train import Trained, train
+from fleet.optimizer.tasks.train import TARGET_KINDS, Trained, train
 from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -115,13 +117,13 @@ class Trainer:
         return new >= max(_FEWEST_NEW, _SHARE_NEW * last.record_count)
 
 
-async def follow(memory: Memory, on_snapshot: Callable[[StoredSnapshot], None]) -> None:
+async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -> None:
     """Call with the snapshot in use, and with each that is published later, within a second, until cancelled."""
     loop, stopping = asyncio.get_running_loop(), threading.Event()
 
     def tell(snapshot: StoredSnapshot) -> None:
         if not stopping.is_set():
-            loop.call_soon_threadsafe(on_snapshot, snapshot)
+            loop.call_soon_threadsafe(on_snapshot, _sent(snapshot))
 
     listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
     try:
@@ -132,6 +134,28 @@ async def follow(memory: Memory, on_snapshot: Callable[[StoredSnapshot], None]) 
         stopping.set()
         if not listening.done():
             await asyncio.wait([listening])
+
+
+async def follow_service(address: str, on_snapshot: Callable[[ModelSnapshot], None]) -> None:
+    """The same, of an optimizer elsewhere. One that cannot be used costs a warning."""
+    try:
+        async with aclosing(watch_snapshots(address, FEATURE_VERSION)) as snapshots:
+            async for snapshot in snapshots:
+                on_snapshot(snapshot)
+    except FleetError as error:
+        logger.warning("no snapshots from there", extra={"address": address, "error": str(error)})
+
+
+def _sent(snapshot: StoredSnapshot) -> ModelSnapshot:
+    kinds = snapshot.metrics.get(TARGET_KINDS)
+    return ModelSnapshot(
+        digest=snapshot.digest,
+        content=snapshot.content,
+        feature_version=snapshot.feature_version,
+        target_kinds=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
+        record_count=snapshot.record_count,
+        made_at_sec=snapshot.made_at.timestamp(),
+    )
 
 
 def _listen(memory: Memory, tell: Callable[[StoredSnapshot], None], stopping: threading.Event) -> None:

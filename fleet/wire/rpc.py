@@ -35,6 +35,7 @@ from fleet.errors import (
     LibraryError,
     MeasurementError,
     NotFound,
+    OptimizerUnavailable,
     QueueFull,
     TrackerUnavailable,
     Unauthenticated,
@@ -75,6 +76,7 @@ _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     LibraryError: grpc.StatusCode.FAILED_PRECONDITION,
     DiskFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TrackerUnavailable: grpc.StatusCode.UNAVAILABLE,
+    OptimizerUnavailable: grpc.StatusCode.UNAVAILABLE,
     BuildersUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 """A class that is missing here gets the status of its base. Our own clients use the name of the class instead."""

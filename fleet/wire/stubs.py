@@ -16,6 +16,7 @@ from fleet.v1 import (
     lease_service_pb2,
     measurement_pb2,
     session_service_pb2,
+    snapshot_service_pb2,
 )
 from fleet.wire import rpc
 
@@ -270,3 +271,33 @@ def session_service_stub(channel: grpc.aio.Channel) -> SessionServiceStub:
 def add_session_service(server: grpc.aio.Server, servicer: SessionServiceServicer) -> None:
     """Have a server answer the calls of fleet.v1.SessionService."""
     rpc.add_service(server, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"], servicer)
+
+
+class SnapshotServiceStub(Protocol):
+    """Client side of fleet.v1.SnapshotService."""
+
+    watch_snapshots: grpc.aio.UnaryStreamMultiCallable[
+        snapshot_service_pb2.WatchSnapshotsRequest,
+        snapshot_service_pb2.WatchSnapshotsResponse,
+    ]
+
+
+class SnapshotServiceServicer(Protocol):
+    """Server side of fleet.v1.SnapshotService."""
+
+    def watch_snapshots(
+        self,
+        request: snapshot_service_pb2.WatchSnapshotsRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> AsyncIterator[snapshot_service_pb2.WatchSnapshotsResponse]: ...
+
+
+def snapshot_service_stub(channel: grpc.aio.Channel) -> SnapshotServiceStub:
+    """Return what calls fleet.v1.SnapshotService through a channel."""
+    return cast(SnapshotServiceStub, rpc.Stub(channel, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"]))
+
+
+def add_snapshot_service(server: grpc.aio.Server, servicer: SnapshotServiceServicer) -> None:
+    """Have a server answer the calls of fleet.v1.SnapshotService."""
+    rpc.add_service(server, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"], servicer)

@@ -100,3 +100,11 @@ def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
 
     assert [(item["name"], item["tracker"]) for item in found] == [(name, "boards:9290")]
     assert name in fleet("optimizer", "list", "--library", path)[1]
+
+
+def test_an_optimizer_serves_no_other_machine_unasked(path: str) -> None:
+    """As a tracker, and as an agent."""
+    code, _, err = fleet("optimizer", "serve", "--port", "0", "--host", "0.0.0.0", "--library", path)
+
+    assert code == 2
+    assert "--allow-network" in err

@@ -8,7 +8,6 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.keys import trace_digest
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Evaluator, TensorSpec
+from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
 from fleet.errors import DeviceUnreachable
-from fleet.library import Library, RecordKind, StoredSnapshot, StoredWorkload
+from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.events import BatchWanted, JobStarted, Proposed
@@ -34,7 +34,6 @@ from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate
 from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask
-from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.turns import Turns
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
@@ -127,17 +126,13 @@ async def test_a_workload_that_cannot_be_checked_is_closed(tmp_path: Path) -> No
 @pytest.mark.parametrize(("kinds", "asked"), [(["cuda", "llvm"], b"model"), (["cuda"], None)])
 async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: list[str], asked: bytes | None) -> None:
     """If that has learnt from such targets; what holds for GPUs says nothing about processors."""
-    now = datetime.now(UTC)
-    snapshot = StoredSnapshot(
+    snapshot = ModelSnapshot(
+        digest="sha256:0",
         content=b"model",
         feature_version=FEATURE_VERSION,
+        target_kinds=tuple(kinds),
         record_count=1,
-        workloads={},
-        last_record_id=1,
-        metrics={TARGET_KINDS: kinds},
-        digest="sha256:0",
-        made_at=now,
-        published_at=now,
+        made_at_sec=0.0,
     )
     async with bench(tmp_path) as job:
         job.loop.use_snapshot(snapshot)

@@ -26,6 +26,7 @@ def test_every_class_tells_its_caller_what_to_do(cls: type[FleetError]) -> None:
     """Only those that may pass by themselves are retryable, and only the caller's mistakes end with 2."""
     mistakes = (errors.ConfigError, errors.InvalidRequest, errors.ImportFailed)
     assert {errors.WaitTimeout: 124}.get(cls, 2 if issubclass(cls, mistakes) else 1) == cls.exit_code
-    retryable = (errors.QueueFull, errors.DeviceUnreachable, errors.TrackerUnavailable, errors.BuildersUnavailable)
+    unavailable = (errors.TrackerUnavailable, errors.BuildersUnavailable, errors.OptimizerUnavailable)
+    retryable = (errors.QueueFull, errors.DeviceUnreachable, *unavailable)
     assert issubclass(cls, retryable) is cls.is_retryable
     assert cls.__doc__

@@ -1,0 +1,75 @@
+"""Snapshots of the shared cost model from an optimizer, for those who cannot reach its library.
+
+async with aclosing(watch_snapshots("optimizer:9390", FEATURE_VERSION)) as snapshots:
+    async for snapshot in snapshots:
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+import grpc.aio
+
+from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.errors import InvalidRequest, OptimizerUnavailable
+from fleet.v1 import snapshot_service_pb2
+from fleet.wire.model_snapshots import model_snapshot_from_proto
+from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.stubs import snapshot_service_stub
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_SEC = 1.0
+"""Before an optimizer that is away is asked again."""
+
+
+async def watch_snapshots(
+    address: str, feature_version: str, *, pause_sec: float = _PAUSE_SEC
+) -> AsyncGenerator[ModelSnapshot, None]:
+    """Yield the snapshot in use, and each that comes into use; while the optimizer is away, wait for it.
+
+    Args:
+        address: "host:port" of an optimizer.
+        feature_version: of the features that will be asked about.
+
+    Raises:
+        InvalidRequest: the optimizer has snapshots of other features only.
+        FleetError: it serves none.
+    """
+    known, is_away = "", False
+    channel = make_channel(address)
+    try:
+        stub = snapshot_service_stub(channel)
+        while True:
+            request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=feature_version, known_digest=known)
+            call = stub.watch_snapshots(request)
+            try:
+                async for response in call:
+                    is_away = False
+                    found = _accepted(response, address)
+                    if found is not None:
+                        known = found.digest
+                        yield found
+            except grpc.aio.AioRpcError as error:
+                problem = from_rpc_error(error, OptimizerUnavailable)
+                if not problem.is_retryable and error.code() is not grpc.StatusCode.CANCELLED:
+                    raise problem from error
+                if not is_away:
+                    logger.warning("no snapshots at the moment", extra={"address": address, "error": str(problem)})
+                is_away = True
+            finally:
+                call.cancel()
+            await asyncio.sleep(pause_sec)
+    finally:
+        await channel.close(None)
+
+
+def _accepted(response: snapshot_service_pb2.WatchSnapshotsResponse, address: str) -> ModelSnapshot | None:
+    try:
+        return model_snapshot_from_proto(response.snapshot)
+    except InvalidRequest as error:
+        logger.warning("snapshot refused", extra={"address": address, "error": str(error)})
+        return None

@@ -1,0 +1,37 @@
+"""A snapshot of the shared cost model on its way to those who search with it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from fleet.errors import InvalidRequest
+
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSnapshot:
+    """A trained cost model, and what it can be asked about."""
+
+    digest: str
+    """ "sha256:<hex>" of its content."""
+
+    content: bytes = field(repr=False)
+    feature_version: str
+    target_kinds: tuple[str, ...]
+    """ "llvm", "cuda", ..."""
+
+    record_count: int
+    made_at_sec: float
+
+    def check(self) -> None:
+        """Refuse what is not what its digest says, or too large to be a snapshot.
+
+        Raises:
+            InvalidRequest: it is.
+        """
+        if len(self.content) > _MOST_BYTES:
+            raise InvalidRequest(f"a snapshot of {len(self.content)} bytes is none; the most are {_MOST_BYTES}")
+        if self.digest != f"sha256:{hashlib.sha256(self.content).hexdigest()}":
+            raise InvalidRequest(f"the content of snapshot {self.digest} has another digest")

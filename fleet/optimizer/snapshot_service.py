@@ -1,0 +1,92 @@
+"""Serves the shared cost model to those who cannot reach the library: what an optimizer reads, it hands on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.errors import InvalidRequest, QueueFull
+from fleet.library import Memory
+from fleet.optimizer.trainer import follow
+from fleet.v1 import snapshot_service_pb2
+from fleet.wire import rpc, stubs
+from fleet.wire.model_snapshots import model_snapshot_to_proto
+
+logger = logging.getLogger(__name__)
+
+_STOP_GRACE_SEC = 0.5
+_MOST_READERS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAddress:
+    """Where snapshots are served."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+
+
+class SnapshotServicer:
+    """fleet.v1.SnapshotService."""
+
+    def __init__(self, *, most_readers: int = _MOST_READERS) -> None:
+        self._newest: ModelSnapshot | None = None
+        self._changed = asyncio.Event()
+        self._readers = 0
+        self._most_readers = most_readers
+
+    def publish(self, snapshot: ModelSnapshot) -> None:
+        """Send a snapshot to all readers."""
+        self._newest = snapshot
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def watch_snapshots(
+        self, request: snapshot_service_pb2.WatchSnapshotsRequest, context: rpc.CallContext
+    ) -> AsyncIterator[snapshot_service_pb2.WatchSnapshotsResponse]:
+        if request.feature_version != FEATURE_VERSION:
+            raise InvalidRequest(
+                f"the snapshots here are for features {FEATURE_VERSION!r}, not {request.feature_version[:40]!r}; "
+                "use the same version of tvm-fleet on both sides"
+            )
+        if self._readers >= self._most_readers:
+            raise QueueFull(f"{self._readers} read snapshots here already; ask another optimizer")
+        self._readers += 1
+        try:
+            known = request.known_digest
+            while True:
+                changed = self._changed
+                if self._newest is not None and self._newest.digest != known:
+                    known = self._newest.digest
+                    yield snapshot_service_pb2.WatchSnapshotsResponse(snapshot=model_snapshot_to_proto(self._newest))
+                await changed.wait()
+        finally:
+            self._readers -= 1
+
+
+@asynccontextmanager
+async def serving_snapshots(memory: Memory, where: ServingAddress) -> AsyncIterator[str]:
+    """Serve a library's snapshots while the block runs; yield "host:port".
+
+    Raises:
+        ConfigError: the port is in use.
+    """
+    servicer, server = SnapshotServicer(), rpc.make_server()
+    stubs.add_snapshot_service(server, servicer)
+    port = rpc.bind(server, where.host, where.port, what="the optimizer")
+    await server.start()
+    following = asyncio.create_task(follow(memory, servicer.publish), name="follow snapshots for others")
+    address = f"{where.host}:{port}"
+    logger.info("snapshots served", extra={"address": address})
+    try:
+        yield address
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await server.stop(_STOP_GRACE_SEC)

@@ -1,0 +1,61 @@
+"""A device on which candidate after candidate breaks down, at a real agent: what is sent to it, and when again."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+import fleet.aio
+from device_agents.agent import Agent, Home
+from device_agents.config import make_drivers, parse_config
+from fleet.artifacts.artifact import Artifact
+from fleet.client.steady import SteadyDevice
+from fleet.domain.leases import make_wish
+from fleet.domain.measuring import ErrorKind, Trial
+from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
+from fleet.optimizer.measurer import RUN_OF_ERRORS, Measurer
+from fleet.testing import serve_tracker
+
+COUNT = 8
+
+
+async def measured(measurer: Measurer, built: Artifact, numbers: range) -> tuple[list[ErrorKind | None], MeasureEnded]:
+    """Have trials measured; return the errors, and how the batch ended."""
+    trials = tuple(Trial(candidate_id=str(number), artifact_digest=built.digest) for number in numbers)
+    errors: list[ErrorKind | None] = []
+    async with aclosing(measurer.measure(Measure(batch=1, artifacts=(built,), trials=trials))) as events:
+        async for event in events:
+            if isinstance(event, Measured):
+                errors.append(event.measurement.error)
+            else:
+                return errors, event
+    raise AssertionError("the batch never ended")
+
+
+@pytest.mark.slow
+async def test_a_run_of_errors_stops_the_batch_until_the_agent_finds_the_device_healthy(tmp_path: Path) -> None:
+    """The rest is not sent; the device is free for its agent, which takes it out of service until it is well again."""
+    settings = {"time_scale": 0.0, "disconnect_after": RUN_OF_ERRORS, "reconnect_sec": 3.0}
+    config = parse_config({"devices": [{"driver": "simulated", "name": "sim", **settings}]})
+    (tmp_path / "bad.so").write_bytes(b"crash")
+    (tmp_path / "good.so").write_bytes(b"good")
+    bad, good = (Artifact.of_file(tmp_path / name) for name in ("bad.so", "good.so"))
+    async with serve_tracker() as tracker:
+        agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
+        async with (
+            agent,
+            fleet.aio.connect(tracker.address) as client,
+            SteadyDevice(client, make_wish("simulated", purpose="test")) as device,
+        ):
+            assert await agent.wait_attached(60.0)
+            measurer = Measurer(device)
+            errors, end = await measured(measurer, bad, range(COUNT))
+            held = device.name
+            later, calm_end = await measured(measurer, good, range(COUNT, COUNT + 2))
+
+    assert errors == [ErrorKind.CRASHED] * RUN_OF_ERRORS
+    assert (end.is_suspected, end.device_name, held) == (True, "devices/sim", "")
+    assert later == [None, None]
+    assert not calm_end.is_suspected
