@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.replaying import BATCH, Floats, Race, Track
+from benchmarks.replaying import AHEAD, BATCH, Floats, Lane, Race
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import DeviceState, JobTerms, Outcome, WorkloadState
 
@@ -18,49 +19,67 @@ _USUAL_WEIGHT = 6.0
 """What is usual of a model's slope counts like so large a sum of squared values of the workload's own."""
 
 
-def take_turns(race: Race) -> tuple[int, int]:
+def take_turns(race: Race) -> tuple[int, list[int]]:
     """Give a batch to whoever has had the fewest."""
-    return min(race.open_ones, key=lambda i: (race.chosen[i], i)), BATCH
+    index = min(race.open_ones, key=lambda i: (len(race.lanes[i].history), i))
+    return index, race.lanes[index].waiting[:BATCH]
 
 
-def follow_gradient(race: Race) -> tuple[int, int]:
+def follow_gradient(race: Race) -> tuple[int, list[int]]:
     """Decide as MetaSchedule's gradient-based task scheduler does: it does not look at device seconds."""
+    index = _steepest(race)
+    return index, race.lanes[index].waiting[:BATCH]
 
+
+def follow_gradient_ranked(race: Race) -> tuple[int, list[int]]:
+    """Do the same, but take the best predicted of what lies ahead, as ours does."""
+    index = _steepest(race)
+    return index, ranked(race.lanes[index])[:BATCH]
+
+
+def _steepest(race: Race) -> int:
     def gradient(index: int) -> float:
-        best = race.history[index]
+        best = race.lanes[index].history
         slope = (best[-1 - _WINDOW] - best[-1]) / _WINDOW if len(best) > _WINDOW else 0.0
         return race.shares[index] * (_ALPHA * slope + (1 - _ALPHA) * best[-1] / len(best))
 
-    return max(race.open_ones, key=lambda i: (gradient(i), -i)), BATCH
+    return max(race.open_ones, key=lambda i: (gradient(i), -i))
 
 
-def know_everything(race: Race) -> tuple[int, int]:
-    """Choose what gains most per device second over any number of candidates ahead: nobody can know that."""
+def know_everything(race: Race) -> tuple[int, list[int]]:
+    """Choose what gains most per device second over any number of candidates in their order: nobody can know that."""
     found = (-math.inf, 0, 0)
     for index in race.open_ones:
-        track, begin = race.tracks[index], race.done[index]
-        gains = race.shares[index] * (race.history[index][-1] - track.best_secs[begin:])
-        rates = gains / np.cumsum(track.device_secs[begin:])
+        lane = race.lanes[index]
+        best_secs, device_secs = lane.in_order
+        rates = race.shares[index] * (lane.best_sec - best_secs) / device_secs
         ahead = int(np.argmax(rates))
         found = max(found, (float(rates[ahead]), -index, -(ahead + 1)))
-    return -found[1], min(-found[2], BATCH)
+    index = -found[1]
+    return index, race.lanes[index].waiting[: min(-found[2], BATCH)]
 
 
-def predicted(track: Track, done: int) -> Floats:
-    """Return logarithms of the times that are expected of the next two batches, [n_members, n_candidates].
+def predicted(lane: Lane, candidates: Sequence[int]) -> Floats:
+    """Return logarithms of the times that are expected of candidates, [n_members, n_candidates].
 
     As `fleet.cost_model.prediction` does it, but without trees of the workload's own: a line over what the model says.
     """
-    values = track.values
-    mean = values.mean(axis=0)
-    seen, log_secs = mean[:done] - mean[:done].mean(), np.log(track.run_secs[:done])
+    track, done = lane.track, len(lane.measured)
+    said = track.values.mean(axis=0)[lane.measured]
+    seen, log_secs = said - said.mean(), np.log(lane.run_secs)
     slope = (seen @ log_secs + _USUAL_WEIGHT * track.slope) / (seen @ seen + _USUAL_WEIGHT)
-    near = slice(done, done + 2 * BATCH)
-    expected = log_secs.mean() + slope * (values[:, near] - mean[:done].mean())
+    expected: Floats = log_secs.mean() + slope * (track.values[:, list(candidates)] - said.mean())
     errors = np.random.default_rng(done).standard_normal((_MEMBERS, expected.shape[1]))
     spread = track.noise / math.sqrt(done) * np.linspace(-1.5, 1.5, _MEMBERS)[:, None]
-    futures: Floats = expected[np.arange(_MEMBERS) % len(values)] + track.noise * errors + spread
+    futures: Floats = expected[np.arange(_MEMBERS) % len(expected)] + track.noise * errors + spread
     return futures
+
+
+def ranked(lane: Lane) -> list[int]:
+    """Return the candidates that lie ahead, the best predicted first."""
+    ahead = lane.waiting[:AHEAD]
+    said = lane.track.values.mean(axis=0)[ahead]
+    return [ahead[place] for place in np.argsort(said, kind="stable")]
 
 
 class Prioritizer:
@@ -69,39 +88,45 @@ class Prioritizer:
     def __init__(self, seed: int, *, predicts: bool) -> None:
         self._seed, self._predicts = seed, predicts
         self._outcomes: dict[int, list[Outcome]] = {}
+        self._forecast: tuple[int, float, float] | None = None
 
-    def __call__(self, race: Race) -> tuple[int, int]:
+    def __call__(self, race: Race) -> tuple[int, list[int]]:
         """Choose the first batch of the plan, and remember what it was expected to gain."""
+        self._judge(race)
+        ahead = {i: ranked(race.lanes[i]) if self._predicts else race.lanes[i].waiting for i in race.open_ones}
         plan = prioritize(
-            [self._state(race, index) for index in range(len(race.tracks))],
-            {f"{index:03d}": predicted(race.tracks[index], race.done[index]) for index in race.open_ones}
-            if self._predicts
-            else {},
+            [self._state(race, index) for index in range(len(race.lanes))],
+            {f"{i:03d}": predicted(race.lanes[i], some) for i, some in ahead.items()} if self._predicts else {},
             [DeviceState(builder_price=0.0)],
             0.0,
             seed=self._seed,
         )
         if not plan.batches:  # all of those that are left are said to have nothing to gain
-            return race.open_ones[0], BATCH
+            index = race.open_ones[0]
+            return index, ahead[index][:BATCH]
         batch = plan.batches[0]
         index = int(batch.workload)
-        track, begin = race.tracks[index], race.done[index]
-        after = track.best_secs[min(begin + batch.count, len(track.run_secs)) - 1]
-        gained = 1 - float(after) / race.history[index][-1]
-        self._outcomes.setdefault(index, []).append(Outcome(expected=batch.expected_share, gained=gained))
-        return index, batch.count
+        self._forecast = index, batch.expected_share, race.lanes[index].best_sec
+        return index, ahead[index][: batch.count]
+
+    def _judge(self, race: Race) -> None:
+        if self._forecast is not None:
+            index, expected, before_sec = self._forecast
+            gained = 1 - race.lanes[index].best_sec / before_sec
+            self._outcomes.setdefault(index, []).append(Outcome(expected=expected, gained=gained))
+            self._forecast = None
 
     def _state(self, race: Race, index: int) -> WorkloadState:
-        track, done = race.tracks[index], race.done[index]
+        lane = race.lanes[index]
         return WorkloadState(
             name=f"{index:03d}",
-            job=JobTerms(name=track.job),
-            weight=track.weight,
-            current_sec=race.history[index][-1],
-            run_secs=tuple(map(float, track.run_secs[:done])),
-            batches=race.chosen[index],
-            trials_left=len(track.run_secs) - done,
+            job=JobTerms(name=lane.track.job),
+            weight=lane.track.weight,
+            current_sec=lane.best_sec,
+            run_secs=tuple(map(float, lane.run_secs)),
+            batches=len(lane.history),
+            trials_left=len(lane.waiting),
             max_batch=BATCH,
-            trial_device_sec=float(track.device_secs[:done].mean()),
+            trial_device_sec=lane.device_sec / len(lane.measured),
             outcomes=tuple(self._outcomes.get(index, ())),
         )

@@ -1,18 +1,23 @@
 """Recorded times of candidates, measured again in another order: what a policy reaches, and after which device seconds.
 
-Every policy sees the same candidates of a workload in the same order, and has seen one batch of each when it begins.
+For every policy a search finds the same candidates of a workload in the same order, and one batch of each was measured
+when it begins. As in a job, some batches of each workload lie ahead: a policy may choose among these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 BATCH = 8
 """Candidates in the first batch of every workload, and the most in any other."""
+
+AHEAD = 4 * BATCH
+"""Candidates of each workload that lie ahead, as in a job on a device of its own."""
 
 _LOAD_SEC = 0.02
 """Device time to load a candidate and to fill its arrays."""
@@ -28,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The candidates of one workload of one job, in the order in which they are measured."""
+    """The candidates of one workload of one job, in the order in which a search finds them."""
 
     name: str
     job: str
@@ -43,71 +48,84 @@ class Track:
     noise: float
     """Of that model: see `benchmarks.replay_data.Recorded`."""
 
-    device_secs: Floats = field(init=False)
-    """Device time that each takes [s]."""
 
-    best_secs: Floats = field(init=False)
-    """Best time after 1, 2, ... candidates [s]."""
+class Lane:
+    """What was measured of a track, and what was not."""
 
-    def __post_init__(self) -> None:
-        best = np.minimum.accumulate(self.run_secs)
-        before = np.concatenate([[np.inf], best[:-1]])
-        repeats = np.where(self.run_secs > _GIVE_UP * before, 1, _REPEATS)
-        object.__setattr__(self, "best_secs", best)
-        object.__setattr__(
-            self, "device_secs", _LOAD_SEC + self.run_secs + repeats * np.maximum(self.run_secs, _REPEAT_SEC)
-        )
+    def __init__(self, track: Track) -> None:
+        self.track = track
+        self.measured: list[int] = []
+        """Candidates, in the order in which they were measured."""
+
+        self.waiting = list(range(len(track.run_secs)))
+        """Candidates, in the order in which the search finds them."""
+
+        self.best_sec = math.inf
+        self.device_sec = 0.0
+        self.history: list[float] = []
+        """Best time after each batch [s]."""
+
+        self.measure(self.waiting[:BATCH])
+
+    def measure(self, candidates: Sequence[int]) -> float:
+        """Measure a batch and return the device time that it takes [s]."""
+        spent_sec = 0.0
+        for candidate in list(candidates):
+            run_sec = float(self.track.run_secs[candidate])
+            repeats = 1 if run_sec > _GIVE_UP * self.best_sec else _REPEATS
+            spent_sec += _LOAD_SEC + run_sec + repeats * max(run_sec, _REPEAT_SEC)
+            self.best_sec = min(self.best_sec, run_sec)
+            self.waiting.remove(candidate)
+            self.measured.append(candidate)
+        self.device_sec += spent_sec
+        self.history.append(self.best_sec)
+        return spent_sec
+
+    @property
+    def run_secs(self) -> Floats:
+        """Times of what was measured [s]."""
+        return self.track.run_secs[self.measured]
+
+    @property
+    def in_order(self) -> tuple[Floats, Floats]:
+        """Best time and device time [s] after 1, 2, ... more candidates in their order."""
+        secs = self.track.run_secs[self.waiting]
+        best = np.minimum(np.minimum.accumulate(secs), self.best_sec)
+        before = np.concatenate([[self.best_sec], best[:-1]])
+        repeats = np.where(secs > _GIVE_UP * before, 1, _REPEATS)
+        return best, np.cumsum(_LOAD_SEC + secs + repeats * np.maximum(secs, _REPEAT_SEC))
 
 
 class Race:
     """One run of a policy over some tracks."""
 
     def __init__(self, tracks: Sequence[Track]) -> None:
-        self.tracks = tracks
-        self.done = [min(BATCH, len(track.run_secs)) for track in tracks]
-        """Candidates of each that were measured."""
+        self.lanes = [Lane(track) for track in tracks]
+        self.shares = _shares(self.lanes)
+        """What a second of each track counts: its weight over its job's latency at the beginning."""
 
-        self.history = [[float(track.best_secs[done - 1])] for track, done in zip(tracks, self.done, strict=True)]
-        """Best time of each after each of its batches [s]."""
-
-        self.chosen = [1] * len(tracks)
-        """Batches of each."""
-
-        self._shares = _shares(tracks)
-        self.device_sec = sum(
-            float(track.device_secs[:done].sum()) for track, done in zip(tracks, self.done, strict=True)
-        )
+        self.device_sec = sum(lane.device_sec for lane in self.lanes)
         self.curve = [(self.device_sec, self.latency)]
         """Device seconds and latency after each batch."""
 
     @property
     def open_ones(self) -> list[int]:
         """Tracks that have candidates left."""
-        return [i for i, track in enumerate(self.tracks) if self.done[i] < len(track.run_secs)]
+        return [index for index, lane in enumerate(self.lanes) if lane.waiting]
 
     @property
     def latency(self) -> float:
         """Sum over the jobs of the latency as a share of that at the beginning."""
-        return sum(share * own[-1] for share, own in zip(self._shares, self.history, strict=True))
+        return sum(share * lane.best_sec for share, lane in zip(self.shares, self.lanes, strict=True))
 
-    @property
-    def shares(self) -> list[float]:
-        """What a second of each track counts: its weight over its job's latency at the beginning."""
-        return self._shares
-
-    def measure(self, index: int, count: int) -> None:
-        """Measure the next candidates of a track."""
-        track, begin = self.tracks[index], self.done[index]
-        end = min(begin + count, len(track.run_secs))
-        self.device_sec += float(track.device_secs[begin:end].sum())
-        self.done[index] = end
-        self.history[index].append(float(track.best_secs[end - 1]))
-        self.chosen[index] += 1
+    def measure(self, index: int, candidates: Sequence[int]) -> None:
+        """Measure some of the candidates of a track that were searched ahead."""
+        self.device_sec += self.lanes[index].measure(candidates)
         self.curve.append((self.device_sec, self.latency))
 
 
-Policy = Callable[[Race], tuple[int, int]]
-"""Chooses a track that has candidates left, and how many of them are measured."""
+Policy = Callable[[Race], tuple[int, Sequence[int]]]
+"""Chooses a track that has candidates left, and which of the next `AHEAD` are measured."""
 
 
 def run(tracks: Sequence[Track], policy: Policy, *, until: float = 0.0) -> Race:
@@ -123,9 +141,8 @@ def seconds_to(race: Race, latency: float) -> float:
     return next((sec for sec, reached in race.curve if reached <= latency * (1 + 1e-4)), float("inf"))
 
 
-def _shares(tracks: Sequence[Track]) -> list[float]:
+def _shares(lanes: Sequence[Lane]) -> list[float]:
     latencies: dict[str, float] = {}
-    for track in tracks:
-        first = float(track.best_secs[min(BATCH, len(track.run_secs)) - 1])
-        latencies[track.job] = latencies.get(track.job, 0.0) + track.weight * first
-    return [track.weight / latencies[track.job] for track in tracks]
+    for lane in lanes:
+        latencies[lane.track.job] = latencies.get(lane.track.job, 0.0) + lane.track.weight * lane.best_sec
+    return [lane.track.weight / latencies[lane.track.job] for lane in lanes]

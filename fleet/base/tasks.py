@@ -17,3 +17,9 @@ async def together(parts: Mapping[str, Coroutine[None, None, T]]) -> list[T]:
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def stopped(task: asyncio.Task[T]) -> None:
+    """Cancel a task and wait for its end, however it ends."""
+    task.cancel()
+    await asyncio.wait([task])

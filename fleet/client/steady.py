@@ -11,6 +11,7 @@ What happens to trials when a lease or a device is lost:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import deque
@@ -73,7 +74,7 @@ class Courier(Protocol):
 
 
 class SteadyDevice:
-    """One device at a time, kept over as many leases as it takes."""
+    """One device at a time, kept over as many leases as it takes. Several tasks of one event loop may use it."""
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class SteadyDevice:
         self._stack = AsyncExitStack()
         self._device: Device | None = None
         self._last_name = ""
+        self._opening = asyncio.Lock()
 
     async def __aenter__(self) -> SteadyDevice:
         return self
@@ -138,14 +140,15 @@ class SteadyDevice:
             NoMatchingDevice, WaitTimeout: see `Fleet.acquire`.
             DeviceUnreachable, DeviceFaulted: for a minute, devices were granted but none could be used.
         """
-        for pause_sec in self._pauses_sec:
-            try:
-                return await self._open_device()
-            except _LOST as error:
-                await self.give_back()
-                self._notice(f"{error}; trying again in {pause_sec:g} s")
-                await self._pause(pause_sec)
-        return await self._open_device()
+        async with self._opening:
+            for pause_sec in self._pauses_sec:
+                try:
+                    return await self._open_device()
+                except _LOST as error:
+                    await self.give_back()
+                    self._notice(f"{error}; trying again in {pause_sec:g} s")
+                    await self._pause(pause_sec)
+            return await self._open_device()
 
     def bid(self, worth: float) -> None:
         """Say what a second of the device is worth now; the next request for a lease tells the tracker."""
@@ -156,6 +159,18 @@ class SteadyDevice:
         self._last_name, self._device = self.last_name, None
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
+
+    async def _leave(self, device: Device) -> None:
+        """End the lease of a device that is lost, unless another task has by now."""
+        if self._device is device:
+            await self.give_back()
+
+    async def send_ahead(self, artifacts: Sequence[Artifact]) -> None:
+        """Upload artifacts that will be measured soon, if there is a device. What fails here fails again, and is told,
+        when they are measured."""
+        if self._device is not None and self._device.ended is None:
+            with contextlib.suppress(FleetError):
+                await self._device.ensure(artifacts)
 
     async def measure(
         self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
@@ -189,7 +204,7 @@ class SteadyDevice:
                     yield result
             if batch.problem:
                 self._notice(batch.notice)
-                await self.give_back()
+                await self._leave(device)
             if count:
                 fruitless = 0
             elif batch.is_fruitless:
@@ -223,7 +238,7 @@ class SteadyDevice:
                 problem = error
             except _LOST as error:
                 self._notice(f"lost {device.name} ({error}); waiting for a device to go on")
-                await self.give_back()
+                await self._leave(device)
                 if has_started and not is_trusted and isinstance(error, DeviceUnreachable):
                     raise MeasurementError(_SUSPECTED, ErrorKind.DEVICE_FAULTED) from error
                 problem = error

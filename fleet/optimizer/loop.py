@@ -15,16 +15,17 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet.artifacts.artifact import Artifact
-from fleet.base.tasks import together
+from fleet.base.tasks import stopped, together
 from fleet.client.steady import SteadyDevice
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.library import Library
+from fleet.optimizer.bench import Bench
 from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.pool import Pool
@@ -43,18 +44,7 @@ Round = tuple[str, tuple[str, ...]]
 """A workload and the digests of its new candidates."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Bench:
-    """A device, and what is done on it."""
-
-    device: SteadyDevice
-    measurer: Measurer
-    checker: Checker
-    users: int = 0
-    """Tasks that measure on it now."""
-
-
-_bench: ContextVar[_Bench | None] = ContextVar("bench", default=None)
+_bench: ContextVar[Bench | None] = ContextVar("bench", default=None)
 
 
 def feed(core: JobCore, event: ev.Event) -> list[ev.Effect]:
@@ -93,7 +83,7 @@ class TuningLoop:
         self._learning = asyncio.Lock()
         self._ahead: asyncio.Task[None] | None = None
         self._is_next_built: Callable[[], bool] = lambda: False
-        self._measured_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._applied_one_by_one: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._recorder = Recorder(library, core.conditions)
         self._searcher = Searcher(pool, core.conditions, self._workload_of)
         self._baselines: dict[str, Artifact] = {}
@@ -180,14 +170,18 @@ class TuningLoop:
         await queue.put(None)
 
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
-        """Measure what comes through a queue until None does, on all devices."""
-        await together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(self._benches)})
+        """Measure what comes through a queue until None does, on all devices.
 
-    async def _consume(self, queue: asyncio.Queue[Round | None], bench: _Bench) -> None:
+        A device alone gets the next batch while the last is stored and checked; one of several leaves it to the others.
+        """
+        lanes = 1 if self._turns.shares_cores or len(self._benches) > 1 else 2
+        consumers = [bench for bench in self._benches for _ in range(lanes)]
+        await together({f"measure {n}": self._consume(queue, bench) for n, bench in enumerate(consumers)})
+
+    async def _consume(self, queue: asyncio.Queue[Round | None], bench: Bench) -> None:
         _bench.set(bench)
         while (made := await queue.get()) is not None:
-            async with self._measured_one_by_one[made[0]]:
-                await self._measure_round(made)
+            await self._measure_round(made)
             queue.task_done()
         queue.put_nowait(None)  # for the next; nothing else comes, so there is room
 
@@ -247,8 +241,7 @@ class TuningLoop:
 
     async def _stop_searching_ahead(self) -> None:
         if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.wait([self._ahead])
+            await stopped(self._ahead)
 
     async def _measure_all(self, rounds: Iterable[Round]) -> None:
         """Measure one after the other, and keep the device until the last."""
@@ -258,12 +251,27 @@ class TuningLoop:
             await self._measure_round(left.popleft())
 
     async def _measure_round(self, made: Round) -> None:
+        """Measure a batch. Results of one workload are applied batch by batch, on whatever devices they were made."""
         if made[0] not in self._baselines:  # the check needs it: build it while nobody waits for the device
             async with self._turns.building():
                 await self.apply(await self._checker.build_baseline(made[0]))
-        self._here.device.bid(self._core.progress.bid)
+        bench, (shash, digests) = self._here, made
+        bench.device.bid(self._core.progress.bid)
+        known = [self._core.candidates.get((shash, digest)) for digest in digests]
+        artifacts = [one.artifact for one in known if one is not None and one.stage is Stage.BUILT and one.artifact]
         async with self.measuring():
-            await self.apply(ev.BatchWanted(*made))
+            if not artifacts or self._turns.are_ours((await bench.device.device()).inventory):
+                async with bench.applying, self._applied_one_by_one[shash]:
+                    await self.apply(ev.BatchWanted(*made))
+                return
+            await bench.device.send_ahead(artifacts)
+            await bench.until_free()
+            (measure,) = [
+                effect for effect in feed(self._core, ev.BatchWanted(*made)) if isinstance(effect, ev.Measure)
+            ]
+            async with bench.measuring_ahead(measure) as results, self._applied_one_by_one[shash]:
+                async for result in results:
+                    await self.apply(result)
 
     @asynccontextmanager
     async def measuring(self) -> AsyncIterator[None]:
@@ -283,11 +291,11 @@ class TuningLoop:
             await bench.device.give_back()
 
     @property
-    def _here(self) -> _Bench:
+    def _here(self) -> Bench:
         """What this task measures on: the first device, unless it is one of those that measure rounds."""
         return _bench.get() or self._benches[0]
 
-    def _bench_of(self, device: SteadyDevice) -> _Bench:
+    def _bench_of(self, device: SteadyDevice) -> Bench:
         checker = Checker(
             conditions=self._core.conditions,
             device=device,
@@ -295,7 +303,7 @@ class TuningLoop:
             workload_of=self._workload_of,
             baselines=self._baselines,
         )
-        return _Bench(device=device, measurer=Measurer(device), checker=checker)
+        return Bench(device=device, measurer=Measurer(device), checker=checker)
 
     async def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:
@@ -315,7 +323,7 @@ class TuningLoop:
             case ev.Build():
                 return self._searcher.build(effect)
             case ev.Measure():
-                return self._here.measurer.measure(effect)
+                return self._here.measure(effect)
             case ev.Store():
                 return self._recorder.store(effect)
             case ev.Check():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -27,6 +28,8 @@ class Measurer:
         self._device = device
         self._probe_sec = probe_sec
         self._errors_in_a_row = 0
+        self._ended_at = -math.inf
+        """When the last batch had its last result, on the monotonic clock."""
 
     async def measure(self, effect: Measure) -> AsyncGenerator[Measured | MeasureEnded, None]:
         """Measure all trials, in order, or as many as it takes to suspect the device.
@@ -47,4 +50,6 @@ class Measurer:
             await self._device.give_back()
             async with stepped_aside():
                 await asyncio.sleep(self._probe_sec)
-        yield MeasureEnded(effect.batch, self._device.last_name, time.monotonic() - started, is_suspected)
+        # The device was not this batch's own before the one before had ended.
+        started, self._ended_at = max(started, self._ended_at), time.monotonic()
+        yield MeasureEnded(effect.batch, self._device.last_name, self._ended_at - started, is_suspected)

@@ -58,7 +58,7 @@ class Searcher:
             records=effect.records,
             model=self._snapshot if self._conditions.uses_model else None,
             count=effect.count,
-            ahead=effect.count,
+            ahead=effect.ahead,
             lessons=effect.lessons,
             flop=self._workload_of(effect.workload).flop,
             seed=effect.seed,

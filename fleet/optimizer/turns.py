@@ -142,6 +142,10 @@ class Turns:
         async with _taken(self.cores, Side.BUILDING):
             yield
 
+    def are_ours(self, inventory: Inventory) -> bool:
+        """Tell whether a device's cores are those of a machine that builds for the job."""
+        return inventory.host_fingerprint in {_here(), *self._hosts}
+
     @asynccontextmanager
     async def measuring(self, inventory: Inventory | None = None) -> AsyncIterator[None]:
         """Hold the cores for measuring, if the device is where we build.
@@ -150,7 +154,7 @@ class Turns:
             inventory: of the very device, since boards of one model may be on several machines; None: the processors
                 of this machine.
         """
-        if inventory is not None and inventory.host_fingerprint not in {_here(), *self._hosts}:
+        if inventory is not None and not self.are_ours(inventory):
             yield
             return
         is_alone = inventory is None or _is_processor(inventory)

@@ -341,6 +341,9 @@ class Propose:
     seeds: tuple[Seed, ...] = ()
     """What was best elsewhere."""
 
+    ahead: int = 0
+    """So many more are wanted for later, as far as the search looks at them anyway."""
+
     lessons: tuple[LearnRecord, ...] = field(default=(), compare=False)
     """What was measured of the workload, the newest last: for predictions."""
 

@@ -12,7 +12,7 @@ from fleet.domain.measuring import Evaluator, ModuleKind, Trial
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
 from fleet.optimizer.core.ledger import BASELINE, artifact_of, close
-from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.repeats import BUDGET_SHARE, Repeats, main_disturbance
 from fleet.optimizer.core.searching import Searching
 
@@ -142,7 +142,7 @@ class Measuring(Searching):
     def _end_measuring(self, event: ev.MeasureEnded) -> None:
         batch = self.batches[event.batch]
         if batch.purpose is Purpose.SEARCH:
-            self.workload(batch.workload).device_sec += event.wall_sec
+            self._note_cost(self.workload(batch.workload), batch, event.wall_sec)
         count, seen, was_spent = self.progress.repeats, tuple(batch.seen), self.progress.repeats.is_spent
         device = event.device_name or "the device"
         if event.is_suspected:
@@ -176,6 +176,14 @@ class Measuring(Searching):
                 "taken again until it is calm"
             )
         self._finish(event.batch, batch)
+
+    def _note_cost(self, item: WorkloadProgress, batch: Batch, wall_sec: float) -> None:
+        """Tell the time of trials from that of the way there and back, which a batch takes however small it is."""
+        told_sec = math.fsum(measured.clocks.load_sec + measured.clocks.run_sec for measured in batch.seen)
+        trials_sec = min(told_sec, wall_sec) if told_sec else wall_sec
+        item.device_sec += trials_sec
+        self.progress.rounds.count += 1
+        self.progress.rounds.idle_sec += wall_sec - trials_sec
 
     def _finish(self, number: int, batch: Batch) -> None:
         del self.batches[number]

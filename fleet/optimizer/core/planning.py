@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.progress import BuilderCount, JobProgress, WorkloadProgress
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import DeviceState, Outcome, Plan, WorkloadState
 
@@ -28,7 +28,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Pla
     """Ask the prioritizer. `trials_left` are those of the job that nothing is planned for yet."""
     items = progress.workloads
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
-    states = [_state_of(item, conditions, trials_left, usual_sec, progress.builders) for item in items]
+    states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
     ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
@@ -66,9 +66,10 @@ def _usual_trial_sec(items: Sequence[WorkloadProgress], batch_size: int) -> floa
 
 
 def _state_of(
-    item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float, builders: BuilderCount
+    item: WorkloadProgress, conditions: Conditions, trials_left: int, usual_sec: float, progress: JobProgress
 ) -> WorkloadState:
     """Describe one workload. Until a whole batch was measured, a trial counts as long as the others' do."""
+    builders, rounds = progress.builders, progress.rounds
     had = item.trials_before + item.trials + len(item.under_way)
     trial_sec = item.device_sec / item.trials if item.trials >= conditions.batch_size else usual_sec
     return WorkloadState(
@@ -80,6 +81,7 @@ def _state_of(
         trials_left=min(trials_left, conditions.enough - had),
         max_batch=conditions.batch_size,
         trial_device_sec=max(trial_sec, 1e-9),
+        round_device_sec=rounds.idle_sec / rounds.count if rounds.count else 0.0,
         trial_builder_sec=_mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC),
         round_builder_sec=_mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC),
         outcomes=tuple(item.outcomes),

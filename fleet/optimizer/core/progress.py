@@ -56,7 +56,7 @@ class WorkloadProgress:
     """Its time after the last batch [s]."""
 
     device_sec: float = 0.0
-    """Device time that its trials took [s]."""
+    """Device time that its trials took [s], from loading to the last run."""
 
     closed_because: str = ""
     """Why it gets no more trials: enough, or nothing new to try."""
@@ -117,6 +117,14 @@ class BuilderCount:
 
 
 @dataclass(slots=True, kw_only=True)
+class RoundCount:
+    """Batches that were measured, and how long devices waited for them or for their results [s]."""
+
+    count: int = 0
+    idle_sec: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
 class RepeatCount:
     """Measurements repeated because something disturbed the first, and what they may cost."""
 
@@ -151,6 +159,7 @@ class JobProgress:
     last_record_sec: float | None = None
     repeats: RepeatCount = field(default_factory=RepeatCount)
     builders: BuilderCount = field(default_factory=BuilderCount)
+    rounds: RoundCount = field(default_factory=RoundCount)
     decisions: deque[ProposedBatch] = field(default_factory=lambda: deque(maxlen=_KEPT_DECISIONS))
     """The prioritizer's newest, oldest first."""
 

@@ -18,6 +18,10 @@ from fleet.optimizer.prioritizer.values import Done, ProposedBatch
 _LESSONS = 2_000
 """How many of the newest measured candidates the cost model learns from."""
 
+_BATCHES_AHEAD = {True: 1, False: 3}
+"""Batches that are searched after the next one, where device and builders share cores or do not: to look further ahead
+costs device seconds in the first case, and saves them in the second (benchmarks/prioritizer)."""
+
 _OWN_LESSONS = 64
 """How many of a workload's own say what to expect of its next candidates."""
 
@@ -90,6 +94,7 @@ class Searching(Recording):
                 known=frozenset(item.under_way | item.taken),
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
+                ahead=_BATCHES_AHEAD[self.conditions.shares_cores] * self.conditions.batch_size,
                 lessons=tuple(item.lessons[-_OWN_LESSONS:]),
             )
         )

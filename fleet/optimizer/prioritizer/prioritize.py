@@ -118,7 +118,7 @@ def _is_unknown(state: WorkloadState) -> bool:
 def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float) -> ProposedBatch:
     """Return a batch of a workload without times, as large as allowed: it has to find out what the workload is like."""
     count = min(state.max_batch, state.trials_left)
-    device_sec = count * state.trial_device_sec
+    device_sec = state.round_device_sec + count * state.trial_device_sec
     builder_sec = state.round_builder_sec + count * state.trial_builder_sec
     share_of_job = state.weight * state.current_sec / latency_sec if math.isfinite(state.current_sec) else 1.0
     share = _FIRST_GAIN / (1 + state.batches) ** 2

@@ -75,6 +75,9 @@ class WorkloadState:
     trial_device_sec: float
     """Expected device time of one more trial, > 0."""
 
+    round_device_sec: float = 0.0
+    """Device time that a batch takes however small it is: uploads, and the way there and back."""
+
     trial_builder_sec: float = 0.0
     """Processor time to find and build one candidate."""
 

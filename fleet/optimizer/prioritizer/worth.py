@@ -80,7 +80,7 @@ def estimate(
     means = shares.mean(axis=0)
     found: list[Estimate] = []
     for count in sizes:
-        device_sec = count * state.trial_device_sec
+        device_sec = state.round_device_sec + count * state.trial_device_sec
         builder_sec = state.round_builder_sec + count * state.trial_builder_sec
         price_sec = device_sec + device.builder_price * builder_sec
         for horizon in HORIZONS:

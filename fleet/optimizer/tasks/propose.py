@@ -34,9 +34,9 @@ _RULES_EVERY = 4
 """From then on they get half of every so manieth batch, and of every batch while the best record is theirs: of 121
 trials on three convolutions, none of theirs came within 1.36 of the best."""
 
-_POOL_BATCHES = 2
-"""Batches of untried schedules of the own space that the cost model chooses one from. On four operators of which all
-schedules were measured, 2 found as good ones as 4, within 16 trials the best of all."""
+_CHOSEN_FROM = 2
+"""Batches of untried schedules of the own space that the cost model chooses one from, at least. On four operators of
+which all schedules were measured, 2 found as good ones as 4, within 16 trials the best of all."""
 
 _FROM_ELSEWHERE = 1 / 4
 """Share of a first batch that may be what was best for other workloads and on other devices."""
@@ -201,12 +201,12 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
-    """Return untried schedules of the workload's own space: the first ones in their order, later two batches of which
-    the best predicted come first."""
+    """Return untried schedules of the workload's own space: the first ones in their order, later those for later, too,
+    the best predicted first."""
     space = fresh.of(state.own_space())
     if task.model is None or len(task.records) < task.count:
         return list(itertools.islice(space, task.count))
-    pool = list(itertools.islice(space, _POOL_BATCHES * task.count))
+    pool = list(itertools.islice(space, max(_CHOSEN_FROM * task.count, task.count + task.ahead)))
     return [candidate for candidate, _ in _ranked(task, state, pool)]
 
 
