@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.testing import SimulatedAgent, eventually
+from fleet.testing.identity import account_channel
 from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
-from fleet.wire import rpc
 from fleet.wire.stubs import LeaseServiceStub, fleet_service_stub, lease_service_stub
 
 CONCURRENCY = 12
@@ -164,7 +164,7 @@ async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load
         for start in range(0, devices, DEVICES_PER_AGENT):
             names = [f"devices/sim-{i}" for i in range(start, min(start + DEVICES_PER_AGENT, devices))]
             await stack.enter_async_context(SimulatedAgent(address, names, agent_id=f"agent-{start}"))
-        channel = await stack.enter_async_context(rpc.make_channel(address))
+        channel = await stack.enter_async_context(account_channel(address))
         stub = lease_service_stub(channel)
         if waiting:
             busy = [f"devices/busy-{i}" for i in range(10)]
@@ -201,7 +201,7 @@ async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiti
     for index, name in enumerate(busy):
         crowd.ask_many("busy" if index % 2 else f"name={name}", waiting // len(busy))
     await eventually(lambda: crowd.queued >= waiting, 120.0)
-    async with rpc.make_channel(address) as channel:
+    async with account_channel(address) as channel:
         fleet = fleet_service_stub(channel)
         response = await fleet.get_fleet(fleet_service_pb2.GetFleetRequest())
         assert response.snapshot.request_count == waiting, response.snapshot.request_count

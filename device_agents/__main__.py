@@ -23,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             host=arguments.host,
             port=arguments.port,
             is_network_allowed=arguments.allow_network,
+            token=arguments.token,
+            token_file=arguments.token_file,
+            is_plain=arguments.plain,
             log_level=arguments.log_level,
         )
     )
@@ -38,7 +41,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state-dir", type=Path, metavar="DIR", help="artifacts and epochs; one agent each")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (a free one)")
-    parser.add_argument("--allow-network", action="store_true", help="listen beyond this machine, without encryption")
+    parser.add_argument("--allow-network", action="store_true", help="listen beyond this machine")
+    parser.add_argument("--token", help="join the tracker's fleet with this first, unless it is joined")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same from a file, if it is there")
+    parser.add_argument("--plain", action="store_true", help="no TLS, as the tracker of this account")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
 

@@ -25,6 +25,7 @@ from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hotplug import Hotplug
+from device_agents.serving.membership import Membership, renew_daily
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
@@ -35,6 +36,9 @@ from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.base.version import package_version
 from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
+from fleet.identity.certificates import own_key_id
+from fleet.identity.join_tokens import JoinToken
+from fleet.wire.peers import Guard, server_security
 from fleet.wire.rpc import bind, make_server
 from fleet.wire.stubs import add_session_service
 
@@ -60,6 +64,10 @@ class Home:
     host: str = "127.0.0.1"
     port: int = 0
     """0: a free one."""
+    token: JoinToken | None = None
+    """To join the tracker's fleet with."""
+    is_plain: bool = False
+    """Without TLS."""
 
 
 class Agent:
@@ -102,6 +110,8 @@ class Agent:
             restarts=timing.restarts,
         )
         self._own_cpus = OwnCpus()
+        self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
+        self._renewing: asyncio.Task[None] | None = None
         self._server = make_server()
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
@@ -114,6 +124,11 @@ class Agent:
     def device_names(self) -> list[str]:
         """Names of the devices that it serves."""
         return [driver.name for driver in self._drivers]
+
+    @property
+    def key_id(self) -> str:
+        """The name of the key that it shows."""
+        return own_key_id(self._membership.shown().key_pem)
 
     @property
     def warm_pid(self) -> int | None:
@@ -145,9 +160,10 @@ class Agent:
 
     async def close(self) -> None:
         """End all sessions, let go of the devices, leave no process behind. Idempotent."""
-        if self._link_task is not None:
-            self._link_task.cancel()
-            await asyncio.gather(self._link_task, return_exceptions=True)
+        tasks = [task for task in (self._link_task, self._renewing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._hotplug.close()
         await self._search.close()
         if self._sessions is not None:
@@ -160,13 +176,19 @@ class Agent:
         self._unlock()
 
     async def wait_attached(self, timeout_sec: float) -> bool:
-        """Wait until the tracker answers; False when it does not within this time."""
+        """Wait until the tracker answers; False when it does not within this time.
+
+        Raises:
+            FleetError: the tracker will not have this agent; the message says what to do.
+        """
         if self._link is None:
             return False
         try:
-            await asyncio.wait_for(self._link.attached.wait(), timeout_sec)
+            await asyncio.wait_for(self._link.settled.wait(), timeout_sec)
         except TimeoutError:
             return False
+        if self._link.refusal is not None:
+            raise self._link.refusal
         return True
 
     async def __aenter__(self) -> Self:
@@ -191,11 +213,16 @@ class Agent:
         ledger.open()
         admission = Admission(self.device_names, self._clock, ledger)
         self._sessions = SessionTable(self._devices, admission, self._pool, self._store)
-        add_session_service(self._server, SessionService(self._sessions, self._store))
-        self.port = bind(self._server, self._home.host, self._home.port, what="the agent")
+        is_plain = self._home.is_plain
+        guard = Guard(secret=self._membership.secret if is_plain else None)
+        add_session_service(self._server, SessionService(self._sessions, self._store), guard)
+        self._membership.load()
+        security = None if is_plain else server_security(self._membership.shown)
+        self.port = bind(self._server, self._home.host, self._home.port, security, what="the agent")
         await self._server.start()
+        self._renewing = asyncio.create_task(renew_daily(self._membership), name="renew-certificate")
         self._link = TrackerLink(
-            self._home.tracker, self._hello, self._devices, self._clock, self._sessions, self._timing
+            self._home.tracker, self._membership, self._hello, self._devices, self._clock, self._sessions, self._timing
         )
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
         self._hotplug.start()

@@ -19,17 +19,23 @@ from typing import TypeVar
 
 from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
+from device_agents.serving.membership import Membership
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
-from fleet.base.network import refuse_network
+from fleet.base.network import refuse_network, refuse_plain_network
+from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
+from fleet.identity.join_tokens import JoinToken, parse_join_token
 
 T = TypeVar("T")
 
 _ATTACH_WAIT_SEC = 2.0
 """How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
 nobody much."""
+
+_JOIN_WAIT_SEC = 15.0
+"""The same where it joins a fleet first, by a token: on a slow board that takes some seconds."""
 
 _STOP_SEC = 20.0
 """An orderly end takes a second, or as long as a load of a fabric that is under way."""
@@ -59,7 +65,16 @@ class AgentOptions:
     """0: a free one."""
 
     is_network_allowed: bool = False
-    """Listen where other machines can connect, without encryption."""
+    """Listen where other machines can connect."""
+
+    token: str | None = None
+    """A join token, used unless the agent has joined that fleet before."""
+
+    token_file: Path | None = None
+    """A file with one, which is removed when it has been used; it need not be there."""
+
+    is_plain: bool = False
+    """Without TLS, on this machine alone, with a tracker of this account that runs without as well."""
 
     log_level: str = "INFO"
 
@@ -86,14 +101,16 @@ async def _serve(options: AgentOptions) -> int:
     config = _config(options, where)
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
-        state_dir=(options.state_dir or data_dir() / "agent").absolute(),  # workers have directories of their own
+        state_dir=(options.state_dir or _default_state_dir()).absolute(),  # workers have directories of their own
         host=_host(options),
         port=options.port,
+        token=_token(options),
+        is_plain=options.is_plain,
     )
     agent = Agent(config, make_drivers(config, where=where), home)
     try:
         await _unless(stopped, agent.open())
-        await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC))
+        await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC))
         if not stopped.is_set():
             names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
             sys.stdout.write(f"agent listening on {home.host}:{agent.port}, serving {names}\n")
@@ -104,6 +121,23 @@ async def _serve(options: AgentOptions) -> int:
         if stopped.is_set():
             _end_in(_THREADS_SEC, 0)
     return 0
+
+
+async def join_fleet(token: str, tracker: str, state_dir: Path | None) -> Path:
+    """Make the agent of a state directory a member of a tracker's fleet; return where its key is.
+
+    Raises:
+        TrackerUnavailable: no tracker answers there.
+        Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
+    """
+    folder = (state_dir or _default_state_dir()).absolute()
+    membership = Membership(folder, tracker, token=parse_join_token(token))
+    membership.load()
+    return await membership.join()
+
+
+def _default_state_dir() -> Path:
+    return data_dir() / "agent"
 
 
 def _stop(stopped: asyncio.Event) -> None:
@@ -133,11 +167,23 @@ def _config(options: AgentOptions, where: str) -> AgentConfig:
     return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None)
 
 
+def _token(options: AgentOptions) -> JoinToken | None:
+    text = options.token
+    if text is None and options.token_file is not None and options.token_file.exists():
+        try:
+            text = read_private(options.token_file).decode()
+        finally:
+            options.token_file.unlink()
+    return parse_join_token(text) if text else None
+
+
 def _host(options: AgentOptions) -> str:
+    if options.is_plain:
+        refuse_plain_network(options.host or ("0.0.0.0" if options.is_network_allowed else "127.0.0.1"))
     if options.is_network_allowed:
         return options.host or "0.0.0.0"
     host = options.host or "127.0.0.1"
-    refuse_network(host, risk="they could see and change what is measured")
+    refuse_network(host)
     return host
 
 

@@ -12,6 +12,7 @@ costs nothing and needs neither TVM nor numpy.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
     from fleet.export.pipeline import pipeline, tir_pipeline
     from fleet.optimizer.from_python import tune
+
+# gRPC reads this when it is first imported. Otherwise its C code writes lines of its own to stderr, one for every
+# failed try to connect; what went wrong reaches us as an error anyway.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
     "Artifact",

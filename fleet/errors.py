@@ -6,6 +6,8 @@
         DeviceMissing              hardware that was asked for is not here, or lacks what it runs with
       InvalidRequest               the caller's mistake; exit code 2
         Unauthenticated            no token, or one that is forged or for another device
+          NotJoined                no credentials for this tracker; join it first
+        NotAllowed                 known, but this takes another role or another key
         ArtifactRefused            wrong hash, or built for another architecture
       NotFound                     no such named thing
       AlreadyExists                the name is taken
@@ -87,6 +89,14 @@ class InvalidRequest(FleetError):
 
 class Unauthenticated(InvalidRequest):
     """No token, or one that is forged or for another device."""
+
+
+class NotJoined(Unauthenticated):
+    """This account has no credentials for the tracker; join it first."""
+
+
+class NotAllowed(InvalidRequest):
+    """The caller is known, but this takes another role, or another's key."""
 
 
 class ArtifactRefused(InvalidRequest):

@@ -51,6 +51,7 @@ from fleet.v1 import (
 {modules}
 )
 from fleet.wire import rpc
+from fleet.wire.peers import Guard
 '''
 
 
@@ -121,12 +122,13 @@ def _stub_code(module: str, service: ServiceDescriptorProto, modules: dict[str, 
             "\n".join(client),
             f'\n\nclass {service.name}Servicer(Protocol):\n    """Server side of {_PACKAGE}.{service.name}."""\n',
             "\n\n".join(server),
-            f"\n\ndef {snake}_stub(channel: grpc.aio.Channel) -> {service.name}Stub:",
+            f"\n\ndef {snake}_stub(channel: rpc.Channel) -> {service.name}Stub:",
             f'    """Return what calls {_PACKAGE}.{service.name} through a channel."""',
             f"    return cast({service.name}Stub, rpc.Stub(channel, {descriptor}))",
-            f"\n\ndef add_{snake}(server: grpc.aio.Server, servicer: {service.name}Servicer) -> None:",
+            f"\n\ndef add_{snake}(",
+            f"    server: grpc.aio.Server, servicer: {service.name}Servicer, guard: Guard | None = None\n) -> None:",
             f'    """Have a server answer the calls of {_PACKAGE}.{service.name}."""',
-            f"    rpc.add_service(server, {descriptor}, servicer)\n",
+            f"    rpc.add_service(server, {descriptor}, servicer, guard)\n",
         )
     )
 

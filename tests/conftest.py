@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
+
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does: hypothesis sets a deadline of 200 ms otherwise.
 settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
+
+# Credentials of the trackers that tests start: theirs, not the developer's, in each of pytest's processes its own.
+_state_home = tempfile.mkdtemp(prefix="fleet-tests-state-")
+atexit.register(shutil.rmtree, _state_home, ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = _state_home

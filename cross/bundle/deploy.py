@@ -92,6 +92,9 @@ class Start:
     with_systemd: bool | None = None
     """None: where there is one for users."""
 
+    token: str = ""
+    """To join with, if that is still to be done; it does not stay there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
@@ -208,6 +211,9 @@ def start(there: Destination, seen: Seen, how: Start) -> Deployed:
     if how.config is not None:
         name = shlex.quote(f"{there.directory}.yaml")
         _ssh_raw(there, f"cat > {name}", how.config.read_bytes(), _LOOK_SEC)
+    if how.token:
+        name = shlex.quote(f"{there.directory}.token")
+        _ssh_raw(there, f"umask 077 && cat > {name}", how.token.encode(), _LOOK_SEC)
     words = [there.directory, "systemd" if with_systemd else "nohup", options_text(how)]
     told = _ssh(there, _script("start.sh"), words, _START_SEC)
     found = _LISTENING.search(told)

@@ -18,14 +18,16 @@ import grpc.aio
 
 from device_agents.serving.admission import Fence
 from device_agents.serving.device import DeviceReport, ServedDevice
+from device_agents.serving.membership import Membership
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from fleet.domain.devices import Inventory
+from fleet.errors import FleetError, NotAllowed, TrackerUnavailable, Unauthenticated
 from fleet.v1 import agent_service_pb2 as pb
 from fleet.v1 import device_pb2
 from fleet.wire.devices import inventory_to_proto, telemetry_to_proto
-from fleet.wire.rpc import make_channel
+from fleet.wire.rpc import Channel, from_rpc_error
 from fleet.wire.stubs import agent_service_stub
 from fleet.wire.times import timestamp_sec
 
@@ -38,6 +40,9 @@ AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachRe
 
 _SILENCE_SEC = 16.0
 """Three of the tracker's heartbeats missed: the stream is dead, whatever TCP thinks."""
+
+_SAY_AGAIN_SEC = 60.0
+"""How often it is said again that somebody has to do something."""
 
 _FIRST_RETRY_SEC = 0.2
 _LAST_RETRY_SEC = 5.0
@@ -57,7 +62,7 @@ class Hello:
     version: str = ""
 
 
-def open_stream(channel: grpc.aio.Channel) -> AttachCall:
+def open_stream(channel: Channel) -> AttachCall:
     """Begin to talk to the tracker behind a channel."""
     return agent_service_stub(channel).attach()  # type: ignore[call-arg] # its default is None, which the stubs omit
 
@@ -68,18 +73,26 @@ class TrackerLink:
     def __init__(
         self,
         address: str,
+        membership: Membership,
         hello: Callable[[], Hello],
         devices: Sequence[ServedDevice],
         clock: TrackerClock,
         sessions: SessionTable,
         timing: Timing = USUAL,
         *,
-        open_stream: Callable[[grpc.aio.Channel], AttachCall] = open_stream,
+        open_stream: Callable[[Channel], AttachCall] = open_stream,
         rng: random.Random | None = None,
     ) -> None:
         self.attached = asyncio.Event()
         """Set while the tracker answers."""
 
+        self.settled = asyncio.Event()
+        """Set once the tracker has answered or refused for the first time since it was away."""
+
+        self.refusal: FleetError | None = None
+        """Why the tracker will not have this agent; only somebody can change that."""
+
+        self._membership = membership
         self._address = address
         self._hello = hello
         self._devices = devices
@@ -99,13 +112,15 @@ class TrackerLink:
     async def run(self) -> None:
         """Attach again and again, until cancelled."""
         retry_sec = _FIRST_RETRY_SEC
-        last_text = ""
+        last_text, said_sec = "", 0.0
         while True:
             try:
                 await self._attach()
                 text = "the tracker closed the stream"
             except grpc.aio.AioRpcError as error:
-                text = f"{error.code().name}: {error.details()}"
+                text = await self._explained(from_rpc_error(error, TrackerUnavailable))
+            except FleetError as error:
+                text = await self._explained(error)
             except TimeoutError:
                 text = f"the tracker was silent for {_SILENCE_SEC:g} s"
             except Exception as error:  # outermost loop of this task: the agent never stops dialling
@@ -113,17 +128,28 @@ class TrackerLink:
                 text = str(error)
             if self.attached.is_set():
                 self.attached.clear()
+                self.settled.clear()
                 retry_sec = _FIRST_RETRY_SEC
                 last_text = ""
-            if text != last_text:
-                logger.warning("not attached, dialling again", extra={"tracker": self._address, "reason": text})
-                last_text = text
+            if text != last_text or (self.refusal is not None and _now_sec() > said_sec + _SAY_AGAIN_SEC):
+                level = logging.WARNING if self.refusal is None else logging.ERROR
+                logger.log(level, "not attached, dialling again", extra={"tracker": self._address, "reason": text})
+                last_text, said_sec = text, _now_sec()
             # Spread, so that a thousand agents do not knock in step after a restart of their tracker.
             await asyncio.sleep(retry_sec * self._rng.uniform(0.5, 1.0))
             retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
 
+    async def _explained(self, error: FleetError) -> str:
+        """Say why the tracker cannot be reached or refuses; note it when waiting will not help."""
+        if isinstance(error, TrackerUnavailable):
+            return await self._membership.why_no_tracker() or str(error)
+        if isinstance(error, NotAllowed | Unauthenticated) and not self._membership.may_come(error):
+            self.refusal = error
+            self.settled.set()
+        return str(error)
+
     async def _attach(self) -> None:
-        async with make_channel(self._address) as channel:
+        async with await self._membership.channel() as channel:
             self._clock.restart()
             stream: _Stream | None = None
             try:
@@ -138,7 +164,7 @@ class TrackerLink:
                 if stream is not None:
                     await stream.close()
 
-    async def _greet(self, channel: grpc.aio.Channel) -> _Stream:
+    async def _greet(self, channel: Channel) -> _Stream:
         """Open a stream, say who is here, and hear the first answer."""
         call = self._open_stream(channel)
         renewals = self._renewals
@@ -190,6 +216,8 @@ class TrackerLink:
             self._sessions.fence(_fence_from_proto(fence))
         if response.public_key and not self.attached.is_set():
             self.attached.set()
+            self.refusal = None
+            self.settled.set()
             logger.info("attached", extra={"tracker": self._address})
 
     async def _report(self, call: AttachCall, renewals: int) -> None:
@@ -256,6 +284,10 @@ class _Stream:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.call.cancel()
+
+
+def _now_sec() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _hello_to_proto(hello: Hello) -> pb.AgentHello:

@@ -17,8 +17,8 @@ from fleet.artifacts.pieces import DamagedPiece, Inflater
 from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgrammable, Unauthenticated
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
-from fleet.wire.rpc import CallContext
-from fleet.wire.tokens import TICKET_HEADER, TOKEN_HEADER
+from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.tokens import TICKET_HEADER, TOKEN_HEADER, read_claims
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +112,9 @@ class SessionService:
         content = _header(context, TOKEN_HEADER)
         if not isinstance(content, bytes):
             raise Unauthenticated(f"no token in the metadata {TOKEN_HEADER!r}; acquire a lease first")
+        if read_claims(content).holder_key_id != caller_of(context).key_id:
+            # Before anything else: a stolen token must not even end its owner's session. Who signed it is checked next.
+            raise Unauthenticated("this token is of another holder's key; acquire a lease with this one")
         return await self._sessions.enter(content)
 
 

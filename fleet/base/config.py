@@ -86,6 +86,14 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm-fleet"
 
 
+def credentials_dir() -> Path:
+    """Return the folder of this account's keys: $FLEET_CREDENTIALS_DIR, else in tvm-fleet of the XDG state folder."""
+    named = os.environ.get("FLEET_CREDENTIALS_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tvm-fleet" / "credentials"
+
+
 def read_yaml(path: Path) -> dict[str, object]:
     """Read a mapping from a YAML file.
 

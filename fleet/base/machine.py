@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 import platform
+import socket
 import struct
 from pathlib import Path
 
@@ -12,6 +15,15 @@ def machine_fingerprint(root: Path = Path("/")) -> str:
     """Return a string that is the same for all processes of this machine since its boot, and nowhere else."""
     identity = "".join(_read(root / name) for name in ("etc/machine-id", "proc/sys/kernel/random/boot_id"))
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def account_name() -> str:
+    """Return "user@host" of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user id has no name, as in containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def architecture(machine: str | None = None, pointer_bytes: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Tells who can reach an address: this machine alone, or others too. Without TLS, the latter has to be asked for."""
+"""Tells who can reach an address: this machine alone, or others too. The latter has to be asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ def host_of(address: str) -> str:
     return address.rpartition(":")[0]
 
 
+def is_any_host(host: str) -> bool:
+    """Tell whether listening there means listening on all addresses of the machine."""
+    return host.strip("[]") in ("", "0.0.0.0", "::")
+
+
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine can reach a host. A name that needs a lookup counts as reachable by others."""
     if host == "localhost":
@@ -22,14 +27,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refuse_network(host: str, *, risk: str) -> None:
+def refuse_network(host: str) -> None:
     """Refuse to listen where other machines can connect.
 
     Raises:
-        ConfigError: they can; `risk` says what that would mean.
+        ConfigError: they can, and nobody said that this is meant.
     """
     if not is_loopback(host):
         raise ConfigError(
-            f"other machines reach {host!r}, and there is no TLS yet: {risk}; listen on 127.0.0.1, or add "
-            "--allow-network where everyone on the network is trusted"
+            f"other machines reach {host!r}; listen on 127.0.0.1, or add --allow-network: who connects there needs a "
+            "certificate of this fleet"
         )
+
+
+def refuse_plain_network(host: str) -> None:
+    """Refuse to listen without TLS where other machines can connect.
+
+    Raises:
+        ConfigError: they can.
+    """
+    if not is_loopback(host):
+        raise ConfigError(f"other machines reach {host!r}, and --plain means no TLS; leave out one of the two")

@@ -42,11 +42,18 @@ def serve(
     state_dir: Annotated[
         Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
     ] = None,
-    allow_network: Annotated[
-        bool, typer.Option("--allow-network", help="Listen beyond this machine. There is no encryption yet.")
+    allow_network: Annotated[bool, typer.Option("--allow-network", help="Listen beyond this machine.")] = False,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FLEET_JOIN_TOKEN", help="Join the tracker's fleet with this first, unless it is joined."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="No TLS, with a tracker of this account that has none either.")
     ] = False,
 ) -> None:
     """Serve this machine's devices until Ctrl-C. If the tracker is not there yet, wait for it, for ever.
+
+    It joins the fleet of a tracker of this account by itself; for others see `fleet agent join`.
 
     Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
     there is none.
@@ -66,9 +73,32 @@ def serve(
         host=host,
         port=port,
         is_network_allowed=allow_network,
+        token=token,
+        is_plain=plain,
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
     raise typer.Exit(run_agent(agent_options))
+
+
+@app.command()
+def join(
+    ctx: typer.Context,
+    token: Annotated[str, typer.Argument(help="From an admin: fleet tracker token create --role agent.")],
+    tracker: options.TrackerOption = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where the agent keeps its state, its key too.")] = None,
+) -> None:
+    """Join the fleet of a tracker, for the agent of this machine. The token is used up; the key is the agent's for
+    good.
+
+    Example: fleet agent join fleet1.XXXX.XXXX --tracker 10.0.0.5:9290
+    """
+    from device_agents.run import join_fleet
+    from fleet.client.aio import default_address
+
+    address = options.tracker_address(ctx, tracker) or default_address()
+    path = options.run(join_fleet(token, address, state_dir))
+    options.stderr().print(f"joined the fleet of {address}; the key is in {path}", markup=False)
+    options.stderr().print(f"now: fleet agent serve --tracker {address}", markup=False)
 
 
 def _discovered() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,9 @@ from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
     from cross.bundle.deploy import Deployed, Seen
+
+_JOIN_SEC = 900.0
+"""Longer than a slow board takes to unpack and start."""
 
 _SHOWN_SEC = 30.0
 """How long the tracker may take to show a device once its agent is listening."""
@@ -34,12 +38,12 @@ def deploy(
         bool | None,
         typer.Option("--systemd/--no-systemd", help="Run it as a user service. Default: if systemd is there."),
     ] = None,
-    allow_network: Annotated[
-        bool, typer.Option("--allow-network", help="Let other machines reach it. There is no encryption yet.")
-    ] = False,
+    allow_network: Annotated[bool, typer.Option("--allow-network", help="Let other machines reach it.")] = False,
     ssh: Annotated[str, typer.Option(help="The command to log in with, such as 'ssh -p 2222'.")] = "ssh",
 ) -> None:
     """Bring an agent to a board over ssh: make its bundle, copy it, start it, wait until its devices are in the fleet.
+
+    The board joins the tracker's fleet by a token that goes with it, which takes an admin of the fleet.
 
     Run it again to update; what has not changed is left alone. Only keys work: nobody is asked for a password.
 
@@ -68,7 +72,7 @@ def deploy(
     if is_same and seen.is_running and seen.options == options_text(how) and config is None:
         console.print("the agent runs already, with these options")
         return
-    deployed = start(there, seen, how)
+    deployed = start(there, seen, replace(how, token=_join_token(address, host)))
     for note in deployed.done:
         console.print(note)
     console.print(f"the agent listens on {deployed.address}")
@@ -89,14 +93,32 @@ def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_n
     is_this_machine = is_loopback(seen.address) if seen.address else False
     if not allow_network and not is_this_machine:
         raise ConfigError(
-            "clients have to reach the board, and the data path is not encrypted yet; "
-            "add --allow-network if the network is yours alone"
+            "clients have to reach the board, and an agent listens on its own machine alone; add --allow-network"
         )
     if tracker and is_loopback(host_of(tracker)) and not is_this_machine:
         raise ConfigError(f"--tracker {tracker} would be the board itself there; name an address that it reaches")
     words = ["--tracker", tracker] if tracker else []
     words += ["--allow-network"] if allow_network else []
+    words += ["--token-file", "join.token"]
     return (*words, "--config", "agent.yaml") if config else tuple(words)
+
+
+def _join_token(tracker: str | None, host: str) -> str:
+    """Return what the board joins the fleet with.
+
+    Raises:
+        FleetError: this account has no credentials for the tracker, or they are no admin's.
+    """
+    from fleet.client.aio import default_address
+    from fleet.client.identity_calls import IdentityCalls
+    from fleet.identity.certificates import Role
+
+    async def invite() -> str:
+        async with IdentityCalls(tracker or default_address()) as calls:
+            token, _ = await calls.invite(Role.AGENT, ttl_sec=_JOIN_SEC, note=f"deploy {host}")
+        return str(token)
+
+    return options.run(invite())
 
 
 def _wait_shown(deployed: Deployed, tracker: str | None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.machine import account_name
 from fleet.cli import options
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.options import JsonOption, LibraryOption
@@ -16,7 +17,6 @@ from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import with_tune_options
 from fleet.cli.tune_view import records_line, render_report
 from fleet.cli.watching import watch as watch_job
-from fleet.client.aio import default_holder
 from fleet.library import Job, Library
 from fleet.optimizer.fleets import fleet_behind
 from fleet.optimizer.job import TuneOptions
@@ -44,7 +44,7 @@ def _submit(wanted: TuneOptions, as_json: bool, is_wide: bool) -> None:
     """
     with Library.open(wanted.library) as library:
         fleet_id = asyncio.run(fleet_behind(wanted.tracker)) if wanted.tracker else ""
-        job = submit_job(library, wanted, holder=default_holder(), fleet_id=fleet_id)
+        job = submit_job(library, wanted, holder=account_name(), fleet_id=fleet_id)
         is_served = bool(library.queue.optimizers())
     if as_json:
         options.print_json(job_data(job))

@@ -51,9 +51,7 @@ def serve(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to serve it on.")] = "127.0.0.1",
-    allow_network: Annotated[
-        bool, typer.Option("--allow-network", help="Serve it beyond this machine, to whoever reaches the port.")
-    ] = False,
+    allow_network: Annotated[bool, typer.Option("--allow-network", help="Serve it beyond this machine.")] = False,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
@@ -71,7 +69,7 @@ def serve(
 
     logs.setup(options.settings(ctx).log_level or "info")
     if port is not None and not allow_network:
-        refuse_network(host, risk="whoever connects reads the cost model")
+        refuse_network(host)
     wanted = OptimizerOptions(
         tracker=options.tracker_address(ctx, tracker) or f"127.0.0.1:{TRACKER_PORT}",
         library=library,

@@ -1,4 +1,4 @@
-"""`fleet tracker serve`: the same tracker as `python -m fleet.tracker`."""
+"""`fleet tracker`: the same tracker as `python -m fleet.tracker`, and who may join it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from fleet.base.config import TRACKER_PORT
-from fleet.cli import options
+from fleet.cli import join_token, options
+from fleet.client.aio import default_address
 from fleet.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -18,7 +19,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.callback()
 def tracker() -> None:
-    """Serve a tracker: it knows the devices, grants leases, and keeps the queue."""
+    """Serve a tracker: it knows the devices, grants leases, and keeps the queue. Decide who joins."""
+
+
+app.add_typer(join_token.app, name="token")
 
 
 @app.command()
@@ -31,8 +35,9 @@ def serve(
     ] = None,
     allow_network: Annotated[
         bool,
-        typer.Option("--allow-network", help="Listen beyond this machine. Whoever reaches the port can take devices."),
+        typer.Option("--allow-network", help="Listen beyond this machine. Who connects needs a certificate."),
     ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="No TLS: for this account on this machine alone.")] = False,
     no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Do not announce it by zeroconf.")] = False,
 ) -> None:
     """Serve a tracker until Ctrl-C.
@@ -46,6 +51,7 @@ def serve(
         port=port,
         state_dir=state_dir,
         is_network_allowed=allow_network,
+        is_plain=plain,
         is_discoverable=not no_discovery,
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
@@ -110,3 +116,25 @@ def fsck(
     for line in words:
         typer.echo(line)
     raise typer.Exit(0 if is_whole else 1)
+
+
+@app.command()
+def unbind(
+    ctx: typer.Context,
+    device: Annotated[str, typer.Argument(help="The device's name, with or without 'devices/'.")],
+    tracker: options.TrackerOption = None,
+) -> None:
+    """Free a device's name: the next agent that attaches under it has it. For a board that was set up anew.
+
+    Example: fleet tracker unbind pi4-03
+    """
+    from fleet.client.identity_calls import IdentityCalls
+
+    name = f"devices/{device.removeprefix('devices/')}"
+
+    async def work() -> None:
+        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+            key_id = await calls.unbind(name)
+        options.stderr().print(f"{name} was bound to the key {key_id[:8]}, and is free", markup=False)
+
+    options.run(work())

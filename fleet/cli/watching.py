@@ -10,9 +10,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
 
+from fleet.base.machine import account_name
 from fleet.base.plain import from_plain
 from fleet.cli.tune_view import render_progress
-from fleet.client.aio import default_holder
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
 from fleet.optimizer.fleets import fleet_behind
@@ -31,7 +31,7 @@ def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
     """
     with Library.open(options.library) as library:
         fleet_id = asyncio.run(fleet_behind(options.tracker)) if options.tracker else ""
-        job = submit(library, options, holder=default_holder(), fleet_id=fleet_id)
+        job = submit(library, options, holder=account_name(), fleet_id=fleet_id)
         return watch(library, job.name)
 
 

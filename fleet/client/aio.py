@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import logging
 import math
 import os
 import re
-import socket
 from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Unpack
 
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.config import TRACKER_PORT
+from fleet.base.machine import account_name
+from fleet.base.network import host_of, is_loopback
 from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
@@ -34,7 +34,18 @@ from fleet.domain.devices import Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, make_wish
 from fleet.domain.snapshot import Snapshot
-from fleet.errors import ConfigError, FleetError, TrackerUnavailable, WaitTimeout
+from fleet.errors import (
+    ConfigError,
+    FleetError,
+    NotAllowed,
+    NotJoined,
+    TrackerUnavailable,
+    Unauthenticated,
+    WaitTimeout,
+)
+from fleet.identity.credentials import Credentials
+from fleet.identity.store import CredentialStore
+from fleet.wire.joining import is_answered, renew_account, why_no_tracker
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +60,6 @@ _NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect
 def default_address() -> str:
     """$FLEET_TRACKER, else this machine's usual port."""
     return os.environ.get("FLEET_TRACKER") or f"127.0.0.1:{TRACKER_PORT}"
-
-
-def default_holder() -> str:
-    """ "user@host" of this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name, as in containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def connect(
@@ -77,7 +79,7 @@ def connect(
     Raises:
         ConfigError: `address` is not host:port.
     """
-    return Fleet(address or default_address(), connect_timeout_sec, holder or default_holder(), clock or SystemClock())
+    return Fleet(address or default_address(), connect_timeout_sec, holder or account_name(), clock or SystemClock())
 
 
 class Fleet:
@@ -96,6 +98,7 @@ class Fleet:
         self._running: asyncio.Task[None] | None = None
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._devices: set[Device] = set()
+        self._renewing: asyncio.Task[None] | None = None
 
     def __await__(self) -> Generator[object, None, Fleet]:
         return self._opened().__await__()
@@ -132,6 +135,7 @@ class Fleet:
         finally:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+            await self._end_renewing()
             await calls.close()
 
     def acquire(
@@ -159,7 +163,7 @@ class Fleet:
         wish = make_wish(selector, **terms)
         held = await self._answer(book.ask(wish, on_queued), wish.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")
-        device = Device(held, lambda: self._give_back(held, device))
+        device = Device(held, self._open_calls().connection.proof, lambda: self._give_back(held, device))
         self._devices.add(device)
         return device
 
@@ -210,23 +214,50 @@ class Fleet:
     async def _opened(self) -> Fleet:
         if self._calls is not None:
             return self
-        self._calls = TrackerCalls(self.address)
+        calls = TrackerCalls(self.address)
+        if not is_loopback(host_of(self.address)):
+            await calls.connection.channel()  # a tracker of this machine may still start, and write what it takes
+        self._calls = calls
         self._stream = TrackerStream(self._calls.leases, self.holder, self._clock)
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
         try:
             async with asyncio.timeout(self._connect_timeout_sec):
                 await self._stream.was_up.wait()
+            if isinstance(self._stream.fatal, Unauthenticated | NotAllowed):
+                raise self._stream.fatal
             if self._stream.fatal is not None:
                 raise TrackerUnavailable(f"what answers at {self.address} is no tracker of ours: {self._stream.fatal}")
         except BaseException as error:
             await self._abandon()
             if isinstance(error, TimeoutError):
+                await self._explain()
                 raise TrackerUnavailable(
                     f"no tracker answers at {self.address} (tried for {self._connect_timeout_sec:g} s): "
                     "is it running? start one with: fleet up"
                 ) from None
             raise
+        self._renewing = asyncio.create_task(renew_account(self.address, CredentialStore()), name="renew certificate")
         return self
+
+    async def _explain(self) -> None:
+        """Say why the tracker cannot be talked to, where that can be found out.
+
+        Raises:
+            NotJoined: it is another account's, or another fleet's.
+        """
+        if self._stream is None or not await asyncio.to_thread(is_answered, self.address):
+            return
+        if self._stream.not_joined is not None:
+            raise self._stream.not_joined from None
+        proof = CredentialStore().find(self.address)
+        reason = await asyncio.to_thread(why_no_tracker, self.address, proof) if isinstance(proof, Credentials) else ""
+        if reason:
+            raise NotJoined(reason) from None
+
+    async def _end_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _abandon(self) -> None:
         if self._running is not None and self._calls is not None:

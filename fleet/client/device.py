@@ -26,6 +26,7 @@ from fleet.domain.devices import Inventory
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Call, ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
+from fleet.identity.credentials import Credentials, Proof
 from fleet.wire.tokens import TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -44,16 +45,22 @@ class Device:
     def __init__(
         self,
         holder: LeaseHolder,
+        proof: Proof,
         give_back: Callable[[], Awaitable[None]] | None = None,
         *,
         header: str = TOKEN_HEADER,
     ) -> None:
+        """Args:
+        proof: what its agent is shown: that the lease is this account's.
+        """
         self.name = holder.device.name
         self.inventory: Inventory = holder.device.inventory
         self.address = holder.device.address
+        self.agent_key_id = holder.device.agent_key_id
         self._holder = holder
         self._give_back = give_back
-        self._session = SessionCalls(holder, header=header)
+        self._proof = proof
+        self._session = SessionCalls(holder, proof, header=header)
         self._extending: asyncio.Task[None] | None = None
         self._put_digests: set[str] = set()
         holder.watch(on_end=self._session.cancel, on_renew=self._lease_renewed)
@@ -131,7 +138,8 @@ class Device:
             FleetError: the agent is too old for it.
         """
         secret = await self._session.make_upload_ticket()
-        return UploadTicket(device=self._holder.device, lease=self.lease, token=secret)
+        authority_pem = self._proof.authority_pem if isinstance(self._proof, Credentials) else b""
+        return UploadTicket(device=self._holder.device, lease=self.lease, token=secret, authority_pem=authority_pem)
 
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
         """Time candidates one after the other and yield the result of each, in order. Trials are sent ahead.

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fleet.client.connection import TrackerConnection
 from fleet.client.device import Device
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease
@@ -23,6 +24,7 @@ TOKEN_FILE = "FLEET_TOKEN_FILE"  # noqa: S105 - the name of a variable
 LEASE = "FLEET_LEASE"
 DEVICE = "FLEET_DEVICE"
 DEVICE_ADDRESS = "FLEET_DEVICE_ADDRESS"
+DEVICE_KEY = "FLEET_DEVICE_KEY"
 INVENTORY = "FLEET_DEVICE_INVENTORY"
 
 _POLL_SEC = 0.5
@@ -34,6 +36,7 @@ def environment(device: Device, tracker_address: str, token_path: Path) -> dict[
         LEASE: device.lease.name,
         DEVICE: device.name,
         DEVICE_ADDRESS: device.address,
+        DEVICE_KEY: device.agent_key_id,
         INVENTORY: inventory_json(device.inventory),
         TOKEN_FILE: str(token_path),
         "FLEET_TRACKER": tracker_address,
@@ -48,7 +51,9 @@ async def held_device() -> AsyncGenerator[Device, None]:
         ConfigError: this process was not started by `fleet acquire`.
     """
     borrowed = BorrowedLease.from_environment()
-    device = Device(borrowed)
+    connection = TrackerConnection(os.environ.get("FLEET_TRACKER", ""))
+    await connection.channel()
+    device = Device(borrowed, connection.proof)
     following = asyncio.create_task(borrowed.follow(), name="fleet follow token")
     try:
         yield device
@@ -56,6 +61,7 @@ async def held_device() -> AsyncGenerator[Device, None]:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await device.release()
+        await connection.close()
 
 
 class BorrowedLease:
@@ -81,7 +87,12 @@ class BorrowedLease:
                 "fleet acquire SELECTOR -- COMMAND"
             )
         inventory = inventory_from_json(os.environ.get(INVENTORY) or "{}")
-        device = DeviceStatus(name=os.environ[DEVICE], address=os.environ[DEVICE_ADDRESS], inventory=inventory)
+        device = DeviceStatus(
+            name=os.environ[DEVICE],
+            address=os.environ[DEVICE_ADDRESS],
+            inventory=inventory,
+            agent_key_id=os.environ.get(DEVICE_KEY, ""),
+        )
         borrowed = cls(device, os.environ[LEASE], Path(os.environ[TOKEN_FILE]))
         if borrowed.ended is not None:
             raise borrowed.ended

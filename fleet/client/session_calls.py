@@ -18,6 +18,7 @@ from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
+from fleet.identity.credentials import Proof, agent_name
 from fleet.v1 import session_service_pb2
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
 from fleet.wire.rpc import Ending, from_rpc_error, make_channel
@@ -50,7 +51,7 @@ class LeaseHolder(Protocol):
 class SessionCalls:
     """One session under one lease. The first call opens it."""
 
-    def __init__(self, holder: LeaseHolder, *, header: str = TOKEN_HEADER) -> None:
+    def __init__(self, holder: LeaseHolder, proof: Proof, *, header: str = TOKEN_HEADER) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -66,7 +67,7 @@ class SessionCalls:
         self._holder = holder
         self._name, self._address = holder.device.name, holder.device.address
         self._under_way: set[grpc.aio.Call] = set()
-        self._channel = make_channel(self._address)
+        self._channel = make_channel(self._address, proof, agent_name(holder.device.agent_key_id))
         self._stub = session_service_stub(self._channel)
 
     @property
@@ -81,7 +82,7 @@ class SessionCalls:
 
     async def close(self) -> None:
         """Hang up."""
-        await self._channel.close(None)
+        await self._channel.close()
 
     async def open(self, *, timeout_sec: float | None = None) -> None:
         """Open the session, or extend it with the newest token."""

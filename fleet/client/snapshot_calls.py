@@ -14,8 +14,11 @@ from collections.abc import AsyncGenerator
 import grpc.aio
 
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.errors import InvalidRequest, OptimizerUnavailable
+from fleet.errors import InvalidRequest, NotJoined, OptimizerUnavailable
+from fleet.identity.credentials import MEMBER_NAME
+from fleet.identity.store import CredentialStore
 from fleet.v1 import snapshot_service_pb2
+from fleet.wire.joining import find_proof
 from fleet.wire.model_snapshots import model_snapshot_from_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
 from fleet.wire.stubs import snapshot_service_stub
@@ -40,7 +43,12 @@ async def watch_snapshots(
         FleetError: it serves none.
     """
     known, is_away = "", False
-    channel = make_channel(address)
+    proof = await find_proof(address, CredentialStore())
+    if proof is None:
+        raise NotJoined(
+            f"this account has no credentials for the fleet of the optimizer at {address}; fleet login makes some"
+        )
+    channel = make_channel(address, proof, MEMBER_NAME)
     try:
         stub = snapshot_service_stub(channel)
         while True:
@@ -64,7 +72,7 @@ async def watch_snapshots(
                 call.cancel()
             await asyncio.sleep(pause_sec)
     finally:
-        await channel.close(None)
+        await channel.close()
 
 
 def _accepted(response: snapshot_service_pb2.WatchSnapshotsResponse, address: str) -> ModelSnapshot | None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias, assert_never
 
 import grpc
@@ -20,7 +21,7 @@ from fleet.base.clock import Clock
 from fleet.base.version import package_version
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
 from fleet.domain.jobs import JobStatus
-from fleet.errors import FleetError, LeaseError, TrackerUnavailable, error_classes
+from fleet.errors import FleetError, LeaseError, NotJoined, TrackerUnavailable, error_classes
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
 from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
@@ -35,8 +36,11 @@ _LONGEST_PAUSE_SEC = 2.0
 _STRAY_GRACE_SEC = 1.0
 """A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
 
-_FATAL = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
-"""Before the first welcome, these end the attempt: whatever answers there is not a tracker of ours."""
+_FATAL = (
+    *(grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT),
+    *(grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED),
+)
+"""Before the first welcome, these end the attempt: whatever answers there is not a tracker of ours, or not for us."""
 
 
 _Call: TypeAlias = (
@@ -47,7 +51,7 @@ _Call: TypeAlias = (
 class TrackerStream:
     """Owns the stream and the lease book behind it."""
 
-    def __init__(self, stub: LeaseServiceStub, holder: str, clock: Clock) -> None:
+    def __init__(self, stub: Callable[[], Awaitable[LeaseServiceStub]], holder: str, clock: Clock) -> None:
         self.book = LeaseBook(send=self.send, clock=clock)
         self.is_up = False
         self.fleet_id = ""
@@ -55,6 +59,9 @@ class TrackerStream:
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
         self.fatal: FleetError | None = None
+        self.not_joined: NotJoined | None = None
+        """Set while this account has no credentials for the tracker: one that starts writes them."""
+
         self.last_error = ""
         self._stub = stub
         self._hello = lease_service_pb2.ClientHello(
@@ -88,6 +95,7 @@ class TrackerStream:
         """Keep a stream open until cancelled."""
         pause_sec = _FIRST_PAUSE_SEC
         while True:
+            self.not_joined = None
             try:
                 await self._run_once()
                 self.last_error = "the tracker closed the stream"
@@ -97,6 +105,8 @@ class TrackerStream:
                     self.fatal = from_rpc_error(error, TrackerUnavailable)
                     self.was_up.set()
                     return
+            except NotJoined as error:
+                self.last_error, self.not_joined = str(error), error
             except Exception as error:  # the outermost loop: if it ended, no lease would be renewed
                 self.last_error = str(error)
                 logger.exception("tracker stream failed")
@@ -107,7 +117,7 @@ class TrackerStream:
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
     async def _run_once(self) -> None:
-        call = self._stub.open_leases(None)
+        call = (await self._stub()).open_leases(None)
         writer: asyncio.Task[None] | None = None
         try:
             await call.write(lease_service_pb2.OpenLeasesRequest(hello=self._hello))

@@ -12,12 +12,14 @@ from fleet.errors import FleetError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTicket:
-    """Lets `Device(ticket, header=TICKET_HEADER)` put artifacts, while the session lives that made it."""
+    """Lets `Device(ticket, proof, header=TICKET_HEADER)` put artifacts, while the session lives that made it."""
 
     device: DeviceStatus
     lease: Lease
     token: bytes = field(repr=False)
     """A secret of the agent's."""
+    authority_pem: bytes = field(default=b"", repr=False)
+    """Of the agent's fleet: who puts shows credentials of its own for that. Empty without TLS."""
 
     @property
     def ended(self) -> FleetError | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
+from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
 from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
@@ -16,9 +17,9 @@ from fleet.errors import TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
 from fleet.wire.leases import lease_from_proto
-from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
-from fleet.wire.stubs import fleet_service_stub, lease_service_stub
+from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
 from fleet.wire.times import duration
 
 T = TypeVar("T")
@@ -33,36 +34,42 @@ class TrackerCalls:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = make_channel(address)
-        self._fleet = fleet_service_stub(self._channel)
-        self.leases = lease_service_stub(self._channel)
+        self.connection = TrackerConnection(address)
+
+    async def leases(self) -> LeaseServiceStub:
+        """Return what calls the lease service.
+
+        Raises:
+            NotJoined: this account has no credentials for the tracker.
+        """
+        return lease_service_stub(await self.connection.channel())
 
     async def close(self) -> None:
-        await self._channel.close(None)
+        await self.connection.close()
 
     async def snapshot(self) -> Snapshot:
         request = fleet_service_pb2.GetFleetRequest()
-        answer = await self._answer(self._fleet.get_fleet(request, timeout=_TIMEOUT_SEC))
+        answer = await self._answer((await self._fleet()).get_fleet(request, timeout=_TIMEOUT_SEC))
         return snapshot_from_proto(answer.snapshot)
 
     async def history(self, device_name: str) -> list[Telemetry]:
         request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
-        answer = await self._answer(self._fleet.get_history(request, timeout=_TIMEOUT_SEC))
+        answer = await self._answer((await self._fleet()).get_history(request, timeout=_TIMEOUT_SEC))
         return list(map(telemetry_from_proto, answer.samples))
 
     async def revoke(self, lease_name: str, reason: str) -> Lease:
         request = lease_service_pb2.RevokeLeaseRequest(lease_name=lease_name, reason=reason)
-        answer = await self._answer(self.leases.revoke_lease(request, timeout=_TIMEOUT_SEC))
+        answer = await self._answer((await self.leases()).revoke_lease(request, timeout=_TIMEOUT_SEC))
         return lease_from_proto(answer.lease)
 
     async def reset_epochs(self, device_name: str) -> int:
         request = lease_service_pb2.ResetEpochsRequest(device_name=device_name)
-        return (await self._answer(self.leases.reset_epochs(request, timeout=_TIMEOUT_SEC))).epoch
+        return (await self._answer((await self.leases()).reset_epochs(request, timeout=_TIMEOUT_SEC))).epoch
 
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
         while True:
-            call = self._fleet.watch_fleet(request)
+            call = (await self._fleet()).watch_fleet(request)
             try:
                 async for response in call:
                     yield snapshot_from_proto(response.snapshot)
@@ -73,6 +80,9 @@ class TrackerCalls:
             finally:
                 call.cancel()
             await asyncio.sleep(_PAUSE_SEC)
+
+    async def _fleet(self) -> FleetServiceStub:
+        return fleet_service_stub(await self.connection.channel())
 
     async def _answer(self, call: Awaitable[T]) -> T:
         try:

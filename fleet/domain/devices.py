@@ -133,3 +133,5 @@ class DeviceStatus:
 
     bitstream_digest: str = ""
     """The bitstream its fabric was last programmed with; empty: none, or not known."""
+    agent_key_id: str = ""
+    """Key of the agent that serves it; empty without TLS."""

@@ -6,7 +6,6 @@ canonicalise and nothing to negotiate. `fleet.wire.tokens` makes the bytes.
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fleet.base.private_files import write_private
 from fleet.errors import ConfigError, Unauthenticated
 
 EPOCHS_END = 2**62
@@ -35,6 +35,8 @@ class Claims:
     expires_at_sec: float = 0.0
     nonce: str = ""
     """What the tracker last told the device's agent to expect."""
+    holder_key_id: str = ""
+    """Key of the holder's certificate; from any other connection the token is refused. Empty without TLS."""
 
 
 def new_nonce() -> str:
@@ -91,17 +93,6 @@ def load_or_make_key(path: Path) -> Ed25519PrivateKey:
             raise ConfigError(f"{path} holds no Ed25519 key; move it away and start again to get a new one")
         return key
     key = Ed25519PrivateKey.generate()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)  # left by an earlier process with our pid: in a container every process is 1
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_private(path, pem)
     return key

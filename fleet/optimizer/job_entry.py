@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
-from fleet.client.aio import default_holder
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, RecordKind
@@ -89,7 +89,7 @@ class OwnEntry:
             conditions=conditions,
             tuner=beginning.tuner,
             trials_total=total,
-            holder=default_holder(),
+            holder=account_name(),
             optimizer=optimizer,
         )
         self._library.add_job_workloads(self._job.name, beginning.weight_by_shash)

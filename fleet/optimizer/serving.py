@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
+from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import together
-from fleet.client.aio import default_holder
+from fleet.client.connection import account_credentials
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library, Standing
@@ -96,7 +97,8 @@ async def serve(options: OptimizerOptions) -> None:
         )
         await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
         if options.snapshots is not None:
-            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots))
+            mine = await account_credentials(options.tracker)
+            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots, mine))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 
@@ -114,7 +116,7 @@ class Optimizer:
     async def run(self) -> None:
         """Take and run jobs until cancelled."""
         queue = self._shop.library.queue
-        self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=default_holder())
+        self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=account_name())
         logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
         try:
             while True:

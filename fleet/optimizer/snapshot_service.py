@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest, QueueFull
+from fleet.identity.credentials import Credentials
 from fleet.library import Memory
 from fleet.optimizer.trainer import follow
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import rpc, stubs
 from fleet.wire.model_snapshots import model_snapshot_to_proto
+from fleet.wire.peers import server_security
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +73,20 @@ class SnapshotServicer:
 
 
 @asynccontextmanager
-async def serving_snapshots(memory: Memory, where: ServingAddress) -> AsyncIterator[str]:
-    """Serve a library's snapshots while the block runs; yield "host:port".
+async def serving_snapshots(
+    memory: Memory, where: ServingAddress, credentials: Callable[[], Credentials]
+) -> AsyncIterator[str]:
+    """Serve a library's snapshots to users of a fleet while the block runs; yield "host:port".
+
+    Args:
+        credentials: returns those of this account in that fleet.
 
     Raises:
         ConfigError: the port is in use.
     """
     servicer, server = SnapshotServicer(), rpc.make_server()
     stubs.add_snapshot_service(server, servicer)
-    port = rpc.bind(server, where.host, where.port, what="the optimizer")
+    port = rpc.bind(server, where.host, where.port, server_security(credentials), what="the optimizer")
     await server.start()
     following = asyncio.create_task(follow(memory, servicer.publish), name="follow snapshots for others")
     address = f"{where.host}:{port}"

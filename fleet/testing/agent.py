@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc.aio
 
-from fleet.errors import TrackerUnavailable
+from fleet.errors import FleetError, TrackerUnavailable
+from fleet.testing.identity import agent_credentials
 from fleet.testing.waiting import eventually
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire import rpc
@@ -32,7 +33,11 @@ class SimulatedAgent:
         kind: str = "simulated",
         labels: Mapping[str, str] | None = None,
         address: str = "127.0.0.1:1",
+        key_pem: bytes | None = None,
     ) -> None:
+        """Args:
+        key_pem: the agent's key; None: the one that all of this process share.
+        """
         self.agent_id = agent_id
         self.fences: dict[str, int] = {}
         """Newest fence of each device."""
@@ -43,6 +48,7 @@ class SimulatedAgent:
         self.error: Exception | None = None
         """Why the stream ended, once it has."""
         self._tracker_address = tracker_address
+        self._key_pem = key_pem
         inventory = device_pb2.Inventory(kind=kind, labels=labels, is_simulated=True, device_model="simulated")
         devices = [device_pb2.Device(name=name, inventory=inventory) for name in device_names]
         self._hello = agent_service_pb2.AgentHello(agent_id=agent_id, address=address, devices=devices, version="0")
@@ -100,13 +106,16 @@ class SimulatedAgent:
 
     async def _run(self) -> None:
         try:
-            async with rpc.make_channel(self._tracker_address) as channel:
+            proof = await agent_credentials(self._tracker_address, self._key_pem)
+            async with rpc.make_channel(self._tracker_address, proof) as channel:
                 stub = agent_service_stub(channel)
                 async for response in stub.attach(self._messages()):
                     self._take(response)
             self.error = ConnectionError("the tracker ended the stream")
         except grpc.aio.AioRpcError as error:
             self.error = rpc.from_rpc_error(error, TrackerUnavailable)
+        except FleetError as error:
+            self.error = error
 
     async def _messages(self) -> AsyncIterator[agent_service_pb2.AttachRequest]:
         yield agent_service_pb2.AttachRequest(hello=self._hello)

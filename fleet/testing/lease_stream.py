@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from fleet.errors import TrackerUnavailable
+from fleet.errors import FleetError, TrackerUnavailable
+from fleet.identity.credentials import Proof
+from fleet.testing.identity import account_proof
 from fleet.testing.waiting import eventually
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire import rpc
@@ -18,7 +20,13 @@ from fleet.wire.times import duration
 class LeaseStream:
     """One `OpenLeases` stream that remembers every answer: `async with LeaseStream(address, "client-1") as stream`."""
 
-    def __init__(self, tracker_address: str, client_id: str, *, holder: str = "tester@here") -> None:
+    def __init__(
+        self, tracker_address: str, client_id: str, *, holder: str = "tester@here", proof: Proof | None = None
+    ) -> None:
+        """Args:
+        proof: who it is; None: this account.
+        """
+        self._proof = proof
         self.welcome: lease_service_pb2.Welcome | None = None
         self.granted: dict[str, lease_pb2.Granted] = {}
         """The newest grant by request_id."""
@@ -93,13 +101,16 @@ class LeaseStream:
 
     async def _run(self) -> None:
         try:
-            async with rpc.make_channel(self._tracker_address) as channel:
+            proof = self._proof or account_proof(self._tracker_address)
+            async with rpc.make_channel(self._tracker_address, proof) as channel:
                 async for response in lease_service_stub(channel).open_leases(self._messages()):
                     for event in response.events:
                         self._take(event)
             self.error = ConnectionError("the tracker ended the stream")
         except grpc.aio.AioRpcError as error:
             self.error = rpc.from_rpc_error(error, TrackerUnavailable)
+        except FleetError as error:
+            self.error = error
 
     async def _messages(self) -> AsyncIterator[lease_service_pb2.OpenLeasesRequest]:
         yield lease_service_pb2.OpenLeasesRequest(hello=self._hello)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.base.clock import Clock
+from fleet.testing.identity import use_authority
 from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.server import Tracker, TrackerConfig
 from fleet.tracker.service import MAX_UNSENT
@@ -50,6 +51,7 @@ async def serve_tracker(
     clock: Clock | None = None,
     state_dir: Path | None = None,
     max_unsent: int = MAX_UNSENT,
+    is_plain: bool = False,
 ) -> AsyncIterator[ServedTracker]:
     """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
@@ -59,7 +61,9 @@ async def serve_tracker(
             is_discoverable=False,
             limits=limits or TrackerLimits(),
             max_unsent=max_unsent,
+            is_plain=is_plain,
         )
+        use_authority(settings.state_dir)
         served = ServedTracker(settings, clock)
         await served.start()
         try:

@@ -11,14 +11,16 @@ from urllib.parse import unquote
 
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
-from fleet.errors import AlreadyExists, InvalidRequest
+from fleet.errors import AlreadyExists, InvalidRequest, NotAllowed
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import with_bitstream
 from fleet.tracker.engine import Engine
+from fleet.tracker.members import Members
+from fleet.tracker.messages import owned_id
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
-from fleet.wire.rpc import CallContext
+from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.times import timestamp
 
 logger = logging.getLogger(__name__)
@@ -48,9 +50,10 @@ FenceOutbox = Outbox[agent_service_pb2.Fence]
 class AgentServicer:
     """fleet.v1.AgentService."""
 
-    def __init__(self, engine: Engine, view: FleetView, public_key: bytes) -> None:
+    def __init__(self, engine: Engine, view: FleetView, members: Members, public_key: bytes) -> None:
         self._engine = engine
         self._view = view
+        self._members = members
         self._public_key = public_key
         self._outboxes: dict[str, FenceOutbox] = {}
 
@@ -73,7 +76,8 @@ class AgentServicer:
         first = await anext(messages, None)
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
-        event = _attached(first, context.peer())
+        event = _attached(first, context.peer(), caller_of(context).key_id)
+        self._check_keys(event)
         outbox: FenceOutbox = Outbox(_MAX_UNSENT)
         older = self._outboxes.get(event.agent_id)
         if older is not None:
@@ -84,7 +88,7 @@ class AgentServicer:
         try:
             await self._admit(event, first)
             reader = asyncio.create_task(
-                self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[:8]}"
+                self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
             )
             yield self._message(outbox_items=await outbox.take(_MESSAGE_FENCES, 0), public_key=self._public_key)
             while (fences := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
@@ -93,6 +97,32 @@ class AgentServicer:
             if reader:
                 reader.cancel()
             self._drop(event.agent_id, outbox)
+
+    def _check_keys(self, event: ev.AgentAttached) -> None:
+        """Refuse an agent that says to serve what another one's key has; what is nobody's becomes its own.
+
+        Raises:
+            NotAllowed: it says whose it is, and what can be done.
+        """
+        if not event.key_id:
+            return  # without TLS
+        for device in event.devices:
+            owner = self._members.keys.get(device.name, event.key_id)
+            if owner == event.key_id:
+                continue
+            logger.warning(
+                "device name of another agent refused",
+                extra={"device": device.name, "address": event.address, "key": event.key_id, "bound_to": owner},
+            )
+            known = self._engine.state.devices.get(device.name)
+            where = f" at {known.address}" if known is not None else ""
+            raise NotAllowed(
+                f"{device.name} belongs to the agent with the key {owner[:8]}{where}, this one has {event.key_id[:8]}; "
+                f"if they are two machines, give one another 'name' in agent.yaml; if this one was set up anew, an "
+                f"admin frees the name: fleet tracker unbind {device.name}"
+            )
+        names = [device.name for device in event.devices]
+        self._members.bind(names, event.key_id, self._engine.clock.now_sec())
 
     def close(self) -> None:
         """End all streams."""
@@ -168,7 +198,7 @@ def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
         )
 
 
-def _attached(first: agent_service_pb2.AttachRequest, peer: str) -> ev.AgentAttached:
+def _attached(first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
     """Check what an agent says about itself.
 
     Raises:
@@ -180,7 +210,8 @@ def _attached(first: agent_service_pb2.AttachRequest, peer: str) -> ev.AgentAtta
     devices = tuple(_offered(device, reports.get(device.name)) for device in first.hello.devices)
     if len({device.name for device in devices}) < len(devices):
         raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
-    return ev.AgentAttached(first.hello.agent_id, _reachable(first.hello.address, peer), devices)
+    agent_id = owned_id(key_id, first.hello.agent_id)
+    return ev.AgentAttached(agent_id, _reachable(first.hello.address, peer), devices, key_id=key_id)
 
 
 def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:

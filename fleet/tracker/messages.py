@@ -16,6 +16,19 @@ _LOOKED_AT = 8
 """How many matching devices are examined to explain why a request waits."""
 
 
+def owned_id(key_id: str, chosen: str) -> str:
+    """Return the id by which the tracker knows a client or agent: what it chose for itself, within its key.
+
+    So an id that became known is of no use to others.
+    """
+    return f"{key_id}:{chosen}"
+
+
+def key_of(owned: str) -> str:
+    """Return the key in an id made by `owned_id`."""
+    return owned.partition(":")[0]
+
+
 def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
     return lease_pb2.Lease(
         name=lease.name,
@@ -39,6 +52,7 @@ def make_token(lease: LeaseEntry, signer: TokenSigner, state: TrackerState) -> l
         issued_at_sec=state.now_sec,
         expires_at_sec=lease.expires_at_sec,
         nonce=nonce_of(state, state.devices[lease.device_name]),
+        holder_key_id=key_of(lease.client_id),
     )
     return sign_claims(claims, signer)
 
@@ -60,6 +74,7 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
         telemetry=telemetry,
         reason=device.reason if device.is_attached else "its agent is not attached",
         bitstream_digest=device.bitstream_digest,
+        agent_key_id=device.agent_key_id,
     )
     message.inventory.MergeFromString(device.description)
     if device.attached_at_sec:

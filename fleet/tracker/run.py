@@ -29,7 +29,10 @@ class TrackerOptions:
     """Journal and signing key; None: in the data directory."""
 
     is_network_allowed: bool = False
-    """Listen where other machines can connect, without encryption."""
+    """Listen where other machines can connect."""
+
+    is_plain: bool = False
+    """Without TLS, for this account on this machine alone."""
 
     is_discoverable: bool = True
     """Announce the tracker by zeroconf."""
@@ -41,6 +44,7 @@ class TrackerOptions:
         argv = ["--host", self.host, "--port", str(self.port), "--log-level", self.log_level]
         argv += ["--state-dir", str(self.state_dir)] if self.state_dir is not None else []
         argv += ["--allow-network"] if self.is_network_allowed else []
+        argv += ["--plain"] if self.is_plain else []
         argv += [] if self.is_discoverable else ["--no-discovery"]
         return argv
 
@@ -53,6 +57,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
     parser.add_argument("--port", type=int, default=defaults.port, help="0: any free one (default %(default)s)")
     parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {default_state_dir()})")
     parser.add_argument("--allow-network", action="store_true", help="listen where other machines can reach it")
+    parser.add_argument("--plain", action="store_true", help="no TLS, for this account on this machine alone")
     parser.add_argument("--no-discovery", action="store_true", help="do not advertise by zeroconf")
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
     parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
@@ -62,6 +67,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
         port=given.port,
         state_dir=given.state_dir,
         is_network_allowed=given.allow_network,
+        is_plain=given.plain,
         is_discoverable=not given.no_discovery,
         log_level=given.log_level,
     )
@@ -89,6 +95,7 @@ async def _serve(options: TrackerOptions) -> None:
         port=options.port,
         state_dir=options.state_dir or default_state_dir(),
         is_network_allowed=options.is_network_allowed,
+        is_plain=options.is_plain,
         is_discoverable=options.is_discoverable,
     )
     async with Tracker(config) as tracker:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -15,19 +16,26 @@ import grpc.aio
 
 from fleet.base import config
 from fleet.base.clock import Clock, SystemClock
-from fleet.base.network import refuse_network
+from fleet.base.network import refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
 from fleet.errors import ConfigError
+from fleet.identity.credentials import PlainSecret
+from fleet.identity.store import CredentialStore
 from fleet.tracker.agents import AgentServicer
+from fleet.tracker.audit import AuditLog
+from fleet.tracker.authority import open_authority
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
+from fleet.tracker.identities import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
+from fleet.tracker.members import Members
 from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
+from fleet.wire.peers import Guard, server_security
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +54,8 @@ class TrackerConfig:
     state_dir: Path = field(default_factory=lambda: config.data_dir() / "tracker")
     is_network_allowed: bool = False
     """Whether it may listen on an address that other machines can reach."""
+    is_plain: bool = False
+    """Without TLS: on this machine alone, for this account alone."""
     is_discoverable: bool = True
     limits: TrackerLimits = field(default_factory=TrackerLimits)
     max_unsent: int = MAX_UNSENT
@@ -97,6 +107,9 @@ class Tracker:
             await self._server.stop(_STOP_GRACE_SEC)
         if hasattr(self, "journal"):
             self.journal.close()
+        if hasattr(self, "members"):
+            self.members.close()
+            self.audit.close()
         if self._lock:
             self._lock.close()
         self._server = self._lock = self._advertisement = None
@@ -109,8 +122,10 @@ class Tracker:
         await self.close()
 
     def _check_network(self) -> None:
-        if not self.settings.is_network_allowed:
-            refuse_network(self.settings.host, risk="whoever connects can take devices")
+        if self.settings.is_plain:
+            refuse_plain_network(self.settings.host)
+        elif not self.settings.is_network_allowed:
+            refuse_network(self.settings.host)
 
     def _open_state(self) -> None:
         directory, now = self.settings.state_dir, self._clock.now_sec()
@@ -120,9 +135,13 @@ class Tracker:
         self.state = TrackerState.restore(durable, now, self.settings.limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
         self.view = FleetView(self.state, self._clock)
+        self.authority = open_authority(directory)
+        self.members = Members(directory / "members.sqlite")
+        self.audit = AuditLog(directory / "audit.jsonl")
         self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
-        self.agent_servicer = AgentServicer(self.engine, self.view, signer.public_key)
+        self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key)
         self.fleet_servicer = FleetServicer(self.view)
+        self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock)
         self.engine.changed = self.view.forget
         self.engine.deliver = self._deliver
 
@@ -137,14 +156,20 @@ class Tracker:
 
     async def _listen(self) -> None:
         server = rpc.make_server()
-        stubs.add_lease_service(server, self.lease_servicer)
-        stubs.add_agent_service(server, self.agent_servicer)
-        stubs.add_fleet_service(server, self.fleet_servicer)
+        is_plain, audit = self.settings.is_plain, auditor(self.audit, self._clock)
+        secret = PlainSecret(secret=secrets.token_bytes(32)) if is_plain else None
+        security = None if is_plain else server_security(self.authority.shown, admits_strangers=True)
+        guard = Guard(secret=(lambda: secret) if is_plain else None, audit=audit)
+        stubs.add_lease_service(server, self.lease_servicer, guard)
+        stubs.add_agent_service(server, self.agent_servicer, guard)
+        stubs.add_fleet_service(server, self.fleet_servicer, guard)
+        stubs.add_identity_service(server, self.identity_servicer, guard)
         host = self.settings.host
-        port = rpc.bind(server, host, self.settings.port, what="the tracker")
+        port = rpc.bind(server, host, self.settings.port, security, what="the tracker")
+        self.address = f"{host}:{port}"
+        self._serve_account(secret)
         await server.start()
         self._server = server
-        self.address = f"{host}:{port}"
         self.engine.submit(ev.Tick())
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
@@ -158,6 +183,21 @@ class Tracker:
         while True:
             await asyncio.to_thread(self.journal.keep_copy)
             await asyncio.sleep(_COPY_SEC)
+
+    def _serve_account(self, secret: PlainSecret | None) -> None:
+        """Leave this account what its clients need, before any of them can connect."""
+        store, home = CredentialStore(), self.settings.state_dir
+        try:
+            store.prune()
+            if secret is not None:
+                store.save(self.address, secret, home=home)
+            else:
+                self.authority.serve_account(store, self.address, home=home)
+        except OSError as error:
+            logger.warning(
+                "this account's credentials cannot be written; join with a token",
+                extra={"path": str(store.path_of(self.address)), "error": str(error)},
+            )
 
 
 def lock_directory(directory: Path) -> IO[str]:

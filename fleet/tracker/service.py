@@ -10,14 +10,15 @@ from itertools import islice
 
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, InvalidRequest, NotFound
+from fleet.identity.policy import check_owner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
-from fleet.tracker.messages import client_event, effect_to_proto, lease_to_proto, request_to_proto
+from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
-from fleet.wire.rpc import CallContext
+from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.times import duration_sec
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ _MESSAGE_EVENTS = 500
 _TURN_EVENTS = 32
 """Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
 _MAX_CLIENT_ID_CHARS = 128
+_REVOKE = "LeaseService.RevokeLease"
 _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
@@ -85,6 +87,7 @@ class LeaseServicer:
         client_id = first.hello.client_id
         if len(client_id) > _MAX_CLIENT_ID_CHARS:
             raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
+        client_id = owned_id(caller_of(context).key_id, client_id)
         outbox: ClientOutbox = Outbox(self._max_unsent)
         older = self.outboxes.get(client_id)
         if older is not None:
@@ -92,7 +95,7 @@ class LeaseServicer:
         self.outboxes[client_id] = outbox
         self._engine.submit(ev.ClientConnected(client_id, first.hello.holder[:MAX_SHOWN_CHARS] or "unknown"))
         context.add_done_callback(lambda _: self._drop(client_id, outbox))
-        reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[:8]}")
+        reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[-8:]}")
         try:
             while (events := await outbox.take(_MESSAGE_EVENTS)) is not None:
                 if events:
@@ -102,8 +105,11 @@ class LeaseServicer:
             self._drop(client_id, outbox)
 
     async def revoke_lease(
-        self, request: lease_service_pb2.RevokeLeaseRequest, _: object
+        self, request: lease_service_pb2.RevokeLeaseRequest, context: CallContext
     ) -> lease_service_pb2.RevokeLeaseResponse:
+        lease = self._engine.state.leases.get(request.lease_name)
+        if lease is not None:
+            check_owner(_REVOKE, caller_of(context), key_of(lease.client_id), what=lease.name)
         effects = await self._engine.ask(ev.Revoke(request.lease_name, request.reason[:MAX_SHOWN_CHARS]))
         revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
         if revoked is None:

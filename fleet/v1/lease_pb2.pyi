@@ -31,7 +31,7 @@ class Lease(_message.Message):
     def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ...) -> None: ...
 
 class LeaseClaims(_message.Message):
-    __slots__ = ("lease_name", "device_name", "epoch", "holder", "issued_at", "expires_at", "nonce")
+    __slots__ = ("lease_name", "device_name", "epoch", "holder", "issued_at", "expires_at", "nonce", "holder_key_id")
     LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class LeaseClaims(_message.Message):
     ISSUED_AT_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_KEY_ID_FIELD_NUMBER: _ClassVar[int]
     lease_name: str
     device_name: str
     epoch: int
@@ -46,7 +47,8 @@ class LeaseClaims(_message.Message):
     issued_at: _timestamp_pb2.Timestamp
     expires_at: _timestamp_pb2.Timestamp
     nonce: str
-    def __init__(self, lease_name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., issued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nonce: _Optional[str] = ...) -> None: ...
+    holder_key_id: str
+    def __init__(self, lease_name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., issued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nonce: _Optional[str] = ..., holder_key_id: _Optional[str] = ...) -> None: ...
 
 class Token(_message.Message):
     __slots__ = ("claims", "signature")

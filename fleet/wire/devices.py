@@ -96,6 +96,7 @@ def device_to_proto(device: DeviceStatus) -> device_pb2.Device:
         reason=device.reason,
         holder=device.holder,
         bitstream_digest=device.bitstream_digest,
+        agent_key_id=device.agent_key_id,
         attached_at=optional_timestamp(device.attached_at_sec),
         granted_at=optional_timestamp(device.granted_at_sec),
     )
@@ -116,4 +117,5 @@ def device_from_proto(message: device_pb2.Device) -> DeviceStatus:
         holder=message.holder,
         granted_at_sec=timestamp_sec(message.granted_at) if message.HasField("granted_at") else None,
         bitstream_digest=message.bitstream_digest,
+        agent_key_id=message.agent_key_id,
     )

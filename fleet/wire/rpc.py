@@ -11,13 +11,14 @@ import functools
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf import message_factory
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError
 
 from fleet.errors import (
     AlreadyExists,
@@ -34,6 +35,7 @@ from fleet.errors import (
     LeaseError,
     LibraryError,
     MeasurementError,
+    NotAllowed,
     NotFound,
     OptimizerUnavailable,
     QueueFull,
@@ -42,6 +44,9 @@ from fleet.errors import (
     WaitTimeout,
     error_classes,
 )
+from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
+from fleet.wire.peers import SECRET_HEADER, Guard, channel_security
+from fleet.wire.peers import CallContext as CallContext
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +56,8 @@ if TYPE_CHECKING:
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 else:
     Context = grpc.aio.ServicerContext
+
+Header: TypeAlias = Sequence[tuple[str, bytes]]
 
 ERROR_KEY = "fleet-error"
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
@@ -62,6 +69,7 @@ _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    NotAllowed: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     LeaseError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -112,25 +120,17 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-class CallContext(Protocol):
-    """What our services use of a `grpc.aio.ServicerContext`."""
+def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) -> Channel:
+    """Open a channel to "host:port".
 
-    def peer(self) -> str:
-        """Where the caller is, "ipv4:127.0.0.1:4000"."""
-        ...
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
-        """Headers of the call."""
-        ...
-
-    def add_done_callback(self, callback: Callable[[object], None], /) -> None:
-        """Call back once the call is over, however it ended."""
-        ...
-
-
-def make_channel(address: str) -> grpc.aio.Channel:
-    """Open a channel to "host:port"."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    Args:
+        proof: what to show there; its authority is the one that is believed.
+        server_name: what the other side's certificate has to say: that it is the tracker, or a certain agent.
+    """
+    if isinstance(proof, PlainSecret):
+        return Channel(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), ((SECRET_HEADER, proof.secret),))
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", server_name)]
+    return Channel(grpc.aio.secure_channel(address, channel_security(proof), options=options))
 
 
 def make_server() -> grpc.aio.Server:
@@ -138,8 +138,11 @@ def make_server() -> grpc.aio.Server:
     return grpc.aio.server(options=SERVER_OPTIONS)
 
 
-def bind(server: grpc.aio.Server, host: str, port: int, *, what: str) -> int:
+def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
     """Bind `server` and return its port; 0 asks for any free one.
+
+    Args:
+        security: see `fleet.wire.peers.server_security`; None: without TLS, for this machine alone.
 
     Raises:
         ConfigError: the port is in use or the address is not this machine's; `what` names who wanted it.
@@ -147,47 +150,71 @@ def bind(server: grpc.aio.Server, host: str, port: int, *, what: str) -> int:
     refused = _reason_not_to_bind(host, port) if port else None
     if refused is None:
         try:
-            return server.add_insecure_port(f"{_bracketed(host)}:{port}")
+            address = f"{_bracketed(host)}:{port}"
+            return server.add_secure_port(address, security) if security else server.add_insecure_port(address)
         except RuntimeError as error:
             refused = str(error)
     raise ConfigError(f"{what} cannot listen on {host}:{port}: {refused}; choose another port with --port")
 
 
-def add_service(server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object) -> None:
+def add_service(
+    server: grpc.aio.Server, descriptor: ServiceDescriptor, servicer: object, guard: Guard | None = None
+) -> None:
     """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
 
     A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
-    that it raises reaches the client as the same class, see `from_rpc_error`.
+    that it raises reaches the client as the same class, see `from_rpc_error`. Nothing is parsed of a caller whom the
+    guard refuses.
+
+    Args:
+        guard: None: one that asks for TLS and the policy's roles.
     """
+    guard = guard or Guard()
     handlers = {}
     for method in descriptor.methods:
-        function = _guarded(getattr(servicer, _snake(method.name)), method.full_name)
         streams = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
         make_handler = getattr(grpc, "{}_{}_rpc_method_handler".format(*streams))
         handlers[method.name] = make_handler(
-            function,
-            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            _guarded(getattr(servicer, _snake(method.name)), method, guard),
             response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
 
 
+class Channel:
+    """A connection to one server, with the header that each of its calls carries."""
+
+    def __init__(self, channel: grpc.aio.Channel, header: Header = ()) -> None:
+        self.calls = channel
+        self.header = header
+
+    async def close(self) -> None:
+        """Hang up; what is under way is cancelled."""
+        await self.calls.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
 class Stub:
     """Client side of one service: an attribute per rpc, in snake case, each a grpc.aio multicallable."""
 
-    def __init__(self, channel: grpc.aio.Channel, descriptor: ServiceDescriptor) -> None:
+    def __init__(self, channel: Channel, descriptor: ServiceDescriptor) -> None:
         for method in descriptor.methods:
             streams = (
                 "stream" if method.client_streaming else "unary",
                 "stream" if method.server_streaming else "unary",
             )
-            make_call = getattr(channel, "{}_{}".format(*streams))
+            make_call = getattr(channel.calls, "{}_{}".format(*streams))
             call = make_call(
                 f"/{descriptor.full_name}/{method.name}",
                 request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
                 response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
             )
-            setattr(self, _snake(method.name), call)
+            setattr(self, _snake(method.name), _with_header(call, channel.header) if channel.header else call)
 
     def __getattr__(self, name: str) -> object:
         raise AttributeError(f"no rpc {name!r}")
@@ -252,28 +279,81 @@ def _at_once(answer: Coroutine[object, None, T]) -> T | None:
     return None
 
 
-def _guarded(function: Callable[..., Any], full_name: str) -> Callable[[object, Context], object]:
-    """Wrap a servicer method so that what it raises becomes a status that `from_rpc_error` can read."""
+class _Parsed:
+    """The messages of a stream, parsed as they are taken."""
+
+    def __init__(self, contents: AsyncIterable[bytes], parse: Callable[[bytes], object]) -> None:
+        self._contents = contents
+        self._parse = parse
+        self._iterator: AsyncIterator[bytes] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> object:
+        if self._iterator is None:
+            self._iterator = aiter(self._contents)  # not before: gRPC warns of one that is never used
+        return _message(self._parse, await anext(self._iterator))
+
+
+def _message(parse: Callable[[bytes], object], content: bytes) -> object:
+    try:
+        return parse(content)
+    except DecodeError as error:
+        raise InvalidRequest("a message cannot be read; is the other side of another fleet?") from error
+
+
+def _guarded(function: Callable[..., Any], method: MethodDescriptor, guard: Guard) -> Callable[[Any, Any], object]:
+    """Wrap a servicer method: who calls is checked first, and what it raises becomes a status for `from_rpc_error`."""
+    rpc, parse = method.full_name, message_factory.GetMessageClass(method.input_type).FromString
+
+    def read(content: Any) -> object:
+        return _Parsed(content, parse) if method.client_streaming else _message(parse, content)
+
+    def noted(request: object) -> object:
+        return None if method.client_streaming else request
+
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)
-        async def stream(request: object, context: Context) -> AsyncIterator[object]:
+        async def stream(content: Any, context: Any) -> AsyncIterator[object]:
+            request, is_noted = None, False
             try:
+                guard.admit(rpc, context)
+                request = read(content)
                 async for response in function(request, context):
+                    if not is_noted:
+                        guard.note(rpc, context, noted(request), None)
+                        is_noted = True
                     yield response
             except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
-                await _abort(context, error, full_name)
+                if not is_noted:
+                    guard.note(rpc, context, noted(request), error)
+                await _abort(context, error, rpc)
 
         return stream
 
     @functools.wraps(function)
-    async def unary(request: object, context: Context) -> object:
+    async def unary(content: Any, context: Any) -> object:
+        request = None
         try:
-            return await function(request, context)
+            guard.admit(rpc, context)
+            request = read(content)
+            answer = await function(request, context)
         except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
-            await _abort(context, error, full_name)
+            guard.note(rpc, context, noted(request), error)
+            await _abort(context, error, rpc)
+        guard.note(rpc, context, noted(request), None)
+        return answer
 
     return unary
+
+
+def _with_header(call: Callable[..., Any], header: Header) -> Callable[..., Any]:
+    def with_header(*args: Any, metadata: Header = (), **options: Any) -> Any:
+        return call(*args, metadata=(*metadata, *header), **options)
+
+    return with_header
 
 
 async def _abort(context: Context, error: Exception, full_name: str) -> NoReturn:

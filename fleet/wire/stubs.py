@@ -13,12 +13,14 @@ import grpc.aio
 from fleet.v1 import (
     agent_service_pb2,
     fleet_service_pb2,
+    identity_service_pb2,
     lease_service_pb2,
     measurement_pb2,
     session_service_pb2,
     snapshot_service_pb2,
 )
 from fleet.wire import rpc
+from fleet.wire.peers import Guard
 
 
 class AgentServiceStub(Protocol):
@@ -41,14 +43,16 @@ class AgentServiceServicer(Protocol):
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]: ...
 
 
-def agent_service_stub(channel: grpc.aio.Channel) -> AgentServiceStub:
+def agent_service_stub(channel: rpc.Channel) -> AgentServiceStub:
     """Return what calls fleet.v1.AgentService through a channel."""
     return cast(AgentServiceStub, rpc.Stub(channel, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]))
 
 
-def add_agent_service(server: grpc.aio.Server, servicer: AgentServiceServicer) -> None:
+def add_agent_service(
+    server: grpc.aio.Server, servicer: AgentServiceServicer, guard: Guard | None = None
+) -> None:
     """Have a server answer the calls of fleet.v1.AgentService."""
-    rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], servicer)
+    rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], servicer, guard)
 
 
 class FleetServiceStub(Protocol):
@@ -93,14 +97,114 @@ class FleetServiceServicer(Protocol):
     ) -> fleet_service_pb2.GetHistoryResponse: ...
 
 
-def fleet_service_stub(channel: grpc.aio.Channel) -> FleetServiceStub:
+def fleet_service_stub(channel: rpc.Channel) -> FleetServiceStub:
     """Return what calls fleet.v1.FleetService through a channel."""
     return cast(FleetServiceStub, rpc.Stub(channel, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]))
 
 
-def add_fleet_service(server: grpc.aio.Server, servicer: FleetServiceServicer) -> None:
+def add_fleet_service(
+    server: grpc.aio.Server, servicer: FleetServiceServicer, guard: Guard | None = None
+) -> None:
     """Have a server answer the calls of fleet.v1.FleetService."""
-    rpc.add_service(server, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"], servicer)
+    rpc.add_service(server, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"], servicer, guard)
+
+
+class IdentityServiceStub(Protocol):
+    """Client side of fleet.v1.IdentityService."""
+
+    join: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.JoinRequest,
+        identity_service_pb2.JoinResponse,
+    ]
+    renew_certificate: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RenewCertificateRequest,
+        identity_service_pb2.RenewCertificateResponse,
+    ]
+    create_join_token: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.CreateJoinTokenRequest,
+        identity_service_pb2.CreateJoinTokenResponse,
+    ]
+    list_join_tokens: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListJoinTokensRequest,
+        identity_service_pb2.ListJoinTokensResponse,
+    ]
+    revoke_join_token: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RevokeJoinTokenRequest,
+        identity_service_pb2.RevokeJoinTokenResponse,
+    ]
+    unbind_device: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.UnbindDeviceRequest,
+        identity_service_pb2.UnbindDeviceResponse,
+    ]
+    list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListAuditEntriesRequest,
+        identity_service_pb2.ListAuditEntriesResponse,
+    ]
+
+
+class IdentityServiceServicer(Protocol):
+    """Server side of fleet.v1.IdentityService."""
+
+    async def join(
+        self,
+        request: identity_service_pb2.JoinRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.JoinResponse: ...
+
+    async def renew_certificate(
+        self,
+        request: identity_service_pb2.RenewCertificateRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.RenewCertificateResponse: ...
+
+    async def create_join_token(
+        self,
+        request: identity_service_pb2.CreateJoinTokenRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.CreateJoinTokenResponse: ...
+
+    async def list_join_tokens(
+        self,
+        request: identity_service_pb2.ListJoinTokensRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.ListJoinTokensResponse: ...
+
+    async def revoke_join_token(
+        self,
+        request: identity_service_pb2.RevokeJoinTokenRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.RevokeJoinTokenResponse: ...
+
+    async def unbind_device(
+        self,
+        request: identity_service_pb2.UnbindDeviceRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.UnbindDeviceResponse: ...
+
+    async def list_audit_entries(
+        self,
+        request: identity_service_pb2.ListAuditEntriesRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.ListAuditEntriesResponse: ...
+
+
+def identity_service_stub(channel: rpc.Channel) -> IdentityServiceStub:
+    """Return what calls fleet.v1.IdentityService through a channel."""
+    return cast(IdentityServiceStub, rpc.Stub(channel, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"]))
+
+
+def add_identity_service(
+    server: grpc.aio.Server, servicer: IdentityServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.IdentityService."""
+    rpc.add_service(server, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"], servicer, guard)
 
 
 class LeaseServiceStub(Protocol):
@@ -145,14 +249,16 @@ class LeaseServiceServicer(Protocol):
     ) -> lease_service_pb2.ResetEpochsResponse: ...
 
 
-def lease_service_stub(channel: grpc.aio.Channel) -> LeaseServiceStub:
+def lease_service_stub(channel: rpc.Channel) -> LeaseServiceStub:
     """Return what calls fleet.v1.LeaseService through a channel."""
     return cast(LeaseServiceStub, rpc.Stub(channel, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"]))
 
 
-def add_lease_service(server: grpc.aio.Server, servicer: LeaseServiceServicer) -> None:
+def add_lease_service(
+    server: grpc.aio.Server, servicer: LeaseServiceServicer, guard: Guard | None = None
+) -> None:
     """Have a server answer the calls of fleet.v1.LeaseService."""
-    rpc.add_service(server, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"], servicer)
+    rpc.add_service(server, lease_service_pb2.DESCRIPTOR.services_by_name["LeaseService"], servicer, guard)
 
 
 class SessionServiceStub(Protocol):
@@ -263,14 +369,16 @@ class SessionServiceServicer(Protocol):
     ) -> session_service_pb2.CloseSessionResponse: ...
 
 
-def session_service_stub(channel: grpc.aio.Channel) -> SessionServiceStub:
+def session_service_stub(channel: rpc.Channel) -> SessionServiceStub:
     """Return what calls fleet.v1.SessionService through a channel."""
     return cast(SessionServiceStub, rpc.Stub(channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]))
 
 
-def add_session_service(server: grpc.aio.Server, servicer: SessionServiceServicer) -> None:
+def add_session_service(
+    server: grpc.aio.Server, servicer: SessionServiceServicer, guard: Guard | None = None
+) -> None:
     """Have a server answer the calls of fleet.v1.SessionService."""
-    rpc.add_service(server, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"], servicer)
+    rpc.add_service(server, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"], servicer, guard)
 
 
 class SnapshotServiceStub(Protocol):
@@ -293,11 +401,13 @@ class SnapshotServiceServicer(Protocol):
     ) -> AsyncIterator[snapshot_service_pb2.WatchSnapshotsResponse]: ...
 
 
-def snapshot_service_stub(channel: grpc.aio.Channel) -> SnapshotServiceStub:
+def snapshot_service_stub(channel: rpc.Channel) -> SnapshotServiceStub:
     """Return what calls fleet.v1.SnapshotService through a channel."""
     return cast(SnapshotServiceStub, rpc.Stub(channel, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"]))
 
 
-def add_snapshot_service(server: grpc.aio.Server, servicer: SnapshotServiceServicer) -> None:
+def add_snapshot_service(
+    server: grpc.aio.Server, servicer: SnapshotServiceServicer, guard: Guard | None = None
+) -> None:
     """Have a server answer the calls of fleet.v1.SnapshotService."""
-    rpc.add_service(server, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"], servicer)
+    rpc.add_service(server, snapshot_service_pb2.DESCRIPTOR.services_by_name["SnapshotService"], servicer, guard)

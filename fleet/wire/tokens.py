@@ -26,6 +26,7 @@ def sign_claims(claims: Claims, signer: TokenSigner) -> lease_pb2.Token:
         issued_at=timestamp(claims.issued_at_sec),
         expires_at=timestamp(claims.expires_at_sec),
         nonce=claims.nonce,
+        holder_key_id=claims.holder_key_id,
     ).SerializeToString()
     return lease_pb2.Token(claims=content, signature=signer.sign(content))
 
@@ -70,4 +71,5 @@ def _claims(token: lease_pb2.Token) -> Claims:
         issued_at_sec=timestamp_sec(message.issued_at),
         expires_at_sec=timestamp_sec(message.expires_at),
         nonce=message.nonce,
+        holder_key_id=message.holder_key_id,
     )

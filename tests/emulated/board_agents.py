@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from cross.bundle.archive import Bundle
+from fleet.testing.identity import join_token
 from tests.emulated.board import HOME, EmulatedBoard
 
 _START_SEC = 60
@@ -34,7 +35,9 @@ class BoardAgent:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
+        # A board has an account of its own: it joins by a token, the first time.
         words = (f"{HOME}/fleet-agent/run", "--tracker", self.tracker, "--config", f"{HOME}/agent.yaml")
+        words += ("--token", join_token(self.tracker))
         with self.log.open("a") as log:
             self.process = self.board.popen(*words, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None

@@ -18,9 +18,13 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from device_agents.driver import Driver
 from device_agents.serving.timing import USUAL, Timing
+from fleet.base.private_files import write_private
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceUnreachable
+from fleet.identity.certificates import Role
+from fleet.identity.credentials import agent_name
 from fleet.testing import eventually
+from fleet.testing.identity import credentials, key_id, know_tracker, security
 from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2, tensor_pb2
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
 from fleet.wire.times import duration, timestamp
@@ -52,7 +56,8 @@ class StubTracker:
     async def start(self) -> None:
         self._server = make_server()
         add_service(self._server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], self)
-        self.port = bind(self._server, "127.0.0.1", self.port, what="the stub tracker")
+        self.port = bind(self._server, "127.0.0.1", self.port, security(Role.TRACKER), what="the stub tracker")
+        know_tracker(self.address)
         await self._server.start()
 
     async def stop(self) -> None:
@@ -90,6 +95,7 @@ class StubTracker:
             holder="me@here",
             issued_at_sec=now,
             expires_at_sec=now + ttl_sec,
+            holder_key_id=key_id(Role.USER),
         )
         return sign_claims(claims, signer or self.signer).SerializeToString()
 
@@ -105,7 +111,7 @@ class Holder:
     """Uses a device with a token. Raises what the agent raised."""
 
     def __init__(self, port: int, token: bytes | None, header: str = TOKEN_HEADER) -> None:
-        self._channel = make_channel(f"127.0.0.1:{port}")
+        self._channel = make_channel(f"127.0.0.1:{port}", credentials(Role.USER), agent_name(key_id(Role.AGENT)))
         self.stub = Stub(self._channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
         self.token = token
         self.header = header
@@ -180,6 +186,11 @@ class Holder:
             raise from_rpc_error(error, DeviceUnreachable) from None
 
 
+def admit(state_dir: Path) -> None:
+    """Make an agent a member of the stub tracker's fleet, as if it had joined before."""
+    write_private(state_dir / "identity.pem", credentials(Role.AGENT).to_pem())
+
+
 def digest_of_bytes(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
@@ -238,6 +249,7 @@ class Bench:
     async def start_agent(self, config: dict[str, Any], *, attached: bool = True) -> Agent:
         parsed = parse_config(config)
         home = Home(tracker=self.tracker.address, state_dir=self.state_dir)
+        admit(self.state_dir)
         drivers = make_drivers(parsed) if self.drivers is None else self.drivers
         self.agent = Agent(parsed, drivers, home, timing=self.timing)
         known = len(self.tracker.hellos)

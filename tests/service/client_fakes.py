@@ -16,6 +16,8 @@ from fleet import aio
 from fleet.client import arrays
 from fleet.client.device import Device
 from fleet.errors import ArtifactRefused, LeaseExpired, NotProgrammable
+from fleet.identity.certificates import Role
+from fleet.testing.identity import key_id, know_tracker, security
 from fleet.v1 import (
     device_pb2,
     fleet_service_pb2,
@@ -109,6 +111,7 @@ class SmallTracker:
         self.device = device_pb2.Device(
             name="devices/small",
             address=agent_address,
+            agent_key_id=key_id(Role.AGENT),
             inventory=device_pb2.Inventory(kind="simulated", is_simulated=True, labels={"arch": "x86_64"}),
         )
         self.leases: dict[str, lease_pb2.Lease] = {}
@@ -118,9 +121,6 @@ class SmallTracker:
         self.ttl_sec = 30.0
         self.lists_leases: list[lease_pb2.Lease] | None = None
         self._numbers = itertools.count(1)
-
-    async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
-        return lease_service_pb2.ResetEpochsResponse()
 
     async def open_leases(self, requests: Any, context: Any) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         outgoing: asyncio.Queue[lease_service_pb2.TrackerEvent] = asyncio.Queue()
@@ -137,6 +137,9 @@ class SmallTracker:
         lease = self.leases.pop(request.lease_name)
         self.end(lease.name, lease_service_pb2.LEASE_END_REVOKED, request.reason)
         return lease_service_pb2.RevokeLeaseResponse(lease=lease)
+
+    async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
+        return lease_service_pb2.ResetEpochsResponse()
 
     async def get_fleet(self, request: Any, context: Any) -> fleet_service_pb2.GetFleetResponse:
         return fleet_service_pb2.GetFleetResponse(snapshot=fleet_service_pb2.Snapshot(devices=[self.device]))
@@ -215,14 +218,17 @@ def token_of(context: Any) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(port: int = 0, **services: object) -> AsyncGenerator[str, None]:
+async def serving(port: int = 0, *, role: Role | None = None, **services: object) -> AsyncGenerator[str, None]:
     """Serve some of lease, fleet and session services on 127.0.0.1 and yield the address."""
     modules = {"lease": lease_service_pb2, "fleet": fleet_service_pb2, "session": session_service_pb2}
     server = make_server()
     for name, servicer in services.items():
         add_service(server, modules[name].DESCRIPTOR.services_by_name[f"{name.title()}Service"], servicer)
     try:
-        bound = bind(server, "127.0.0.1", port, what="the test")
+        role = role or (Role.AGENT if "session" in services else Role.TRACKER)
+        bound = bind(server, "127.0.0.1", port, security(role), what="the test")
+        if role is Role.TRACKER:
+            know_tracker(f"127.0.0.1:{bound}")
         await server.start()
         yield f"127.0.0.1:{bound}"
     finally:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2
-from tests.service.agent_bench import DEVICE, Holder, StubTracker, digest_of_bytes, is_alive, request_for, spec
+from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, digest_of_bytes, is_alive, request_for, spec
 
 _MIB = 1024 * 1024
 _YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\n"
@@ -42,6 +42,7 @@ class Site:
         (folder / "agent.yaml").write_text(_YAML.format(memory=256 * _MIB, disk=32 * _MIB))
 
     async def start(self) -> None:
+        admit(self.state)
         command = [sys.executable, "-m", "device_agents", "--tracker", self.tracker.address]
         environment = {"HOSTILE_STORE": str(self.state / "artifacts"), "HOSTILE_KEY": str(self.key)}
         self.agent = subprocess.Popen(  # noqa: ASYNC220 - read in a thread

@@ -15,6 +15,7 @@ from device_agents.drivers.simulated import SimulatedDriver
 from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink, open_stream
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.membership import Membership
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
 from device_agents.serving.timing import Timing
@@ -23,6 +24,7 @@ from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.domain.devices import Inventory
 from fleet.testing import eventually, serve_tracker
+from tests.service.agent_bench import admit
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +55,12 @@ async def linked(
     agent = Agent(folder)
     await agent.driver.open(agent.pool)
     timing = Timing(health_sec=0.01, heartbeat_sec=0.02)
-    link = TrackerLink(address, agent.hello, [agent.device], agent.clock, agent.table, timing, open_stream=opening)
+    admit(folder)
+    membership = Membership(folder, address)
+    membership.load()
+    link = TrackerLink(
+        address, membership, agent.hello, [agent.device], agent.clock, agent.table, timing, open_stream=opening
+    )
     running = asyncio.create_task(link.run())
     try:
         yield agent, link, running

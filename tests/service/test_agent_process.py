@@ -17,7 +17,7 @@ import pytest
 
 from device_agents.machine import linux
 from fleet.testing import eventually
-from tests.service.agent_bench import Holder, StubTracker, is_alive, marked_processes, request_for
+from tests.service.agent_bench import Holder, StubTracker, admit, is_alive, marked_processes, request_for
 from tests.service.opencl_presence import require_opencl
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,7 @@ class AgentProcess:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         (folder / "agent.yaml").write_text(yaml)
+        admit(folder / "state")
         command = [sys.executable, "-m", "device_agents", "--tracker", tracker, "--config", folder / "agent.yaml"]
         self.process = subprocess.Popen(
             [*command, "--state-dir", folder / "state", *arguments],

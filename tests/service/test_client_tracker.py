@@ -25,6 +25,7 @@ from fleet.errors import (
     TrackerUnavailable,
     WaitTimeout,
 )
+from fleet.identity.certificates import Role
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core.entries import TrackerLimits
 from tests.service.client_fakes import SmallAgent, serving
@@ -256,7 +257,7 @@ async def test_bad_addresses_are_refused_before_anything_is_tried() -> None:
 
 async def test_something_else_at_the_address_is_said_so() -> None:
     """A server that is no tracker is told apart from no server."""
-    async with serving(session=SmallAgent()) as address:
+    async with serving(session=SmallAgent(), role=Role.TRACKER) as address:
         with pytest.raises(TrackerUnavailable, match="is no tracker of ours"):
             await fleet.aio.connect(address)
 

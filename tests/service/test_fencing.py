@@ -14,9 +14,11 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import DeviceUnreachable, LeaseRevoked, NotFound
+from fleet.identity.certificates import Role
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.testing.identity import credentials
 from fleet.v1 import lease_pb2
-from tests.service.agent_bench import DEVICE, SIMULATED, Holder, is_alive
+from tests.service.agent_bench import DEVICE, SIMULATED, Holder, admit, is_alive
 
 pytestmark = pytest.mark.slow
 NOW_SEC = 1_800_000_000.0
@@ -44,6 +46,7 @@ class Fleet:
     async def start_agent(self) -> Agent:
         config = parse_config(SIMULATED)
         home = Home(tracker=self.tracker.address, state_dir=self._folder / "agent")
+        admit(home.state_dir)
         agent = self._agent = Agent(config, make_drivers(config), home)
         await self._stack.enter_async_context(agent)
         assert await agent.wait_attached(30.0)
@@ -55,7 +58,9 @@ class Fleet:
 
     async def hold(self, client_id: str) -> tuple[LeaseStream, lease_pb2.Granted, Holder]:
         """Acquire the device with a client of its own and return what it can use the device with."""
-        stream = await self._stack.enter_async_context(LeaseStream(self.tracker.address, client_id))
+        stream = await self._stack.enter_async_context(
+            LeaseStream(self.tracker.address, client_id, proof=credentials(Role.USER))
+        )
         assert self._agent is not None
         await eventually(lambda: DEVICE in self.tracker.tracker.state.queue.free_devices(), 30.0)
         granted = await stream.grant("r", "simulated", ttl_sec=300.0)

@@ -21,6 +21,8 @@ from fleet.errors import (
     TrackerUnavailable,
     error_classes,
 )
+from fleet.identity.certificates import Role
+from fleet.testing.identity import credentials, security
 from fleet.v1 import agent_service_pb2, fleet_service_pb2
 from fleet.wire.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of
 
@@ -47,9 +49,9 @@ class Raising:
 async def served() -> AsyncIterator[tuple[Raising, Stub]]:
     server, servicer = make_server(), Raising()
     add_service(server, SERVICE, servicer)
-    port = bind(server, "127.0.0.1", 0, what="the test")
+    port = bind(server, "127.0.0.1", 0, security(Role.TRACKER), what="the test")
     await server.start()
-    channel = make_channel(f"127.0.0.1:{port}")
+    channel = make_channel(f"127.0.0.1:{port}", credentials(Role.AGENT))
     yield servicer, Stub(channel, SERVICE)
     await channel.close()
     await server.stop(0)
@@ -117,10 +119,10 @@ async def test_a_stream_that_ends_while_this_side_writes_ends_as_the_server_said
     server = make_server()
     service = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
     add_service(server, service, Attaching())
-    port = bind(server, "127.0.0.1", 0, what="the test")
+    port = bind(server, "127.0.0.1", 0, security(Role.TRACKER), what="the test")
     await server.start()
     found = []
-    async with make_channel(f"127.0.0.1:{port}") as channel:
+    async with make_channel(f"127.0.0.1:{port}", credentials(Role.AGENT)) as channel:
         for _ in range(50):
             call = Stub(channel, service).attach()
             ending = Ending(call)
@@ -160,7 +162,7 @@ async def test_a_bug_is_internal_and_logged(served: tuple[Raising, Stub], caplog
 
 async def test_no_server_is_unavailable() -> None:
     """Nobody answering is the error that the caller chose."""
-    channel = make_channel("127.0.0.1:1")
+    channel = make_channel("127.0.0.1:1", credentials(Role.USER))
     with pytest.raises(grpc.aio.AioRpcError) as info:
         await Stub(channel, SERVICE).get_fleet(fleet_service_pb2.GetFleetRequest(), timeout=2)
     await channel.close()
@@ -171,9 +173,9 @@ async def test_no_server_is_unavailable() -> None:
 async def test_a_port_in_use_is_named() -> None:
     """Two servers never share a port silently."""
     first, second = make_server(), make_server()
-    port = bind(first, "127.0.0.1", 0, what="the first")
+    port = bind(first, "127.0.0.1", 0, None, what="the first")
     await first.start()
 
     with pytest.raises(ConfigError, match=f"the second cannot listen on 127.0.0.1:{port}: the port is in use"):
-        bind(second, "127.0.0.1", port, what="the second")
+        bind(second, "127.0.0.1", port, None, what="the second")
     await first.stop(0)

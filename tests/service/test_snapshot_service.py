@@ -16,11 +16,15 @@ from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest, QueueFull
+from fleet.identity.certificates import Role
+from fleet.identity.credentials import MEMBER_NAME, Credentials
+from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.snapshot_service import ServingAddress, SnapshotServicer, serving_snapshots
 from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually
+from fleet.testing.identity import credentials, know_tracker, security
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import rpc, stubs
 from fleet.wire.model_snapshots import model_snapshot_from_proto, model_snapshot_to_proto
@@ -34,6 +38,21 @@ GOOD = ModelSnapshot(
     record_count=64,
     made_at_sec=1.5,
 )
+
+
+@pytest.fixture(autouse=True)
+def joined() -> Iterator[None]:
+    """This account is a member of the fleet of the test's authority, by the address of some tracker."""
+    know_tracker("tracker.test:1")
+    yield
+    CredentialStore().forget("tracker.test:1")
+
+
+def user() -> Credentials:
+    return _USER
+
+
+_USER = credentials(Role.USER)
 
 
 @pytest.fixture
@@ -63,7 +82,7 @@ async def served(servicer: SnapshotServicer, port: int = 0) -> AsyncIterator[str
     """Serve without a library."""
     server = rpc.make_server()
     stubs.add_snapshot_service(server, servicer)
-    address = f"127.0.0.1:{rpc.bind(server, '127.0.0.1', port, what='the test')}"
+    address = f"127.0.0.1:{rpc.bind(server, '127.0.0.1', port, security(Role.USER), what='the test')}"
     await server.start()
     try:
         yield address
@@ -88,7 +107,7 @@ async def reading(address: str) -> AsyncIterator[list[bytes]]:
 async def test_a_reader_gets_the_snapshot_in_use_and_each_that_follows(library: Library) -> None:
     """Without the library: what is published there comes by itself."""
     await asyncio.to_thread(publish, library, b"first")
-    async with serving_snapshots(library.memory, ServingAddress()) as address, reading(address) as found:
+    async with serving_snapshots(library.memory, ServingAddress(), user) as address, reading(address) as found:
         await eventually(lambda: found == [b"first"])
         await asyncio.to_thread(publish, library, b"second")
         await eventually(lambda: found == [b"first", b"second"])
@@ -138,7 +157,7 @@ async def test_readers_are_bounded() -> None:
     async with served(servicer) as address:
         async with reading(address) as found:
             await eventually(lambda: found)
-            channel = rpc.make_channel(address)
+            channel = rpc.make_channel(address, credentials(Role.USER), MEMBER_NAME)
             call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
             with pytest.raises(rpc.grpc.aio.AioRpcError) as refused:
                 await call.read()

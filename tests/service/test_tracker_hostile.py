@@ -13,6 +13,7 @@ import pytest
 import fleet.aio
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, TrackerUnavailable
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
+from fleet.testing.identity import agent_credentials
 from fleet.tracker.core.entries import Changes, DeviceEntry
 from fleet.tracker.journal.file import Journal
 from fleet.v1 import agent_service_pb2, device_pb2, job_pb2, lease_pb2, lease_service_pb2
@@ -25,7 +26,7 @@ _ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
 
 async def attach(address: str, request: agent_service_pb2.AttachRequest) -> agent_service_pb2.AttachResponse:
     """Say hello as an agent and return the answer; the stream ends then."""
-    async with rpc.make_channel(address) as channel:
+    async with rpc.make_channel(address, await agent_credentials(address)) as channel:
         call = rpc.Stub(channel, _ATTACH).attach()
         try:
             await call.write(request)

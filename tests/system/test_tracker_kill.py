@@ -156,7 +156,7 @@ def test_open_address_needs_a_flag(tmp_path: Path) -> None:
     refused = run_tracker("--host", "0.0.0.0", "--port", "0", "--state-dir", str(tmp_path))
 
     assert refused.returncode == 2
-    assert "no TLS yet" in refused.stderr
+    assert "--allow-network" in refused.stderr
     assert "--allow-network" in refused.stderr
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.base.network import host_of, is_loopback, refuse_network
+from fleet.base.network import host_of, is_loopback, refuse_network, refuse_plain_network
 from fleet.errors import ConfigError
 
 
@@ -12,15 +12,18 @@ from fleet.errors import ConfigError
 def test_the_loopback_is_this_machines_alone(host: str) -> None:
     """It is recognised in both versions of IP, and by its name."""
     assert is_loopback(host)
-    refuse_network(host, risk="nobody comes")
+    refuse_network(host)
+    refuse_plain_network(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "pi4.local", "localhost.example.com"])
 def test_everything_else_is_reached_by_others(host: str) -> None:
-    """Names that need a look-up count, too; the message says what is at stake and what to do."""
+    """Names that need a look-up count, too; the message says what to do. Without TLS there is nothing to be done."""
     assert not is_loopback(host)
-    with pytest.raises(ConfigError, match=r"no TLS yet: anybody can come; .*--allow-network"):
-        refuse_network(host, risk="anybody can come")
+    with pytest.raises(ConfigError, match=r"other machines reach .*--allow-network"):
+        refuse_network(host)
+    with pytest.raises(ConfigError, match=r"--plain means no TLS"):
+        refuse_plain_network(host)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # Starts the agent and waits until it serves. $1: where it lives; $2: systemd or nohup; $3: its options.
-# A bundle that was just unpacked lies in $1.new; an agent.yaml that came along is $1.yaml.
+# A bundle that was just unpacked lies in $1.new; an agent.yaml that came along is $1.yaml, a join token $1.token.
 # What was there before waits in $1.old; when the new agent does not serve, it is put back and started again.
 
 is_agent() { [ -n "$1" ] && grep -q start.py "/proc/$1/cmdline" 2>/dev/null; }
@@ -34,6 +34,7 @@ put_new() {
     done
   fi
   [ -f "$dir.yaml" ] && mv "$dir.yaml" "$dir/agent.yaml"
+  [ -f "$dir.token" ] && mv "$dir.token" "$dir/join.token"
   # Not by echo, which takes a backslash for its own.
   printf 'FLEET_AGENT_OPTIONS=%s\n' "$options" >"$dir/agent.env"
   # A service does not have what a login has.
@@ -124,7 +125,7 @@ main() {
   next=$dir
   [ -d "$dir.new/fleet-agent" ] && next=$dir.new/fleet-agent
   if ! problem=$("$next/run" --check 2>&1); then
-    rm -rf "$dir.new" "$dir.yaml"
+    rm -rf "$dir.new" "$dir.yaml" "$dir.token"
     echo "$problem"
     [ -e "$dir/start.py" ] && echo "back: what is there was left as it is"
     exit 0

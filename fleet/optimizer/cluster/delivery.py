@@ -19,7 +19,8 @@ from fleet.base.machine import machine_fingerprint
 from fleet.base.network import host_of, is_loopback
 from fleet.client.device import Device
 from fleet.client.tickets import UploadTicket
-from fleet.errors import ArtifactRefused, BuildError, FleetError
+from fleet.errors import ArtifactRefused, BuildError, FleetError, NotJoined
+from fleet.identity.store import CredentialStore
 from fleet.optimizer.cluster.builder import Builder, BuiltElsewhere, Outcome, this_builder
 from fleet.wire.tokens import TICKET_HEADER
 
@@ -104,7 +105,10 @@ def _find(builder: Builder, wanted: BuiltElsewhere, timeout_sec: float) -> Artif
 
 
 async def _put(ticket: UploadTicket, artifacts: Sequence[Artifact]) -> None:
-    device = Device(ticket, header=TICKET_HEADER)
+    proof = await asyncio.to_thread(CredentialStore().of_authority, ticket.authority_pem)
+    if proof is None:
+        raise NotJoined("this builder's account has not joined the agent's fleet; fleet login makes this shorter")
+    device = Device(ticket, proof, header=TICKET_HEADER)
     try:
         await device.ensure(artifacts)
     finally:

@@ -92,7 +92,7 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
         book.devices[device.name] = device
         book.changes.leases[device.name] = device
     device.kind, device.labels, device.description = offered.kind, labels, offered.description
-    device.address, device.agent_id = event.address, event.agent_id
+    device.address, device.agent_id, device.agent_key_id = event.address, event.agent_id, event.key_id
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, book.now_sec, None
     book.timers.cancel(("device", device.name))
     device.is_healthy, device.reason = offered.is_healthy, offered.reason

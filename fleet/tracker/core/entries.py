@@ -81,6 +81,8 @@ class DeviceEntry:
     detached_at_sec: float | None = None
     """None while attached."""
     lease: LeaseEntry | None = None
+    agent_key_id: str = ""
+    """Key of the agent that attached it last; the journal does not keep it. Empty without TLS."""
 
     @property
     def can_serve(self) -> bool:

@@ -34,6 +34,8 @@ class AgentAttached:
     """Names of devices that follow in events of their own: of very many, a portion at a time is taken in."""
     is_first: bool = True
     """Whether this is the first portion. A later one of an agent that is gone changes nothing."""
+    key_id: str = ""
+    """Of the agent's certificate; empty without TLS."""
 
 
 @dataclass(frozen=True, slots=True)

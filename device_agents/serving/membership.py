@@ -1,0 +1,172 @@
+"""The agent's place in a fleet: its key, its certificate, and how it comes to them.
+
+    <state directory>/identity.pem
+
+The key stays the same for the agent's life: its device names belong to it. Three ways lead in: a join token, joining by
+this account's own credentials where they are an admin's (`fleet up`, or a tracker of the same account), or having
+joined before. Until then the agent serves with a certificate that nobody's is accepted for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import socket
+from pathlib import Path
+
+from fleet.base.network import host_of, is_loopback
+from fleet.base.private_files import read_private, write_private
+from fleet.errors import FleetError, NotJoined
+from fleet.identity.certificates import Role, issue_own, make_authority, make_key, pin_of, read_identity
+from fleet.identity.credentials import Credentials, PlainSecret, Proof, parse_proof
+from fleet.identity.join_tokens import JoinToken
+from fleet.identity.store import CredentialStore
+from fleet.wire import joining
+from fleet.wire.rpc import Channel, make_channel
+
+logger = logging.getLogger(__name__)
+
+_FILE = "identity.pem"
+_DAY_SEC = 24 * 3600.0
+
+
+class Membership:
+    """One agent's membership of the fleet of one tracker."""
+
+    def __init__(self, folder: Path, tracker: str, *, token: JoinToken | None = None, is_plain: bool = False) -> None:
+        """Args:
+        folder: where the key is kept.
+        tracker: "host:port".
+        token: to join with, unless that fleet is joined already.
+        is_plain: use no TLS; only with a tracker of this account that uses none.
+        """
+        self._path = folder / _FILE
+        self._tracker = tracker
+        self._token = token
+        self._is_plain = is_plain
+        self._store = CredentialStore()
+        self._own: Credentials | None = None
+        self._provisional: Credentials | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self._is_plain
+
+    def load(self) -> None:
+        """Read the key of an agent that has joined before.
+
+        Raises:
+            ConfigError: others can read it, or the file holds something else.
+        """
+        try:
+            found = parse_proof(read_private(self._path), where=str(self._path))
+        except FileNotFoundError:
+            return
+        self._own = found if isinstance(found, Credentials) else None
+
+    def shown(self) -> Credentials:
+        """Return what callers of the data path are shown. Called by gRPC's threads, too."""
+        if self._own is not None:
+            return self._own
+        if self._provisional is None:
+            now = dt.datetime.now(dt.UTC)
+            self._provisional = issue_own(make_authority(now), make_key(), name="agent", role=Role.AGENT, now=now)
+        return self._provisional
+
+    def secret(self) -> PlainSecret | None:
+        """Return what callers have to show where there is no TLS; None: nobody can."""
+        found = self._store.find(self._tracker)
+        return found if isinstance(found, PlainSecret) else None
+
+    async def join(self) -> Path:
+        """Use the join token up, and return where the key is kept.
+
+        Raises:
+            FleetError: see `fleet.wire.joining.join`.
+        """
+        if self._token is None:
+            raise NotJoined("there is no join token to join with")
+        made, role = await joining.join(self._tracker, self._token, name=socket.gethostname(), key_pem=self._key())
+        if role is not Role.AGENT:
+            raise NotJoined(f"that was a join token for the role {role}; an agent needs one of the role agent")
+        self._keep(made)
+        return self._path
+
+    async def channel(self) -> Channel:
+        """Return a channel to the tracker, joining its fleet first where needed.
+
+        Raises:
+            NotJoined: nothing leads in; the message says what to do.
+            FleetError: joining failed.
+        """
+        return make_channel(self._tracker, await self._proof())
+
+    async def renew(self) -> None:
+        """Get a newer certificate when it is time; best effort, as there are weeks left then."""
+        if self._own is None:
+            return
+        try:
+            fresh = await joining.renewed(self._tracker, self._own, dt.datetime.now(dt.UTC))
+        except FleetError as error:
+            logger.warning("certificate is not renewed yet", extra={"reason": str(error)})
+            return
+        if fresh is not None:
+            self._keep(fresh)
+
+    async def _proof(self) -> Proof:
+        if self._is_plain:
+            secret = self.secret()
+            if secret is None:
+                raise NotJoined(
+                    f"there is no tracker of this account without TLS at {self._tracker}; leave out --plain"
+                )
+            return secret
+        if self._token is not None and (self._own is None or pin_of(self._own.authority_pem) != self._token.pin):
+            await self.join()
+        await self._join_own_account()
+        if self._own is None:
+            raise NotJoined(
+                "this agent has joined no fleet; make a token (fleet tracker token create --role agent), then here: "
+                f"fleet agent join TOKEN --tracker {self._tracker}"
+            )
+        return self._own
+
+    async def _join_own_account(self) -> None:
+        """Join the fleet of a tracker that this account is an admin of, unless it is joined."""
+        account = self._store.find(self._tracker)
+        if account is None and self._own is None:
+            account = await joining.find_proof(self._tracker, self._store)
+        if not isinstance(account, Credentials):
+            return
+        if self._own is not None and self._own.authority_pem == account.authority_pem:
+            return
+        if read_identity(account.certificate_pem).role is Role.ADMIN:
+            name = socket.gethostname()
+            self._keep(await joining.admit_own_agent(self._tracker, account, name=name, key_pem=self._key()))
+
+    def _key(self) -> bytes:
+        return self._own.key_pem if self._own is not None else make_key()
+
+    def _keep(self, credentials: Credentials) -> None:
+        self._own = credentials
+        try:
+            write_private(self._path, credentials.to_pem())
+        except OSError as error:
+            logger.warning("the agent's key is not kept", extra={"path": str(self._path), "error": str(error)})
+
+    def may_come(self, error: FleetError) -> bool:
+        """Tell whether waiting helps: a tracker of this account writes its credentials when it starts."""
+        return isinstance(error, NotJoined) and is_loopback(host_of(self._tracker))
+
+    async def why_no_tracker(self) -> str:
+        """Find out why the tracker cannot be reached, in a sentence; empty: it does not answer."""
+        own = self._own
+        return await asyncio.to_thread(joining.why_no_tracker, self._tracker, own) if own is not None else ""
+
+
+async def renew_daily(membership: Membership) -> None:
+    """Renew certificates before they end, until cancelled."""
+    while True:
+        await membership.renew()
+        await asyncio.sleep(_DAY_SEC)

@@ -1,0 +1,61 @@
+"""Files that only their owner may read: keys, credentials, secrets.
+
+A file is written under another name and moved in place, so that a reader finds all of it or nothing, and it never
+exists with wider rights than its owner's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fleet.errors import ConfigError
+
+_OTHERS = 0o077
+
+
+def make_private_dir(folder: Path) -> None:
+    """Make a folder, and those above it, and take the last one's rights from everybody else. Idempotent."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & _OTHERS:
+        folder.chmod(0o700)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 in one step, and make it durable.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # left by an earlier process with our pid: in a container every process is 1
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that nobody else may read.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ConfigError: others can read or write it, so that what is in it is no secret, or it is not ours to read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_mode & _OTHERS:
+            raise ConfigError(f"others can read or write {path}, which holds a key; remove it, and join again")
+        return file.read()

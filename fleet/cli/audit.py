@@ -1,0 +1,45 @@
+"""`fleet audit`: who did what in the fleet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli import options
+from fleet.client.aio import default_address
+
+
+def audit(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many entries, the newest.")] = 50,
+    tracker: options.TrackerOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show what was done in the fleet, by whom, and what was refused. For admins.
+
+    Example: fleet audit -n 100 --json
+    """
+    from fleet.client.identity_calls import Deed, IdentityCalls
+
+    async def work() -> list[Deed]:
+        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+            return await calls.deeds(limit)
+
+    deeds = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json([asdict(deed) for deed in deeds])
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("when", "who", "role", "key", "from", "did", "on", "outcome"):
+        table.add_column(column, overflow="fold")
+    for deed in deeds:
+        when = datetime.fromtimestamp(deed.at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        shown = (deed.name, deed.role, deed.key_id[:8], deed.peer, deed.action, deed.subject, deed.outcome)
+        table.add_row(when, *map(Text, shown))
+    Console(highlight=False).print(table)

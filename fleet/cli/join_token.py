@@ -1,0 +1,114 @@
+"""`fleet tracker token`: lets agents, people and optimizers into a fleet, once each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleet.cli import options
+from fleet.client.aio import default_address
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+_LIFE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class JoinRole(StrEnum):
+    """What the user of a token will be."""
+
+    AGENT = "agent"
+    USER = "user"
+    ADMIN = "admin"
+
+
+def life(text: str | float) -> float:
+    """Read "90", "90s", "10m", "2h" or "1d"; a usage error says so."""
+    match = _LIFE.fullmatch(str(text).strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a length of time; write it like 10m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+@app.callback()
+def token() -> None:
+    """Let somebody into the fleet: a token is used once, and expires."""
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    role: Annotated[JoinRole, typer.Option(help="What its user will be.", show_choices=True)] = JoinRole.USER,
+    ttl: Annotated[
+        float, typer.Option(parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d.")
+    ] = 600.0,
+    note: Annotated[str, typer.Option(help="For people: whom it is for.")] = "",
+    tracker: options.TrackerOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Make a token, and print it. Who has it first joins: send it as you would send a password.
+
+    Example: fleet tracker token create --role agent --ttl 10m
+    """
+    from fleet.client.identity_calls import IdentityCalls
+    from fleet.identity.certificates import Role
+
+    address = options.tracker_address(ctx, tracker) or default_address()
+
+    async def work() -> None:
+        async with IdentityCalls(address) as calls:
+            made, invitation = await calls.invite(Role(role.value), ttl_sec=ttl, note=note)
+        if options.wants_json(ctx, json_output):
+            options.print_json({"token": str(made), **asdict(invitation)})
+            return
+        print(made)
+        command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
+        options.stderr().print(f"there: {command} {made} --tracker {address}", markup=False)
+
+    options.run(work())
+
+
+@app.command("list")
+def list_tokens(
+    ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False
+) -> None:
+    """List the tokens that are not used or expired. The tokens themselves are kept nowhere."""
+    from fleet.client.identity_calls import IdentityCalls
+
+    async def work() -> None:
+        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+            found = await calls.invitations()
+        if options.wants_json(ctx, json_output):
+            options.print_json([asdict(invitation) for invitation in found])
+            return
+        table = Table("id", "role", "until", "made by", "note", box=None, pad_edge=False, header_style="dim")
+        for each in found:
+            until = datetime.fromtimestamp(each.expires_at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, each.note)))
+        Console(highlight=False).print(table if found else "no token waits to be used")
+
+    options.run(work())
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `fleet tracker token list` shows it.")],
+    tracker: options.TrackerOption = None,
+) -> None:
+    """Make a token useless. Who has joined with it already stays a member."""
+    from fleet.client.identity_calls import IdentityCalls
+
+    async def work() -> None:
+        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+            await calls.uninvite(token_id)
+
+    options.run(work())

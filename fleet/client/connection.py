@@ -1,0 +1,89 @@
+"""The way to one tracker: a channel with this account's credentials for it.
+
+The credentials are looked up by the tracker's address, again for each call: a tracker that starts after its clients
+writes them then, and a renewed certificate is used from its first day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fleet.errors import NotJoined
+from fleet.identity.credentials import Credentials, Proof
+from fleet.identity.store import CredentialStore
+from fleet.wire.joining import find_proof
+from fleet.wire.rpc import Channel, make_channel
+
+_KEPT = 2
+"""Channels kept open when the credentials change: calls are under way in the older one."""
+
+
+class TrackerConnection:
+    """Channels to one tracker. Used on one event loop."""
+
+    def __init__(self, address: str, store: CredentialStore | None = None) -> None:
+        self.address = address
+        self._store = store or CredentialStore()
+        self._version = (0, 0)
+        self._proof: Proof | None = None
+        self._channels: list[Channel] = []
+
+    @property
+    def proof(self) -> Proof:
+        """The credentials in use.
+
+        Raises:
+            NotJoined: there are none yet.
+        """
+        if self._proof is None:
+            raise not_joined(self.address)
+        return self._proof
+
+    async def channel(self) -> Channel:
+        """Return the channel to use now.
+
+        Raises:
+            NotJoined: this account has no credentials for the tracker.
+            ConfigError: they cannot be used.
+        """
+        version = self._store.version(self.address)
+        if self._proof is None or version != self._version:
+            found = await find_proof(self.address, self._store)
+            if found is None:
+                raise not_joined(self.address)
+            self._proof, self._version = found, version
+            self._channels.append(make_channel(self.address, found))
+        while len(self._channels) > _KEPT:
+            await self._channels.pop(0).close()
+        return self._channels[-1]
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        while self._channels:
+            await self._channels.pop().close()
+
+
+def not_joined(address: str) -> NotJoined:
+    """Return the error of a tracker that this account has no credentials for."""
+    return NotJoined(
+        f"this account has no credentials for the tracker at {address}; ask for a token "
+        f"(fleet tracker token create --role user), then: fleet login TOKEN --tracker {address}"
+    )
+
+
+async def account_credentials(address: str) -> Callable[[], Credentials]:
+    """Return what gives this account's credentials for a tracker as they are then: renewed ones in their time.
+
+    Raises:
+        NotJoined: it has none, or the tracker runs without TLS.
+    """
+    store = CredentialStore()
+    first = await find_proof(address, store)
+    if not isinstance(first, Credentials):
+        raise not_joined(address)
+
+    def current() -> Credentials:
+        kept = store.find(address)
+        return kept if isinstance(kept, Credentials) else first
+
+    return current

@@ -1,0 +1,149 @@
+"""An admin's calls to the tracker: who may join, whose a device name is, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import grpc.aio
+
+from fleet.client.connection import TrackerConnection
+from fleet.errors import ConfigError, TrackerUnavailable
+from fleet.identity.certificates import Role, pin_of
+from fleet.identity.credentials import Credentials
+from fleet.identity.join_tokens import JoinToken
+from fleet.v1 import identity_service_pb2 as pb
+from fleet.wire.joining import ROLES
+from fleet.wire.rpc import from_rpc_error
+from fleet.wire.stubs import IdentityServiceStub, identity_service_stub
+from fleet.wire.times import duration, timestamp_sec
+
+T = TypeVar("T")
+
+_TIMEOUT_SEC = 10.0
+_ROLES = {number: role for role, number in ROLES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What can be known of a join token that is not used yet. Times are the tracker's [s since 1970]."""
+
+    token_id: str
+    role: Role
+    created_at_sec: float
+    expires_at_sec: float
+    created_by: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """One entry of the audit log."""
+
+    at_sec: float
+    """On the tracker's clock [s since 1970]."""
+    name: str
+    role: str
+    key_id: str
+    peer: str
+    action: str
+    """The rpc: "LeaseService.RevokeLease"."""
+    subject: str
+    """On what, as JSON; empty for a stream."""
+    outcome: str
+    """ "ok", or the class of the error."""
+
+
+class IdentityCalls:
+    """A connection for these calls: `async with IdentityCalls(address) as calls`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._connection = TrackerConnection(address)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.close()
+
+    async def invite(self, role: Role, *, ttl_sec: float, note: str = "") -> tuple[JoinToken, Invitation]:
+        """Make a join token.
+
+        Raises:
+            NotAllowed: this account is no admin there.
+        """
+        stub = await self._stub()
+        proof = self._connection.proof
+        if not isinstance(proof, Credentials):
+            raise ConfigError(f"the tracker at {self._address} runs without TLS: there is nothing to join")
+        request = pb.CreateJoinTokenRequest(role=ROLES[role], ttl=duration(ttl_sec), note=note)
+        made = await self._answer(stub.create_join_token(request, timeout=_TIMEOUT_SEC))
+        return JoinToken(secret=made.secret, pin=pin_of(proof.authority_pem)), _invitation(made.token)
+
+    async def invitations(self) -> list[Invitation]:
+        """Return the join tokens that can still be used, the oldest first."""
+        request = pb.ListJoinTokensRequest()
+        answer = await self._answer((await self._stub()).list_join_tokens(request, timeout=_TIMEOUT_SEC))
+        return list(map(_invitation, answer.tokens))
+
+    async def uninvite(self, token_id: str) -> None:
+        """Make a join token useless.
+
+        Raises:
+            NotFound: there is none of this id.
+        """
+        request = pb.RevokeJoinTokenRequest(token_id=token_id)
+        await self._answer((await self._stub()).revoke_join_token(request, timeout=_TIMEOUT_SEC))
+
+    async def unbind(self, device_name: str) -> str:
+        """Free a device name; return the key that had it.
+
+        Raises:
+            NotFound: it is nobody's.
+        """
+        request = pb.UnbindDeviceRequest(device_name=device_name)
+        return (await self._answer((await self._stub()).unbind_device(request, timeout=_TIMEOUT_SEC))).key_id
+
+    async def deeds(self, limit: int) -> list[Deed]:
+        """Return the newest entries of the audit log, the oldest of them first."""
+        request = pb.ListAuditEntriesRequest(limit=limit)
+        answer = await self._answer((await self._stub()).list_audit_entries(request, timeout=_TIMEOUT_SEC))
+        return list(map(_deed, answer.entries))
+
+    async def _stub(self) -> IdentityServiceStub:
+        return identity_service_stub(await self._connection.channel())
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            found = from_rpc_error(error, TrackerUnavailable)
+            if isinstance(found, TrackerUnavailable):
+                raise TrackerUnavailable(f"the tracker at {self._address} does not answer: {found}") from error
+            raise found from error
+
+
+def _invitation(token: pb.JoinToken) -> Invitation:
+    return Invitation(
+        token_id=token.token_id,
+        role=_ROLES.get(token.role, Role.STRANGER),
+        created_at_sec=timestamp_sec(token.created_at),
+        expires_at_sec=timestamp_sec(token.expires_at),
+        created_by=token.created_by,
+        note=token.note,
+    )
+
+
+def _deed(entry: pb.AuditEntry) -> Deed:
+    return Deed(
+        at_sec=timestamp_sec(entry.at),
+        name=entry.name,
+        role=entry.role,
+        key_id=entry.key_id,
+        peer=entry.peer,
+        action=entry.action,
+        subject=entry.subject,
+        outcome=entry.outcome,
+    )

@@ -1,0 +1,75 @@
+"""What a process proves itself with: a private key, a certificate, and the authority that it trusts. As one PEM text.
+
+Reading needs no cryptography: who only connects hands the three parts to gRPC.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fleet.errors import ConfigError
+
+TRACKER_NAME = "tracker.fleet"
+"""The name in every tracker's certificate. Whoever connects checks this one, wherever the tracker listens: what tells
+one fleet's tracker from another's is the authority."""
+
+MEMBER_NAME = "member.fleet"
+"""A name in the certificates of all users, optimizers among them: what serves the others, but no devices."""
+
+_BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
+_KINDS = [b"PRIVATE KEY", b"CERTIFICATE", b"CERTIFICATE"]
+_SECRET = b"FLEET SECRET"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A key, its certificate and the certificate of the fleet's authority, each PEM."""
+
+    key_pem: bytes
+    certificate_pem: bytes
+    authority_pem: bytes
+
+    def __repr__(self) -> str:
+        return "<Credentials>"  # a key must not get into a log
+
+    def to_pem(self) -> bytes:
+        return self.key_pem + self.certificate_pem + self.authority_pem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSecret:
+    """What a process proves itself with where there is no TLS: it can read a file that only its account can read."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "<PlainSecret>"
+
+    def to_pem(self) -> bytes:
+        return b"-----BEGIN FLEET SECRET-----\n" + self.secret.hex().encode() + b"\n-----END FLEET SECRET-----\n"
+
+
+Proof: TypeAlias = Credentials | PlainSecret
+"""What one side shows the other."""
+
+
+def parse_proof(content: bytes, *, where: str) -> Proof:
+    """Read what `to_pem` wrote. Text between the blocks is ignored.
+
+    Raises:
+        ConfigError: it is something else; `where` names the file.
+    """
+    blocks = list(_BLOCK.finditer(content))
+    if [block[1] for block in blocks] == [_SECRET]:
+        return PlainSecret(secret=bytes.fromhex(blocks[0][0].splitlines()[1].decode()))
+    if [block[1] for block in blocks] != _KINDS:
+        raise ConfigError(f"{where} holds no credentials; remove it, and join again")
+    key, certificate, authority = (block[0] for block in blocks)
+    return Credentials(key_pem=key, certificate_pem=certificate, authority_pem=authority)
+
+
+def agent_name(key_id: str) -> str:
+    """Return the name in the certificate of the agent with this key."""
+    return f"{key_id}.agent.fleet"

@@ -1,0 +1,98 @@
+"""Who may call what: one line for every rpc of the fleet. Pure.
+
+A test compares the table with the services' descriptors: an rpc that is not here cannot be called by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fleet.errors import NotAllowed
+from fleet.identity.certificates import Identity, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Who may call one rpc."""
+
+    roles: frozenset[Role]
+    own_only: frozenset[Role] = frozenset()
+    """Of these roles, everybody only for what belongs to their own key; see `check_owner`."""
+    is_audited: bool = False
+    """Whether calls, refused ones too, are written to the tracker's audit log: it changes something there."""
+    hidden: frozenset[str] = frozenset()
+    """Fields of the request that the log must not show."""
+
+
+_ANYBODY = frozenset({Role.STRANGER, Role.AGENT, Role.USER, Role.ADMIN})
+_MEMBERS = frozenset({Role.AGENT, Role.USER, Role.ADMIN})
+_USERS = frozenset({Role.USER, Role.ADMIN})
+_ADMINS = frozenset({Role.ADMIN})
+_AGENTS = frozenset({Role.AGENT})
+
+RULES: Mapping[str, Rule] = {
+    # At the tracker.
+    "AgentService.Attach": Rule(roles=_AGENTS, is_audited=True),
+    "FleetService.GetFleet": Rule(roles=_MEMBERS),
+    "FleetService.WatchFleet": Rule(roles=_MEMBERS),
+    "FleetService.GetHistory": Rule(roles=_MEMBERS),
+    "IdentityService.Join": Rule(roles=_ANYBODY, is_audited=True, hidden=frozenset({"secret", "certificate_request"})),
+    "IdentityService.RenewCertificate": Rule(roles=_MEMBERS, is_audited=True),
+    "IdentityService.CreateJoinToken": Rule(roles=_ADMINS, is_audited=True),
+    "IdentityService.ListJoinTokens": Rule(roles=_ADMINS),
+    "IdentityService.RevokeJoinToken": Rule(roles=_ADMINS, is_audited=True),
+    "IdentityService.UnbindDevice": Rule(roles=_ADMINS, is_audited=True),
+    "IdentityService.ListAuditEntries": Rule(roles=_ADMINS),
+    "LeaseService.OpenLeases": Rule(roles=_USERS, is_audited=True),
+    "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
+    "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
+    # At an agent. Each call also carries the token of a lease, which names the caller's key.
+    "SessionService.OpenSession": Rule(roles=_USERS),
+    "SessionService.FindMissing": Rule(roles=_USERS),
+    "SessionService.PutArtifact": Rule(roles=_USERS),
+    "SessionService.Measure": Rule(roles=_USERS),
+    "SessionService.Call": Rule(roles=_USERS),
+    "SessionService.Program": Rule(roles=_USERS),
+    "SessionService.WatchLogs": Rule(roles=_USERS),
+    "SessionService.MakeUploadTicket": Rule(roles=_USERS),
+    "SessionService.CloseSession": Rule(roles=_USERS),
+    # At an optimizer.
+    "SnapshotService.WatchSnapshots": Rule(roles=_USERS),
+}
+_NOBODY = Rule(roles=frozenset())
+
+
+def rule_of(rpc: str) -> Rule:
+    """Return the rule of an rpc, named in full; nobody may call one that the table lacks."""
+    return RULES.get(short_name(rpc), _NOBODY)
+
+
+def check_role(rpc: str, caller: Identity) -> None:
+    """Refuse a caller whose role does not reach.
+
+    Raises:
+        NotAllowed: it says which roles would.
+    """
+    roles = rule_of(rpc).roles
+    if caller.role in roles:
+        return
+    needed = " or ".join(sorted(roles)) or "a newer fleet"
+    if caller.role is Role.STRANGER:
+        raise NotAllowed(f"{short_name(rpc)} takes a member of the fleet; join it first: fleet login TOKEN")
+    raise NotAllowed(f"{short_name(rpc)} takes the role {needed}; {caller} has another")
+
+
+def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> None:
+    """Refuse a caller who reaches for what is another's, unless its role may.
+
+    Raises:
+        NotAllowed: `what` says what it reached for.
+    """
+    if caller.role in rule_of(rpc).own_only and caller.key_id != owner_key_id:
+        raise NotAllowed(f"{what} is another's; its holder or an admin can do this")
+
+
+def short_name(rpc: str) -> str:
+    """Return an rpc's name as the table has it, without the package."""
+    return rpc.removeprefix("fleet.v1.")

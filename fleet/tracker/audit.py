@@ -1,0 +1,126 @@
+"""The audit log: who did what in the fleet, or tried to. One JSON object per line, the newest at the end.
+
+<state directory>/audit.jsonl, and audit.jsonl.1 ... audit.jsonl.4 before it
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+logger = logging.getLogger(__name__)
+
+_MAX_FILE_BYTES = 8 * 1024 * 1024
+_OLDER_FILES = 4
+_MAX_SUBJECT_CHARS = 2_000
+_REFUSALS_PER_SEC = 20.0
+"""Of strangers: who is refused anyway must not fill the disk, nor push what members did out of the log."""
+_BURST = 200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One thing that somebody did or tried."""
+
+    at_sec: float
+    """[s since 1970]"""
+    name: str
+    role: str
+    key_id: str
+    peer: str
+    action: str
+    """The rpc, "LeaseService.RevokeLease"."""
+    subject: str
+    """On what, as JSON."""
+    outcome: str
+    """ "ok", or the class of the error."""
+
+
+class AuditLog:
+    """Appends to the file. Failing to does not stop the fleet, it is logged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+        self._size_bytes = 0
+        self._allowance = _BURST
+        self._refilled_at_sec = 0.0
+        self._dropped = 0
+
+    def write(self, entry: AuditEntry) -> None:
+        """Append an entry. Refused calls are written only up to a rate; then the next entry tells how many were not."""
+        if entry.outcome != "ok" and not self._may_refuse(entry.at_sec):
+            self._dropped += 1
+            return
+        values = {**asdict(entry), "subject": entry.subject[:_MAX_SUBJECT_CHARS]}
+        if self._dropped:
+            values["refusals_not_shown"], self._dropped = self._dropped, 0
+        line = json.dumps(values) + "\n"
+        try:
+            self._append(line)
+        except OSError as error:
+            self.close()
+            logger.error("audit log cannot be written", extra={"path": str(self._path), "error": str(error)})
+
+    def newest(self, limit: int) -> list[AuditEntry]:
+        """Return the newest entries, the oldest of them first. Lines that were torn by a crash are left out."""
+        found: deque[AuditEntry] = deque(maxlen=limit)
+        for path in [*(self._older(number) for number in range(_OLDER_FILES, 0, -1)), self._path]:
+            found.extend(_read(path))
+        return list(found)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file:
+            self._file.close()
+        self._file = None
+
+    def _append(self, line: str) -> None:
+        if self._file is None:
+            self._file = self._path.open("a")
+            self._path.chmod(0o600)
+            self._size_bytes = self._path.stat().st_size
+        if self._size_bytes + len(line) > _MAX_FILE_BYTES:
+            self._rotate()
+            self._append(line)
+            return
+        self._file.write(line)
+        self._file.flush()
+        self._size_bytes += len(line)
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(_OLDER_FILES, 0, -1):
+            newer = self._older(number - 1) if number > 1 else self._path
+            if newer.exists():
+                newer.rename(self._older(number))
+
+    def _older(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _may_refuse(self, now: float) -> bool:
+        grown = max(now - self._refilled_at_sec, 0.0) * _REFUSALS_PER_SEC
+        self._allowance, self._refilled_at_sec = min(self._allowance + grown, _BURST), now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+
+def _read(path: Path) -> Iterator[AuditEntry]:
+    names = AuditEntry.__dataclass_fields__
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            values = json.loads(line)
+            yield AuditEntry(**{name: values[name] for name in names})
+        except (ValueError, KeyError, TypeError):
+            continue

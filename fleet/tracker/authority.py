@@ -1,0 +1,101 @@
+"""The fleet's own certificate authority: made at the tracker's first start, kept in its state directory.
+
+What the tracker itself shows is made anew at each start and again before it ends, so that it is in no file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fleet.base.machine import account_name
+from fleet.base.private_files import make_private_dir, read_private, write_private
+from fleet.errors import ConfigError, DiskFull
+from fleet.identity.certificates import (
+    Role,
+    issue,
+    issue_own,
+    make_authority,
+    make_key,
+    needs_renewal,
+    own_key_id,
+    pin_of,
+)
+from fleet.identity.credentials import Credentials, parse_proof
+from fleet.identity.store import CredentialStore
+
+logger = logging.getLogger(__name__)
+
+_FILE = "authority.pem"
+
+
+class Authority:
+    """Signs the certificates of one fleet. Its certificates live by the machine's clock, as TLS does."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._own = credentials
+        self.pin = pin_of(credentials.authority_pem)
+        """What join tokens say of it."""
+
+        self._key_pem = make_key()
+        self._shown: Credentials | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate that members trust."""
+        return self._own.authority_pem
+
+    def shown(self) -> Credentials:
+        """Return what the tracker shows now. Called by gRPC's threads, too."""
+        with self._lock:
+            now = dt.datetime.now(dt.UTC)
+            if self._shown is None or needs_renewal(self._shown.certificate_pem, now):
+                self._shown = issue_own(self._own, self._key_pem, name="tracker", role=Role.TRACKER, now=now)
+            return self._shown
+
+    def sign(self, public_key: ec.EllipticCurvePublicKey, *, name: str, role: Role) -> bytes:
+        """Return a member's certificate, PEM."""
+        return issue(self._own, public_key, name=name, role=role, now=dt.datetime.now(dt.UTC))
+
+    def serve_account(self, store: CredentialStore, address: str, *, home: Path) -> None:
+        """Give this account what it needs to be this tracker's admin: whoever can read its state is that anyway.
+
+        The key stays the same from start to start: leases belong to it.
+        """
+        try:
+            known = store.find(address)
+        except ConfigError:
+            logger.warning("this account's credentials are replaced", extra={"path": str(store.path_of(address))})
+            known = None
+        key_pem = known.key_pem if isinstance(known, Credentials) else make_key()
+        made = issue_own(self._own, key_pem, name=account_name(), role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
+        store.save(address, made, home=home)
+
+
+def open_authority(folder: Path) -> Authority:
+    """Read the authority in a tracker's state directory, making one when there is none.
+
+    Raises:
+        ConfigError: the file holds something else, or others can read it.
+        DiskFull: there is no space for a new one.
+    """
+    path = folder / _FILE
+    try:
+        found = parse_proof(read_private(path), where=str(path))
+    except FileNotFoundError:
+        made = make_authority(dt.datetime.now(dt.UTC))
+        try:
+            make_private_dir(folder)
+            write_private(path, made.to_pem())
+        except OSError as error:
+            raise DiskFull(f"cannot keep the fleet's authority in {path}: {error.strerror}") from error
+        return Authority(made)
+    if not isinstance(found, Credentials):
+        raise ConfigError(f"{path} holds no authority; move it away, and everybody joins again")
+    own_key_id(found.key_pem)
+    return Authority(found)

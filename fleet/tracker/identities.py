@@ -1,0 +1,155 @@
+"""The tracker's side of joining and of the audit log: fleet.v1.IdentityService."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
+
+from fleet.base.clock import Clock
+from fleet.errors import InvalidRequest
+from fleet.identity.certificates import Identity, Role, read_request
+from fleet.identity.join_tokens import digest_of, make_join_token
+from fleet.identity.policy import rule_of, short_name
+from fleet.tracker.audit import AuditEntry, AuditLog
+from fleet.tracker.authority import Authority
+from fleet.tracker.members import Members, WaitingToken
+from fleet.v1 import identity_service_pb2 as pb
+from fleet.wire.joining import ROLES
+from fleet.wire.peers import Attempt, CallContext, caller_of, caller_public_key
+from fleet.wire.times import duration_sec, timestamp
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_TTL_SEC = 600.0
+_MAX_TTL_SEC = 7 * 24 * 3600.0
+_MAX_NOTE_CHARS = 200
+_USUAL_ENTRIES, _MAX_ENTRIES = 100, 10_000
+_ROLES_BY_NUMBER = {number: role for role, number in ROLES.items()}
+
+
+class IdentityServicer:
+    """fleet.v1.IdentityService."""
+
+    def __init__(self, authority: Authority, members: Members, audit: AuditLog, clock: Clock) -> None:
+        self._authority = authority
+        self._members = members
+        self._audit = audit
+        self._clock = clock
+
+    async def join(self, request: pb.JoinRequest, context: CallContext) -> pb.JoinResponse:
+        public_key = read_request(request.certificate_request)
+        token = self._members.use_token(digest_of(request.secret), self._clock.now_sec())
+        certificate = self._authority.sign(public_key, name=request.name, role=token.role)
+        logger.info("member joined", extra={"member": request.name[:_MAX_NOTE_CHARS], "role": token.role})
+        return pb.JoinResponse(
+            certificate=certificate, authority=self._authority.certificate_pem, role=ROLES[token.role]
+        )
+
+    async def renew_certificate(
+        self, request: pb.RenewCertificateRequest, context: CallContext
+    ) -> pb.RenewCertificateResponse:
+        caller = caller_of(context)
+        certificate = self._authority.sign(caller_public_key(context), name=caller.name, role=caller.role)
+        return pb.RenewCertificateResponse(certificate=certificate)
+
+    async def create_join_token(
+        self, request: pb.CreateJoinTokenRequest, context: CallContext
+    ) -> pb.CreateJoinTokenResponse:
+        role = _ROLES_BY_NUMBER.get(request.role)
+        if role is None:
+            raise InvalidRequest("a join token is for an agent, a user or an admin; name one as the role")
+        ttl_sec = duration_sec(request.ttl) if request.HasField("ttl") else _DEFAULT_TTL_SEC
+        if not 0 < ttl_sec <= _MAX_TTL_SEC:
+            raise InvalidRequest(f"a join token lives for up to {_MAX_TTL_SEC / 3600:.0f} h, not for {ttl_sec:g} s")
+        now = self._clock.now_sec()
+        token = make_join_token(self._authority.pin)
+        waiting = WaitingToken(
+            digest=token.digest,
+            role=role,
+            created_at_sec=now,
+            expires_at_sec=now + ttl_sec,
+            created_by=str(caller_of(context)),
+            note=request.note[:_MAX_NOTE_CHARS],
+        )
+        self._members.add_token(waiting, now)
+        return pb.CreateJoinTokenResponse(secret=token.secret, token=_to_proto(waiting))
+
+    async def list_join_tokens(
+        self, request: pb.ListJoinTokensRequest, context: CallContext
+    ) -> pb.ListJoinTokensResponse:
+        return pb.ListJoinTokensResponse(tokens=map(_to_proto, self._members.tokens(self._clock.now_sec())))
+
+    async def revoke_join_token(
+        self, request: pb.RevokeJoinTokenRequest, context: CallContext
+    ) -> pb.RevokeJoinTokenResponse:
+        self._members.revoke_token(request.token_id, self._clock.now_sec())
+        return pb.RevokeJoinTokenResponse()
+
+    async def unbind_device(self, request: pb.UnbindDeviceRequest, context: CallContext) -> pb.UnbindDeviceResponse:
+        key_id = self._members.unbind(request.device_name)
+        logger.info("device name freed", extra={"device": request.device_name, "key": key_id})
+        return pb.UnbindDeviceResponse(key_id=key_id)
+
+    async def list_audit_entries(
+        self, request: pb.ListAuditEntriesRequest, context: CallContext
+    ) -> pb.ListAuditEntriesResponse:
+        entries = self._audit.newest(min(request.limit or _USUAL_ENTRIES, _MAX_ENTRIES))
+        return pb.ListAuditEntriesResponse(entries=map(_entry_to_proto, entries))
+
+
+def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
+    """Return what writes calls of audited rpcs into the log."""
+
+    def write(attempt: Attempt) -> None:
+        caller: Identity = attempt.caller
+        audit.write(
+            AuditEntry(
+                at_sec=clock.now_sec(),
+                name=caller.name,
+                role=caller.role,
+                key_id=caller.key_id,
+                peer=attempt.peer,
+                action=short_name(attempt.rpc),
+                subject=_subject(attempt),
+                outcome="ok" if attempt.error is None else type(attempt.error).__name__,
+            )
+        )
+
+    return write
+
+
+def _subject(attempt: Attempt) -> str:
+    if not isinstance(attempt.request, Message):
+        return ""
+    shown = type(attempt.request)()
+    shown.CopyFrom(attempt.request)
+    for name in rule_of(attempt.rpc).hidden:
+        shown.ClearField(name)
+    return MessageToJson(shown, preserving_proto_field_name=True, indent=None)
+
+
+def _to_proto(token: WaitingToken) -> pb.JoinToken:
+    return pb.JoinToken(
+        token_id=token.token_id,
+        role=ROLES[Role(token.role)],
+        created_at=timestamp(token.created_at_sec),
+        expires_at=timestamp(token.expires_at_sec),
+        created_by=token.created_by,
+        note=token.note,
+    )
+
+
+def _entry_to_proto(entry: AuditEntry) -> pb.AuditEntry:
+    return pb.AuditEntry(
+        at=timestamp(entry.at_sec),
+        name=entry.name,
+        role=entry.role,
+        key_id=entry.key_id,
+        peer=entry.peer,
+        action=entry.action,
+        subject=entry.subject,
+        outcome=entry.outcome,
+    )

@@ -1,0 +1,215 @@
+"""Joining a fleet, and staying in it: what agents, people and optimizers do with their keys.
+
+The one who joins has a join token. Its fingerprint is compared with the authority in the certificate that the tracker
+shows; only then is the secret said, over TLS that this authority has signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc.aio
+
+from fleet.errors import FleetError, InvalidRequest, TrackerUnavailable, Unauthenticated
+from fleet.identity import stranger
+from fleet.identity.certificates import Role, authority_in, make_key, make_request, needs_renewal, pin_of
+from fleet.identity.credentials import TRACKER_NAME, Credentials, Proof
+from fleet.identity.join_tokens import JoinToken
+from fleet.identity.store import CredentialStore
+from fleet.v1 import identity_service_pb2 as pb
+from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.stubs import IdentityServiceStub, identity_service_stub
+from fleet.wire.times import duration
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROLES = {
+    Role.AGENT: pb.MEMBER_ROLE_AGENT,
+    Role.USER: pb.MEMBER_ROLE_USER,
+    Role.ADMIN: pb.MEMBER_ROLE_ADMIN,
+}
+"""Those that can be had by joining."""
+
+_TIMEOUT_SEC = 10.0
+
+
+async def join(address: str, token: JoinToken, *, name: str, key_pem: bytes | None = None) -> tuple[Credentials, Role]:
+    """Use up a join token: return credentials for the tracker at an address, and the role in them.
+
+    Args:
+        key_pem: the key to join with; a new one when None.
+
+    Raises:
+        TrackerUnavailable: no tracker answers there.
+        Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
+    """
+    authority_pem = await asyncio.to_thread(_shown_authority, address)
+    if pin_of(authority_pem) != token.pin:
+        raise Unauthenticated(
+            f"the tracker at {address} is not the one that the join token is for; nothing was said to it"
+        )
+    key_pem = key_pem or make_key()
+    nobody = Credentials(
+        key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem
+    )
+    return await _join(address, nobody, token.secret, name=name, key_pem=key_pem)
+
+
+async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pem: bytes) -> Credentials:
+    """Make an agent of this account a member, by this account's own credentials as an admin.
+
+    Raises:
+        TrackerUnavailable: the tracker does not answer.
+        NotAllowed: they are no admin's.
+    """
+    async with make_channel(address, admin) as channel:
+        request = pb.CreateJoinTokenRequest(role=pb.MEMBER_ROLE_AGENT, ttl=duration(60.0), note=name)
+        created = await _answer(identity_service_stub(channel).create_join_token(request, timeout=_TIMEOUT_SEC))
+    credentials, _ = await _join(address, admin, created.secret, name=name, key_pem=key_pem)
+    return credentials
+
+
+async def renewed(address: str, credentials: Credentials, now: dt.datetime) -> Credentials | None:
+    """Return the same credentials with a newer certificate; None: it is not time yet.
+
+    Raises:
+        TrackerUnavailable: the tracker does not answer.
+    """
+    if not needs_renewal(credentials.certificate_pem, now):
+        return None
+    async with make_channel(address, credentials) as channel:
+        stub: IdentityServiceStub = identity_service_stub(channel)
+        answer = await _answer(stub.renew_certificate(pb.RenewCertificateRequest(), timeout=_TIMEOUT_SEC))
+    return Credentials(
+        key_pem=credentials.key_pem, certificate_pem=answer.certificate, authority_pem=credentials.authority_pem
+    )
+
+
+async def find_proof(address: str, store: CredentialStore) -> Proof | None:
+    """Return this account's credentials for a tracker: those kept for its address, else those for its authority.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    kept = store.find(address)
+    if kept is not None:
+        return kept
+    others = store.all()
+    if not others:
+        return None
+    try:
+        shown = pin_of(await asyncio.to_thread(_shown_authority, address))
+    except FleetError:
+        return None
+    return next((known for known in others if pin_of(known.authority_pem) == shown), None)
+
+
+async def renew_account(address: str, store: CredentialStore) -> None:
+    """Renew this account's certificate for a tracker when it is time. Best effort: weeks are left then."""
+    try:
+        kept = store.find(address)
+        fresh = await renewed(address, kept, dt.datetime.now(dt.UTC)) if isinstance(kept, Credentials) else None
+        if fresh is not None:
+            store.save(address, fresh)
+    except (FleetError, OSError) as error:
+        logger.warning("certificate is not renewed yet", extra={"tracker": address, "reason": str(error)})
+
+
+def is_answered(address: str) -> bool:
+    """Tell whether anything listens at an address."""
+    try:
+        with socket.create_connection(_host_port(address), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
+def why_no_tracker(address: str, credentials: Credentials) -> str:
+    """Find out why a tracker cannot be reached, in a sentence; empty: nothing answers there, or all is well by now."""
+    context = _context(credentials)
+    try:
+        with (
+            socket.create_connection(_host_port(address), timeout=2.0) as connection,
+            context.wrap_socket(connection, server_hostname=TRACKER_NAME),
+        ):
+            return ""
+    except ssl.SSLCertVerificationError:
+        return (
+            f"the tracker at {address} is another one than these credentials are for, or its state was lost; "
+            "if that is meant, join it again: fleet login TOKEN (for an agent: fleet agent join TOKEN)"
+        )
+    except (OSError, ssl.SSLError):
+        return ""
+
+
+async def _join(
+    address: str, proof: Credentials, secret: bytes, *, name: str, key_pem: bytes
+) -> tuple[Credentials, Role]:
+    async with make_channel(address, proof) as channel:
+        request = pb.JoinRequest(secret=secret, certificate_request=make_request(key_pem), name=name)
+        answer = await _answer(identity_service_stub(channel).join(request, timeout=_TIMEOUT_SEC))
+    role = next((role for role, number in ROLES.items() if number == answer.role), Role.STRANGER)
+    return (
+        Credentials(key_pem=key_pem, certificate_pem=answer.certificate, authority_pem=answer.authority),
+        role,
+    )
+
+
+async def _answer(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, TrackerUnavailable) from error
+
+
+def _shown_authority(address: str) -> bytes:
+    """Return the authority's certificate that a tracker shows, PEM. Nothing about it is verified yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # what is shown is compared with the token's fingerprint
+    _load(context, stranger.KEY_PEM + stranger.CERTIFICATE_PEM)
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection(_host_port(address), timeout=_TIMEOUT_SEC) as connection,
+            context.wrap_socket(connection, server_hostname=TRACKER_NAME) as secured,
+        ):
+            shown = secured.getpeercert(binary_form=True)
+    except (OSError, ssl.SSLError) as error:
+        raise TrackerUnavailable(f"no tracker answers at {address}: {error}") from error
+    try:
+        return authority_in(shown or b"")
+    except InvalidRequest as error:
+        raise FleetError(f"what answers at {address} is no tracker of ours") from error
+
+
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=credentials.authority_pem.decode())
+    _load(context, credentials.key_pem + credentials.certificate_pem)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _load(context: ssl.SSLContext, content: bytes) -> None:
+    """Python's TLS takes a key from a file only."""
+    with tempfile.TemporaryDirectory(prefix="fleet-key-") as folder:
+        path = Path(folder) / "key.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        context.load_cert_chain(path)
+
+
+def _host_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

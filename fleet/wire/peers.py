@@ -1,0 +1,177 @@
+"""Who is at the other end: TLS between the fleet's processes, and what a server learns of its callers from it.
+
+Both sides show certificates of the fleet's authority. A client checks that the server has the name that it expects,
+not the address that it dialled: addresses move, and are anybody's.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fleet.errors import InvalidRequest, Unauthenticated
+from fleet.identity.certificates import Identity, Role, public_key_of, read_identity
+from fleet.identity.credentials import Credentials, PlainSecret
+from fleet.identity.policy import check_role, rule_of
+from fleet.identity.stranger import CERTIFICATE_PEM as STRANGER_PEM
+
+logger = logging.getLogger(__name__)
+
+SECRET_HEADER = "fleet-secret-bin"  # noqa: S105 - the name of a header
+"""Metadata key of the secret where there is no TLS."""
+
+_CERTIFICATE = "x509_pem_cert"
+_LOCAL = Identity(name="local", role=Role.ADMIN, key_id="")
+
+
+class CallContext(Protocol):
+    """What our services use of a `grpc.aio.ServicerContext`."""
+
+    def peer(self) -> str:
+        """Where the caller is, "ipv4:127.0.0.1:4000"."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS says of the caller; empty without TLS."""
+        ...
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Headers of the call."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[object], None], /) -> None:
+        """Call back once the call is over, however it ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One call of an rpc that is audited, and what came of it."""
+
+    caller: Identity
+    peer: str
+    rpc: str
+    request: object
+    """The message; None for a stream, and when it was refused before it was read."""
+    error: Exception | None
+
+
+class Guard:
+    """Decides for a server who may call what, before the request is parsed."""
+
+    def __init__(
+        self,
+        *,
+        secret: Callable[[], PlainSecret | None] | None = None,
+        audit: Callable[[Attempt], None] = lambda attempt: None,
+    ) -> None:
+        """Args:
+        secret: without TLS, returns what every caller has to show, who may do everything then. None: there is TLS.
+        audit: is told of every call that the policy wants to be written down.
+        """
+        self._secret = secret
+        self._audit = audit
+
+    def admit(self, rpc: str, context: CallContext) -> Identity:
+        """Return who calls.
+
+        Raises:
+            Unauthenticated: there is no TLS, and the caller does not know the secret.
+            NotAllowed: this takes another role.
+        """
+        if self._secret is not None:
+            _check_secret(self._secret(), context)
+            return _LOCAL
+        caller = caller_of(context)
+        check_role(rpc, caller)
+        return caller
+
+    def note(self, rpc: str, context: CallContext, request: object, error: Exception | None) -> None:
+        """Write a call down, if it is one of those."""
+        if rule_of(rpc).is_audited:
+            self._audit(Attempt(caller=caller_of(context), peer=context.peer(), rpc=rpc, request=request, error=error))
+
+
+def caller_of(context: CallContext) -> Identity:
+    """Return who calls. Without TLS that is this account, with every right: the guard has checked its secret."""
+    certificate = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
+    return _LOCAL if certificate is None else _identity(bytes(certificate))
+
+
+def caller_public_key(context: CallContext) -> ec.EllipticCurvePublicKey:
+    """Return the key of the caller's certificate.
+
+    Raises:
+        InvalidRequest: there is no TLS.
+    """
+    certificate = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
+    if certificate is None:
+        raise InvalidRequest("this fleet runs without TLS, so that nobody has a certificate")
+    return public_key_of(bytes(certificate))
+
+
+def server_security(current: Callable[[], Credentials], *, admits_strangers: bool = False) -> grpc.ServerCredentials:
+    """Return TLS for a server that asks its clients for certificates of the same authority.
+
+    Args:
+        current: returns what to show; asked for every new connection, so that a renewed certificate is used at once.
+        admits_strangers: let in those, too, who have not joined; the guard sees to what they may do.
+    """
+    configurations = _Configurations(current, admits_strangers)
+    return grpc.dynamic_ssl_server_credentials(
+        configurations.now(),
+        configurations.changed,  # type: ignore[arg-type] # None is allowed: what is shown stays
+        require_client_authentication=True,
+    )
+
+
+def channel_security(credentials: Credentials) -> grpc.ChannelCredentials:
+    """Return TLS for a channel."""
+    return grpc.ssl_channel_credentials(
+        root_certificates=credentials.authority_pem,
+        private_key=credentials.key_pem,
+        certificate_chain=credentials.certificate_pem,
+    )
+
+
+class _Configurations:
+    """Makes gRPC's form of what a server shows, once for each change. Called by gRPC's own threads."""
+
+    def __init__(self, current: Callable[[], Credentials], admits_strangers: bool) -> None:
+        self._current = current
+        self._strangers = STRANGER_PEM if admits_strangers else b""
+        self._shown: Credentials | None = None
+
+    def now(self) -> grpc.ServerCertificateConfiguration:
+        credentials = self._shown = self._current()
+        return grpc.ssl_server_certificate_configuration(
+            [(credentials.key_pem, credentials.certificate_pem)],
+            root_certificates=credentials.authority_pem + self._strangers,
+        )
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what to show from now on; None: what was shown before."""
+        try:
+            return None if self._current() == self._shown else self.now()
+        except Exception:  # a thread of gRPC: what it raises is lost, and so would be the connection
+            logger.exception("cannot change the certificate that is shown")
+            return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _identity(certificate_pem: bytes) -> Identity:
+    """Reading a certificate takes 50 us, and few connections make many calls."""
+    return read_identity(certificate_pem)
+
+
+def _check_secret(secret: PlainSecret | None, context: CallContext) -> None:
+    shown = next((value for key, value in context.invocation_metadata() or () if key == SECRET_HEADER), b"")
+    if secret is None or not isinstance(shown, bytes) or not hmac.compare_digest(shown, secret.secret):
+        raise Unauthenticated("this account cannot read the secret of the fleet, which runs without TLS")

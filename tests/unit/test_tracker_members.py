@@ -1,0 +1,122 @@
+"""What a tracker remembers of its members, and what it writes down."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import ConfigError, NotFound, Unauthenticated
+from fleet.identity.certificates import Role
+from fleet.tracker.audit import AuditEntry, AuditLog
+from fleet.tracker.members import Members, WaitingToken
+
+
+def token(digest: str = "d" * 64, *, until: float = 100.0) -> WaitingToken:
+    return WaitingToken(
+        digest=digest, role=Role.AGENT, created_at_sec=1.0, expires_at_sec=until, created_by="admin a", note="pi"
+    )
+
+
+def entry(number: int, outcome: str = "ok", at_sec: float = 1.0) -> AuditEntry:
+    return AuditEntry(
+        at_sec=at_sec,
+        name="a@b",
+        role="user",
+        key_id="k",
+        peer="ipv4:127.0.0.1:1",
+        action="LeaseService.RevokeLease",
+        subject=str(number),
+        outcome=outcome,
+    )
+
+
+def test_a_join_token_is_used_once_and_in_time(tmp_path: Path) -> None:
+    """The second use, and one after its end, find nothing; so does one after it was revoked."""
+    members = Members(tmp_path / "members.sqlite")
+    for each in (token("a" * 64), token("b" * 64, until=5.0), token("c" * 64)):
+        members.add_token(each, now=2.0)
+
+    assert Role.AGENT is members.use_token("a" * 64, now=3.0).role
+    members.revoke_token("c" * 12, now=3.0)
+
+    for digest, now in (("a" * 64, 3.0), ("b" * 64, 5.0), ("c" * 64, 3.0)):
+        with pytest.raises(Unauthenticated, match="fleet tracker token create"):
+            members.use_token(digest, now)
+    with pytest.raises(NotFound):
+        members.revoke_token("c" * 12, now=3.0)
+    members.close()
+
+
+def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+    """A device name is its first key's, also for the next process; nobody else reads the file."""
+    members = Members(tmp_path / "members.sqlite")
+    members.bind(["devices/a", "devices/b"], "one", 1.0)
+    members.bind(["devices/b", "devices/c"], "two", 2.0)
+    members.add_token(token(), now=2.0)
+    members.close()
+
+    again = Members(tmp_path / "members.sqlite")
+
+    assert {"devices/a": "one", "devices/b": "one", "devices/c": "two"} == dict(again.keys)
+    assert [token()] == again.tokens(2.0)
+    assert 0o600 == stat.S_IMODE((tmp_path / "members.sqlite").stat().st_mode)
+    assert "one" == again.unbind("devices/b")
+    again.bind(["devices/b"], "two", 3.0)
+    assert "two" == again.keys["devices/b"]
+    again.close()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    """It is not overwritten, and the sentence says what to do."""
+    path = tmp_path / "members.sqlite"
+    path.write_text("this is no database, but long enough to look at" * 10)
+
+    with pytest.raises(ConfigError, match="move it away"):
+        Members(path)
+
+
+def test_the_log_keeps_the_newest_and_survives_a_torn_line(tmp_path: Path) -> None:
+    """What a crash tore is left out; the file is its owner's alone."""
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(5):
+        log.write(entry(number))
+    log.close()
+    with (tmp_path / "audit.jsonl").open("a") as file:
+        file.write('{"at_sec": 1.0, "name"\n')
+    log.write(entry(5))
+
+    assert ["3", "4", "5"] == [found.subject for found in log.newest(3)]
+    assert 0o600 == stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode)
+    log.close()
+
+
+def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old files make room; the newest entries are those that are left, in order."""
+    monkeypatch.setattr("fleet.tracker.audit._MAX_FILE_BYTES", 1000)
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(200):
+        log.write(entry(number))
+
+    numbers = [int(found.subject) for found in log.newest(1000)]
+
+    assert list(range(numbers[0], 200)) == numbers
+    assert 0 < numbers[0] < 199
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5000
+    log.close()
+
+
+def test_refusals_cannot_push_deeds_out(tmp_path: Path) -> None:
+    """Of a flood of refused calls only some are written, and how many were not is told with the next entry."""
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for number in range(5000):
+        log.write(entry(number, "NotAllowed", at_sec=1000.0))
+    log.write(entry(-1, at_sec=1000.0))
+
+    lines = (tmp_path / "audit.jsonl").read_text().splitlines()
+
+    assert len(lines) < 300
+    assert 5000 == len(lines) - 1 + json.loads(lines[-1])["refusals_not_shown"]
+    log.close()
