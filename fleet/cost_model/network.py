@@ -53,13 +53,14 @@ class Network:
 
     def values(self, features: Sequence[Features]) -> Array:
         """Return a value per candidate [n_candidates]: higher is slower."""
-        stores, owner = self._stores(features)
-        return _forward(self.layers, stores, owner, len(features))[-1]
+        counts = np.array([len(one) for one in features])
+        return _forward(self.layers, self.normalized(features), np.cumsum(counts) - counts)[-1]
 
-    def _stores(self, features: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
+    def normalized(self, features: Sequence[Features]) -> Array:
+        """Return the stores of all candidates, one after the other, as the layers take them."""
         stores = np.concatenate(features)[:, self.columns]
-        owner = np.repeat(np.arange(len(features)), [len(one) for one in features])
-        return np.clip((stores - self.middle) / self.scale, -_LIMIT, _LIMIT), owner
+        normalized: Array = np.clip((stores - self.middle) / self.scale, -_LIMIT, _LIMIT)
+        return normalized
 
 
 def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, sample: int = 64, seed: int = 0) -> Network:
@@ -73,50 +74,71 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
     stores = np.concatenate([one for lesson in lessons for one in lesson.features])
     columns = np.flatnonzero(stores.std(axis=0) > 1e-6)
     stores = stores[:, columns]
+    start = _start(len(columns), hidden, random)
     network = Network(
-        columns=columns,
-        middle=stores.mean(axis=0),
-        scale=stores.std(axis=0) + np.float32(1e-3),
-        layers=_start(len(columns), hidden, random),
+        columns=columns, middle=stores.mean(axis=0), scale=stores.std(axis=0) + np.float32(1e-3), layers=start
     )
-    prepared = [_prepared(network, lesson) for lesson in lessons]
-    layers = [layer.copy() for layer in network.layers]
-    first, second = [np.zeros_like(layer) for layer in layers], [np.zeros_like(layer) for layer in layers]
+    prepared = [_batch(network.normalized(one.features), one) for one in lessons]
+    # All layers in one vector, and their gradients in another: a step of Adam is then a dozen operations, not seventy.
+    weights = np.concatenate([layer.ravel() for layer in start])
+    gradient, first, second = (np.zeros_like(weights) for _ in range(3))
+    layers, gradients = _views(weights, start), _views(gradient, start)
     step = 0
     for number in range(passes):
         rate = _RATE * (1 - number / passes)
         for index in random.permutation(len(lessons)):
             step += 1
-            for position, gradient in enumerate(_gradients(layers, *_drawn(prepared[index], sample, random))):
-                gradient = gradient + _DECAY * layers[position]
-                first[position] += (1 - _MOMENTUM) * (gradient - first[position])
-                second[position] += (1 - _SCALE) * (gradient * gradient - second[position])
-                mean, square = first[position] / (1 - _MOMENTUM**step), second[position] / (1 - _SCALE**step)
-                layers[position] -= (rate * mean / (np.sqrt(square) + 1e-8)).astype(np.float32)
-    return Network(columns=columns, middle=network.middle, scale=network.scale, layers=tuple(layers))
+            _write_gradients(gradients, layers, _drawn(prepared[index], sample, random))
+            gradient += _DECAY * weights
+            first += (1 - _MOMENTUM) * (gradient - first)
+            second += (1 - _SCALE) * (gradient * gradient - second)
+            mean, square = first / (1 - _MOMENTUM**step), second / (1 - _SCALE**step)
+            weights -= rate * mean / (np.sqrt(square) + 1e-8)
+    return Network(columns=columns, middle=network.middle, scale=network.scale, layers=layers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    stores: list[Array]
+class _Batch:
+    """Candidates of one workload."""
+
+    stores: Array
+    """Of one candidate after the other."""
+
+    counts: NDArray[np.int64]
+    """Stores of each."""
+
+    starts: NDArray[np.int64]
+    """The first store of each."""
+
+    owner: NDArray[np.int64]
+    """Whose each store is."""
+
     targets: Array
     weights: Array
 
 
-def _prepared(network: Network, lesson: Lesson) -> _Prepared:
-    stores, owner = network._stores(lesson.features)  # noqa: SLF001 - of this module
-    ends = np.cumsum(np.bincount(owner, minlength=len(lesson.features)))
-    return _Prepared(np.split(stores, ends[:-1]), lesson.targets, lesson.weights)
+def _batch(stores: Array, lesson: Lesson) -> _Batch:
+    counts = np.array([len(one) for one in lesson.features])
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return _Batch(stores, counts, np.cumsum(counts) - counts, owner, lesson.targets, lesson.weights)
 
 
-def _drawn(
-    lesson: _Prepared, sample: int, random: np.random.Generator
-) -> tuple[Array, NDArray[np.int64], Array, Array]:
-    count = len(lesson.targets)
-    chosen = random.permutation(count)[:sample] if count > sample else np.arange(count)
-    stores = [lesson.stores[index] for index in chosen]
-    owner = np.repeat(np.arange(len(chosen)), [len(one) for one in stores])
-    return np.concatenate(stores), owner, lesson.targets[chosen], lesson.weights[chosen]
+def _drawn(batch: _Batch, sample: int, random: np.random.Generator) -> _Batch:
+    """Return some of its candidates, or all if they are few."""
+    if len(batch.targets) <= sample:
+        return batch
+    chosen = random.permutation(len(batch.targets))[:sample]
+    counts = batch.counts[chosen]
+    starts = np.cumsum(counts) - counts
+    owner = np.repeat(np.arange(sample), counts)
+    rows = np.arange(len(owner)) + (batch.starts[chosen] - starts)[owner]
+    return _Batch(batch.stores[rows], counts, starts, owner, batch.targets[chosen], batch.weights[chosen])
+
+
+def _views(vector: Array, shapes: Sequence[Array]) -> tuple[Array, ...]:
+    """Return parts of a vector in the shapes of other arrays."""
+    ends = np.cumsum([shape.size for shape in shapes])
+    return tuple(part.reshape(shape.shape) for part, shape in zip(np.split(vector, ends[:-1]), shapes, strict=True))
 
 
 def _start(inputs: int, hidden: int, random: np.random.Generator) -> tuple[Array, ...]:
@@ -134,31 +156,27 @@ def _start(inputs: int, hidden: int, random: np.random.Generator) -> tuple[Array
 
 
 def _forward(
-    layers: Sequence[Array], stores: Array, owner: NDArray[np.int64], count: int
+    layers: Sequence[Array], stores: Array, starts: NDArray[np.int64]
 ) -> tuple[Array, Array, Array, Array, Array]:
     one = np.maximum(stores @ layers[0] + layers[1], 0)
     two = np.maximum(one @ layers[2] + layers[3], 0)
-    starts = np.flatnonzero(np.diff(owner, prepend=-1))
     summed = np.add.reduceat(two, starts, axis=0)
     three = np.maximum(summed @ layers[4] + layers[5], 0)
     return one, two, summed, three, (three @ layers[6])[:, 0]
 
 
-def _gradients(
-    layers: Sequence[Array], stores: Array, owner: NDArray[np.int64], targets: Array, weights: Array
-) -> list[Array]:
-    one, two, summed, three, values = _forward(layers, stores, owner, len(targets))
-    apart = targets[:, None] - targets[None, :]
+def _write_gradients(gradients: Sequence[Array], layers: Sequence[Array], batch: _Batch) -> None:
+    one, two, summed, three, values = _forward(layers, batch.stores, batch.starts)
+    apart = batch.targets[:, None] - batch.targets[None, :]
     counted = np.where(apart > _CLOSE, apart, 0)
-    counts = counted * weights[:, None] * weights[None, :]
+    counts = counted * batch.weights[:, None] * batch.weights[None, :]
     wrong = counts / (1 + np.exp(np.clip(values[:, None] - values[None, :], -30, 30)))
     by_value = ((wrong.sum(axis=0) - wrong.sum(axis=1)) / max(counted.sum(), 1e-6)).astype(np.float32)[:, None]
     by_three = (by_value @ layers[6].T) * (three > 0)
-    by_two = (by_three @ layers[4].T)[owner] * (two > 0)
+    by_two = (by_three @ layers[4].T)[batch.owner] * (two > 0)
     by_one = (by_two @ layers[2].T) * (one > 0)
-    return [
-        *(stores.T @ by_one, by_one.sum(axis=0)),
-        *(one.T @ by_two, by_two.sum(axis=0)),
-        *(summed.T @ by_three, by_three.sum(axis=0)),
-        three.T @ by_value,
-    ]
+    pairs = ((batch.stores, by_one), (one, by_two), (summed, by_three))
+    for position, (inputs, by_output) in enumerate(pairs):
+        np.matmul(inputs.T, by_output, out=gradients[2 * position])
+        np.sum(by_output, axis=0, out=gradients[2 * position + 1])
+    np.matmul(three.T, by_value, out=gradients[-1])
