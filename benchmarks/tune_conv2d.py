@@ -222,7 +222,7 @@ def workload_names(model: Path, layers: Sequence[Layer]) -> dict[str, Layer]:
 
 
 def best_by_layer(report: JsonObject, names: Mapping[str, Layer]) -> dict[Layer, JsonObject]:
-    """Return what the report says of each layer: untuned_us, best_us, trials, errors."""
+    """Return what the report says of each layer: untuned_sec, best_sec, trials, errors."""
     return {names[found["name"]]: found for found in report["workloads"] if found["name"] in names}
 
 
@@ -239,6 +239,10 @@ def _tune(model: Path, scratch: Path, options: argparse.Namespace, *, per_layer:
     return report
 
 
+def _us(sec: float | None) -> float | None:
+    return None if sec is None else sec * 1e6
+
+
 def _figures(
     layers: Sequence[Layer],
     ours: Mapping[Layer, JsonObject],
@@ -247,12 +251,12 @@ def _figures(
 ) -> JsonObject:
     rows = []
     for layer, peer_us, tf32_us in zip(layers, torch["us"], torch["tf32_us"] or [None] * len(layers), strict=True):
-        best = ours.get(layer, {}).get("best_us")
+        best = _us(ours.get(layer, {}).get("best_sec"))
         rows.append(
             {
                 "layer": layer.name,
                 "count": layer.count,
-                "untuned_us": ours.get(layer, {}).get("untuned_us"),
+                "untuned_us": _us(ours.get(layer, {}).get("untuned_sec")),
                 "ours_us": best,
                 "peer_us": peer_us,
                 "peer_tf32_us": tf32_us,

@@ -33,7 +33,7 @@ def audit(
 
     deeds = options.run(work())
     if options.wants_json(ctx, json_output):
-        options.print_json([asdict(deed) for deed in deeds])
+        options.print_json({"deeds": [asdict(deed) for deed in deeds]})
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("when", "who", "role", "key", "from", "did", "on", "outcome"):

@@ -42,7 +42,7 @@ def devices(
 ) -> None:
     """List the fleet's devices with what selectors can ask for, all or those that a selector matches.
 
-    Example: fleet devices 'kind=cpu,rack=3' --json | jq -r '.[].name'
+    Example: fleet devices 'kind=cpu,rack=3' --json | jq -r '.devices[].name'
     """
     ctx.obj = (options.settings(ctx), tracker, json_output)
     if ctx.invoked_subcommand is None:
@@ -71,7 +71,7 @@ def _list(
     known = _snapshot(options.tracker_address(ctx, tracker), connect_timeout_sec).devices
     shown = sorted((one for one in known if selector is None or selector.matches(labels_of(one))), key=_by_name)
     if options.wants_json(ctx, as_json):
-        options.print_json(list(map(device_json, shown)))
+        options.print_json({"devices": list(map(device_json, shown))})
         return
     console = Console(highlight=False)
     if not known:

@@ -27,11 +27,11 @@ def doctor(
 
     Part of the fleet works in spite of a warning; a problem stops tuning on this machine.
 
-    Example: fleet doctor --json | jq '.[] | select(.state != "ok")'
+    Example: fleet doctor --json | jq '.findings[] | select(.state != "ok")'
     """
     findings = run_checks(options.tracker_address(ctx, tracker), is_quick=quick)
     if options.wants_json(ctx, json_output):
-        options.print_json([asdict(finding) for finding in findings])
+        options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:
         Console(highlight=False).print(_table(findings))
     if any(finding.state is State.PROBLEM for finding in findings):

@@ -83,7 +83,7 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
     """Return an explanation as JSON data; times in seconds, null where no limit is known."""
     return {
         "target": json.loads(target_json),
-        "roofline": asdict(roofline),
+        "roofline": _roofline_data(roofline),
         "passes": [asdict(stage) for stage in found.stages],
         "programs": [asdict(program) | {"least_sec": least_sec(program, roofline)} for program in found.programs],
         "loop_nests": list(found.scheduled.loop_nests),
@@ -92,6 +92,16 @@ def explanation_data(found: Explanation, roofline: Roofline, target_json: str) -
             "copied": Counter(found.scheduled.concats_copied),
         },
     }
+
+
+def _roofline_data(roofline: Roofline) -> dict[str, object]:
+    from fleet.spaces.limits import ALL_SIZES
+
+    memory = [
+        {"size_bytes": None if rate.size_bytes == ALL_SIZES else rate.size_bytes, "bytes_per_sec": rate.bytes_per_sec}
+        for rate in roofline.memory
+    ]
+    return {**asdict(roofline), "memory": memory}
 
 
 def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:

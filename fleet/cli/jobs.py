@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
@@ -11,11 +10,12 @@ import typer
 from fleet.base.machine import account_name
 from fleet.cli import options
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
+from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import with_tune_options
-from fleet.cli.tune_view import print_reports
+from fleet.cli.tune_view import records_line, render_report
 from fleet.cli.watching import watch as watch_job
 from fleet.library import Job, Library
 from fleet.optimizer.fleets import fleet_behind
@@ -72,7 +72,7 @@ def list_(
     with existing_library(library) as opened:
         found = opened.jobs(limit)
     if options.wants_json(ctx, json_output):
-        options.print_json([job_data(job) for job in found])
+        options.print_json({"jobs": [job_data(job) for job in found]})
     elif found:
         print_jobs(found, make_console(is_wide=wide))
     else:
@@ -114,9 +114,12 @@ def watch(
     with existing_library(library) as opened:
         reports = watch_job(opened, _full(name))
     if options.wants_json(ctx, json_output):
-        print(json.dumps([report.to_json() for report in reports]))
+        print_document({"reports": [report.to_json() for report in reports]}, indent=None)
         return
-    print_reports(reports, make_console(is_wide=wide))
+    console = make_console(is_wide=wide)
+    for report in reports:
+        console.print(render_report(report, width=console.width))
+        console.print(records_line(report), soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -17,10 +17,8 @@ from fleet.cli.tables import (
     make_table,
     workload_table,
 )
-from fleet.cli.watching import progress_of, reports_of
-from fleet.library import Job, JobState, JobSummary, WorkloadSummary
-
-_UNDER_WAY = (JobState.RUNNING, JobState.INTERRUPTED)
+from fleet.cli.watching import progress_of
+from fleet.library import Job, JobSummary
 
 
 def job_data(job: Job) -> dict[str, object]:
@@ -28,7 +26,7 @@ def job_data(job: Job) -> dict[str, object]:
     return {
         "name": job.name,
         "title": job.title,
-        "state": job.state.value,
+        "state": job.state,
         "message": job.message,
         "trials_done": job.trials_done,
         "trials_failed": job.trials_failed,
@@ -38,12 +36,12 @@ def job_data(job: Job) -> dict[str, object]:
         "optimizer": job.optimizer,
         "priority": job.priority,
         "is_queued": job.is_queued,
-        "reverted_at": job.reverted_at.isoformat() if job.reverted_at else None,
+        "reverted_at": job.reverted_at,
         "model_digest": job.model_digest,
         "tuner": job.tuner,
         "conditions": dict(job.conditions),
-        "started_at": job.started_at.isoformat(),
-        "ended_at": job.ended_at.isoformat() if job.ended_at else None,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
     }
 
 
@@ -76,11 +74,10 @@ def summary_data(summary: JobSummary) -> dict[str, object]:
             "name": entry.workload.name,
             "operator": entry.workload.operator,
             "shash": entry.workload.shash,
-            "device_model": entry.device_model,
             "weight": entry.weight,
             "trials": entry.trials,
-            "untuned_us": _us(entry.untuned_sec),
-            "best_us": _us(entry.best_sec),
+            "untuned_sec": entry.untuned_sec,
+            "best_sec": entry.best_sec,
             "errors": {kind.value: count for kind, count in entry.errors.items()},
         }
         for entry in summary.workloads
@@ -97,47 +94,28 @@ def print_summary(summary: JobSummary, console: Console) -> None:
     job = summary.job
     why = f": {job.message}" if job.message else ""
     console.print(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials", markup=False)
-    models = list(dict.fromkeys(entry.device_model for entry in summary.workloads))
-    for model in models:
-        rows = [_row(entry) for entry in summary.workloads if entry.device_model == model]
-        if len(models) > 1:
-            console.print(f"\non {model}:", markup=False, highlight=False)
-        console.print(workload_table(rows, console.width))
-        for note in failure_notes(rows):
-            console.print(note, style="dim", markup=False)
-    for line_of_text in (*_why_it_ended(job), *(_what_it_does(job) if job.state in _UNDER_WAY else ())):
-        console.print(Text(line_of_text, style="dim"))
+    rows = [
+        WorkloadRow(
+            operator=entry.workload.operator,
+            name=entry.workload.name,
+            weight=entry.weight,
+            trials=entry.trials,
+            untuned_sec=entry.untuned_sec,
+            best_sec=entry.best_sec,
+            gflops=gflops(entry.workload.flop, entry.best_sec),
+            errors={kind.value: count for kind, count in entry.errors.items()},
+        )
+        for entry in summary.workloads
+    ]
+    console.print(workload_table(rows, console.width))
+    for note in failure_notes(rows):
+        console.print(note, style="dim", markup=False)
+    for kind in progress_of(job):
+        for decision in kind.decisions:
+            console.print(Text(f"{decision.count} candidates of {decision.operator}: {decision.sentence}", style="dim"))
     for run in summary.model_runs:
         parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
         console.print("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
-
-
-def _why_it_ended(job: Job) -> Iterator[str]:
-    reports = reports_of(job)
-    for report in reports:
-        on = f"{report.device_model}, " if len(reports) > 1 else ""
-        yield from (f"{on}{item.operator}: {item.note}" for item in report.workloads if item.note)
-
-
-def _what_it_does(job: Job) -> Iterator[str]:
-    for kind in progress_of(job):
-        on = f", on {kind.device.removeprefix('devices/')}" if kind.device else ""
-        yield f"{kind.selector}: {kind.activity}, {kind.trials_done}/{kind.trials_total} trials{on}"
-        for decision in kind.decisions:
-            yield f"{decision.count} candidates of {decision.operator}: {decision.sentence}"
-
-
-def _row(entry: WorkloadSummary) -> WorkloadRow:
-    return WorkloadRow(
-        operator=entry.workload.operator,
-        name=entry.workload.name,
-        weight=entry.weight,
-        trials=entry.trials,
-        untuned_sec=entry.untuned_sec,
-        best_sec=entry.best_sec,
-        gflops=gflops(entry.workload.flop, entry.best_sec),
-        errors={kind.value: count for kind, count in entry.errors.items()},
-    )
 
 
 def lasted(job: Job) -> str:
@@ -147,7 +125,3 @@ def lasted(job: Job) -> str:
 
 def _state(job: Job) -> str:
     return f"{job.state.value}, reverted" if job.reverted_at is not None else job.state.value
-
-
-def _us(sec: float | None) -> float | None:
-    return None if sec is None else sec * 1e6

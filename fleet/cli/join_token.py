@@ -87,7 +87,7 @@ def list_tokens(
         async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
             found = await calls.invitations()
         if options.wants_json(ctx, json_output):
-            options.print_json([asdict(invitation) for invitation in found])
+            options.print_json({"tokens": [asdict(invitation) for invitation in found]})
             return
         table = Table("id", "role", "until", "made by", "note", box=None, pad_edge=False, header_style="dim")
         for each in found:

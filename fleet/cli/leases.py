@@ -40,7 +40,7 @@ def leases(
 
     snapshot = options.run(work())
     if options.wants_json(ctx, json_output):
-        options.print_json(list(map(lease_json, snapshot.leases)))
+        options.print_json({"leases": list(map(lease_json, snapshot.leases))})
         return
     Console(highlight=False).print(_table(snapshot) if snapshot.leases else "no leases")
 

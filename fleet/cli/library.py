@@ -95,7 +95,7 @@ def best(
     if not rows:
         raise NotFound(_nothing_of(pattern, within, known, opened.url))
     if options.wants_json(ctx, json_output):
-        options.print_json([best_data(row) for row in rows])
+        options.print_json({"best": [best_data(row) for row in rows]})
         return
     print_best(rows, make_console(is_wide=wide))
 
@@ -169,7 +169,7 @@ def snapshots(
         found = opened.memory.snapshots()
         in_use = {one.digest for version in {s.feature_version for s in found} if (one := _in_use(opened, version))}
     if options.wants_json(ctx, json_output):
-        options.print_json([snapshot_data(one, is_in_use=one.digest in in_use) for one in found])
+        options.print_json({"snapshots": [snapshot_data(one, is_in_use=one.digest in in_use) for one in found]})
     elif found:
         print_snapshots(found, in_use, make_console(is_wide=wide))
     else:

@@ -36,8 +36,8 @@ def snapshot_data(snapshot: StoredSnapshot, *, is_in_use: bool) -> dict[str, obj
     """Return what is known of a snapshot of the cost model."""
     return {
         "digest": snapshot.digest,
-        "made_at": snapshot.made_at.isoformat(),
-        "published_at": snapshot.published_at.isoformat() if snapshot.published_at else None,
+        "made_at": snapshot.made_at,
+        "published_at": snapshot.published_at,
         "is_in_use": is_in_use,
         "feature_version": snapshot.feature_version,
         "records": snapshot.record_count,
@@ -90,14 +90,14 @@ def best_data(row: BestRow) -> dict[str, object]:
         "target": scope.target_json,
         "device_model": scope.device_model,
         "tvm_version": scope.tvm_version,
-        "best_us": record.median_sec * 1e6,
-        "untuned_us": _us(row.untuned_sec),
+        "best_sec": record.median_sec,
+        "untuned_sec": row.untuned_sec,
         "gflops": gflops(workload.flop, record.median_sec),
         "run_secs": list(record.run_secs),
         "checked": record.checked,
         "record": record.id,
         "job": record.job_name,
-        "measured_at": record.created_at.isoformat(),
+        "measured_at": record.created_at,
         "trace": record.trace_json,
         "disturbances": row.disturbances,
     }
@@ -136,7 +136,3 @@ def _scope_line(scope: RecordScope, *, is_wide: bool) -> Text:
     version = f"TVM {scope.tvm_version}" if scope.tvm_version else "unknown TVM"
     target = scope.target_json if is_wide else canonical_target(scope.target_json)
     return Text(f"{scope.device_model}, {version}, {target or 'unknown target'}", style="bold")
-
-
-def _us(sec: float | None) -> float | None:
-    return None if sec is None else sec * 1e6

@@ -101,7 +101,7 @@ def list_(ctx: typer.Context, library: LibraryOption = None, json_output: JsonOp
         found = opened.queue.optimizers()
     if options.wants_json(ctx, json_output):
         names = ("name", "tracker", "holder", "host", "pid")
-        options.print_json([{name: getattr(item, name) for name in names} for item in found])
+        options.print_json({"optimizers": [{name: getattr(item, name) for name in names} for item in found]})
         return
     if not found:
         options.stderr().print(f"No optimizer runs for {opened.url}; start one: fleet optimizer serve")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 
 from cross.build.cache import DEFAULT_MAX_BYTES, BuildCache
+from fleet.cli.json_out import print_document
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 
 T = TypeVar("T")
@@ -141,9 +141,9 @@ def wants_json(ctx: typer.Context, given: bool) -> bool:
     return given or settings(ctx).output == "json"
 
 
-def print_json(value: object) -> None:
-    """Print data on stdout."""
-    print(json.dumps(value, indent=2))
+def print_json(value: Mapping[str, object]) -> None:
+    """Print one object on stdout, with the version of its schema; see `fleet.cli.json_out`."""
+    print_document(value)
 
 
 def stderr() -> Console:

@@ -29,7 +29,7 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
         return
     boards = list(load_boards().values())
     if options.wants_json(ctx, json_output):
-        options.print_json(list(map(board_data, boards)))
+        options.print_json({"targets": list(map(board_data, boards))})
     else:
         Console(highlight=False).print(_table(boards))
 

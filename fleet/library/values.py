@@ -307,12 +307,9 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
-    """What one job did for one workload on one device model."""
+    """What one job did for one workload."""
 
     workload: StoredWorkload
-    device_model: str
-    """Empty: nothing was measured yet."""
-
     weight: float
     """How often the model calls it."""
 
@@ -329,6 +326,6 @@ class JobSummary:
 
     job: Job
     workloads: tuple[WorkloadSummary, ...]
-    """By device model, in the order in which these were first measured on, and the job named them."""
+    """In the order in which the job named them."""
 
     model_runs: tuple[ModelRun, ...]

@@ -22,7 +22,7 @@ from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError
-from fleet.library import Job, JobState, Library, ModelRun
+from fleet.library import Job, JobState, Library
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
@@ -105,8 +105,6 @@ class JobRun:
         state = JobState.FAILED
         try:
             model = await self._tune(items)
-            if model is not None:
-                await asyncio.to_thread(self.library.add_model_run, _model_run(begun.job, model))
             state = JobState.FINISHED
             feed(self.core, Said(""))
             return self._report(begun.job, model)
@@ -319,11 +317,6 @@ class JobRun:
             workloads=report_workloads(progress),
             model=model,
         )
-
-
-def _model_run(job: Job, model: ModelReport) -> ModelRun:
-    names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")
-    return ModelRun(job_name=job.name, **{name: getattr(model, name) for name in names})
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:

@@ -12,7 +12,7 @@ _ASSUMED_CLOCK_GHZ = 2.0
 _ASSUMED_BANDWIDTH_GBS = 10.0
 """Of the memory. Boards have 4 to 60 GB/s."""
 
-_ALL_SIZES = 1 << 62
+ALL_SIZES = 1 << 62
 _FLOP_PER_LANE = 2
 """A multiplication and an addition."""
 
@@ -50,7 +50,7 @@ def expected_roofline(
     how, bandwidth_gbs = next(((how, value) for how, value in offered.items() if value), ("", None))
     if bandwidth_gbs:
         said.append(f"{bandwidth_gbs:.4g} GB/s {how}")
-    memory = (MemoryRate(size_bytes=_ALL_SIZES, bytes_per_sec=bandwidth_gbs * 1e9),) if bandwidth_gbs else ()
+    memory = (MemoryRate(size_bytes=ALL_SIZES, bytes_per_sec=bandwidth_gbs * 1e9),) if bandwidth_gbs else ()
     return Roofline(flop_per_sec=(peak_gflops or 0.0) * 1e9, memory=memory, source="; ".join(said) or "not known")
 
 

@@ -1,9 +1,8 @@
-"""Domain values as JSON: the shape of the protos, defaults included, which scripts rely on."""
+"""Domain values as JSON: the fields of the protos, which scripts rely on; see `fleet.wire.messages_json`."""
 
 from __future__ import annotations
 
 from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
 from fleet.domain.leases import Lease
@@ -11,25 +10,24 @@ from fleet.domain.snapshot import Snapshot
 from fleet.v1 import device_pb2
 from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
 from fleet.wire.leases import lease_to_proto
+from fleet.wire.messages_json import JsonObject, message_json
 from fleet.wire.snapshots import snapshot_to_proto
-
-JsonObject = dict[str, object]
 
 
 def snapshot_json(snapshot: Snapshot) -> JsonObject:
-    return _json(snapshot_to_proto(snapshot))
+    return message_json(snapshot_to_proto(snapshot))
 
 
 def device_json(device: DeviceStatus) -> JsonObject:
-    return _json(device_to_proto(device))
+    return message_json(device_to_proto(device))
 
 
 def lease_json(lease: Lease) -> JsonObject:
-    return _json(lease_to_proto(lease))
+    return message_json(lease_to_proto(lease))
 
 
 def telemetry_json(telemetry: Telemetry) -> JsonObject:
-    return _json(telemetry_to_proto(telemetry))
+    return message_json(telemetry_to_proto(telemetry))
 
 
 def inventory_json(inventory: Inventory) -> str:
@@ -39,9 +37,3 @@ def inventory_json(inventory: Inventory) -> str:
 
 def inventory_from_json(text: str) -> Inventory:
     return inventory_from_proto(json_format.Parse(text, device_pb2.Inventory(), ignore_unknown_fields=True))
-
-
-def _json(message: Message) -> JsonObject:
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )

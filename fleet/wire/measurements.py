@@ -223,16 +223,20 @@ def disturbance_from_proto(message: measurement_pb2.Disturbance) -> Disturbance:
     return Disturbance(_DISTURBANCES_BY_NUMBER.get(message.kind, DisturbanceKind.OTHER), message.text)
 
 
+_WRITTEN_ALONE = frozenset({"cooldown_sec", "disturbances", "facts", "flushed"})
+"""Keys of a provenance that are no plain fields."""
+
+
 def provenance_from_proto(message: measurement_pb2.Provenance) -> dict[str, object]:
     """Return a provenance, JSON-ready, with the domain's names for kinds; the owner's facts are "facts"."""
-    from google.protobuf import json_format
+    from fleet.wire.messages_json import message_json
 
-    provenance = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    provenance = message_json(message, has_defaults=False)
     if message.disturbances:
         found = map(disturbance_from_proto, message.disturbances)
         provenance["disturbances"] = [{"kind": one.kind.value, "text": one.text} for one in found]
-    if facts := provenance.pop("owner_facts_json", ""):
-        provenance["facts"] = _facts_from_json(facts)
+    if "owner_facts_json" in provenance:
+        provenance["facts"] = _facts_from_json(str(provenance.pop("owner_facts_json")))
     return provenance
 
 
@@ -246,7 +250,9 @@ def _facts_from_json(text: str) -> object:
 
 def provenance_to_proto(provenance: Mapping[str, object]) -> measurement_pb2.Provenance:
     message = measurement_pb2.Provenance(flushed=str(provenance.get("flushed", "")))
-    rest = {key: value for key, value in provenance.items() if key not in ("disturbances", "flushed", "facts")}
+    rest = {key: value for key, value in provenance.items() if key not in _WRITTEN_ALONE}
+    if "cooldown_sec" in provenance:
+        message.cooldown.CopyFrom(duration(float(str(provenance["cooldown_sec"]))))
     if "facts" in provenance:
         message.owner_facts_json = json.dumps(provenance["facts"])
     if rest:  # never true in a worker, so workers do not pay for this import

@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 sys.path.insert(0, str(Path(__file__).parent))
 import api
 import commands
+import json_documents
 import keys
 import proto_files
 
@@ -25,6 +26,7 @@ _ROOT = Path(__file__).parents[2]
 _FROM_CODE: dict[str, Callable[[], str]] = {
     "agent.yaml": keys.as_markdown,
     "commands": commands.as_markdown,
+    "json": json_documents.as_markdown,
     "public API": api.public_names,
     "errors": api.error_tree,
     "protos": lambda: proto_files.as_markdown(_ROOT / "protos"),

@@ -186,15 +186,17 @@ async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> No
     async with client.acquire("simulated", purpose="a test") as device:
         code, stdout, _ = await finished(await start(local, "leases", "--json"))
         assert code == 0
-        assert [(lease["name"], lease["purpose"]) for lease in json.loads(stdout)] == [(device.lease.name, "a test")]
+        assert [(lease["name"], lease["purpose"]) for lease in json.loads(stdout)["leases"]] == [
+            (device.lease.name, "a test")
+        ]
         code, stdout, _ = await finished(await start(local, "status", "--once"))
         assert code == 0
         assert "sim" in stdout
         assert "leased" in stdout
         code, stdout, _ = await finished(await start(local, "--format", "json", "devices"))
-        assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
+        assert [found["name"] for found in json.loads(stdout)["devices"]] == ["devices/sim"]
         code, stdout, _ = await finished(await start(local, "devices", "--json", "kind=simulated,name=s*"))
-        assert [found["name"] for found in json.loads(stdout)] == ["devices/sim"]
+        assert [found["name"] for found in json.loads(stdout)["devices"]] == ["devices/sim"]
         code, stdout, _ = await finished(await start(local, "devices", "kind=rocm"))
         assert (code, "none of 1 devices matches 'kind=rocm'" in stdout) == (0, True)
         code, stdout, _ = await finished(await start(local, "devices", "show", "sim"))

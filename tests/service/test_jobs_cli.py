@@ -65,7 +65,7 @@ def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path)
     reverted = json.loads(fleet("jobs", "revert", name, *where, "--json")[1])
     undone = json.loads(fleet("jobs", "revert", name, "--undo", *where, "--json")[1])
 
-    assert states == ["CANCELLED", "QUEUED", "CANCELLED"]
+    assert states == ["cancelled", "queued", "cancelled"]
     assert again == (0, "", f"{name} is queued\n")
     assert (refused[0], refused[2]) == (2, f"error: {name} is queued; cancel it first\n")
     assert (reverted["reverted_at"] is not None, undone["reverted_at"]) == (True, None)
@@ -96,7 +96,7 @@ def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
     with Library.open(path) as library:
         name = library.queue.register(tracker="boards:9290", holder="me@here")
 
-    found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])
+    found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])["optimizers"]
 
     assert [(item["name"], item["tracker"]) for item in found] == [(name, "boards:9290")]
     assert name in fleet("optimizer", "list", "--library", path)[1]

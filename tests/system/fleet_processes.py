@@ -107,9 +107,7 @@ def running_fleet(directory: Path, config: str | None = None, *, around: Sequenc
         agent.start()
         served = Fleet(tracker, agent)
         if not around:
-            eventually_sync(
-                lambda: any(device["state"] == "DEVICE_STATE_AVAILABLE" for device in served.snapshot()["devices"])
-            )  # type: ignore[attr-defined]
+            eventually_sync(lambda: any(device["state"] == "available" for device in served.snapshot()["devices"]))  # type: ignore[attr-defined]
         yield served
     finally:
         for server in (agent, tracker):

@@ -39,5 +39,5 @@ def test_every_layer_is_found_among_the_workloads(tmp_path: Path) -> None:
     names = workload_names(write_model(tmp_path / "layers.onnx", RESNET18), RESNET18)
 
     assert sorted(layer.name for layer in names.values()) == sorted(layer.name for layer in RESNET18)
-    report = {"workloads": [{"name": name, "best_us": 1.0} for name in names] + [{"name": "relu", "best_us": 2.0}]}
+    report = {"workloads": [{"name": name, "best_sec": 1e-6} for name in names] + [{"name": "relu", "best_sec": 2e-6}]}
     assert len(best_by_layer(report, names)) == len(RESNET18)

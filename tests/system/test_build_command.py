@@ -187,7 +187,7 @@ def test_bad_input_is_one_line(words: list[str], said: str, monkeypatch: pytest.
 def test_targets_are_listed_and_shown() -> None:
     """All of them with what tells them apart; one in full, as a table and as JSON."""
     listed = CliRunner().invoke(app, ["targets", "--json"])
-    assert [board["name"] for board in json.loads(listed.stdout)] == list(load_boards())
+    assert [board["name"] for board in json.loads(listed.stdout)["targets"]] == list(load_boards())
 
     table = CliRunner().invoke(app, ["targets"], env={"COLUMNS": "120"})
     assert "rpi4-64" in table.stdout

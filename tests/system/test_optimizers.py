@@ -155,7 +155,7 @@ def test_a_tune_is_watched_where_an_optimizer_runs(
     report = json.loads(tuned.stdout)
     assert report["trials"] == 2
     assert job(path, report["job"]).is_queued
-    assert report["workloads"][0]["static_us"] > 0
+    assert report["workloads"][0]["static_sec"] > 0
 
 
 def optimizers(path: Path) -> int:

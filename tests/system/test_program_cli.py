@@ -51,7 +51,12 @@ def test_a_board_is_programmed_and_held_for_a_command(bench: Bench) -> None:
 
     assert first[0] == 7, first
     assert first[1].splitlines() == [f"devices/pynq programmed with {digest_of(design)}", "devices/pynq"]
-    assert json.loads(again[1]) == {"device": "devices/pynq", "bitstream": digest_of(design), "was_loaded": False}
+    assert json.loads(again[1]) == {
+        "schema": 1,
+        "device": "devices/pynq",
+        "bitstream": digest_of(design),
+        "was_loaded": False,
+    }
     assert len(bench.fabric.loaded) == 1
 
 

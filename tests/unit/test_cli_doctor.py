@@ -69,7 +69,7 @@ def test_the_command_prints_findings_and_fails_on_problems(monkeypatch: pytest.M
     monkeypatch.setenv("FLEET_CACHE_DIR", str(tmp_path))
     good = CliRunner().invoke(app, ["doctor", "--quick", "--json"])
     assert good.exit_code == 0
-    assert {"python", "tvm", "data directory"} <= {finding["name"] for finding in json.loads(good.stdout)}
+    assert {"python", "tvm", "data directory"} <= {finding["name"] for finding in json.loads(good.stdout)["findings"]}
 
     monkeypatch.setattr(tvm_versions, "tvm_ffi_version", lambda: "0.1.15")
     bad = CliRunner().invoke(app, ["doctor", "--quick"])

@@ -1,0 +1,58 @@
+"""What commands print with --json: one object, whose shape `fleet.cli.json_schema` has for each command.
+
+All of them keep the same rules, and this is the place that sees to them: the version of the schema comes first; times
+are numbers of seconds in keys that end with `_sec`; moments are RFC 3339 in UTC; names of states are small letters.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+SCHEMA = 1
+"""Grows when a key goes or means something else; not when one comes."""
+
+_PER_SEC = {"_us": 1e6, "_ms": 1e3}
+_KEEPS_UNITS = frozenset({"model", "model_runs", "spec"})
+"""Keys whose objects keep milliseconds: of whole models since the first version, of options as they were given."""
+
+
+def print_document(value: Mapping[str, object], *, indent: int | None = 2) -> None:
+    """Print one object on stdout."""
+    print(json.dumps({"schema": SCHEMA, **in_seconds(value)}, indent=indent))
+
+
+def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
+    """Return an object JSON-ready, with all lengths of time in seconds."""
+    found: dict[str, object] = {}
+    for key, item in value.items():
+        per_sec = _PER_SEC.get(key[-3:])
+        if (key == "at_sec" or key.endswith("_at_sec")) and isinstance(item, int | float):
+            found[key.removesuffix("_sec")] = moment(datetime.fromtimestamp(item, UTC))
+            continue
+        if key in _KEEPS_UNITS:
+            found[key] = _plain(item, keeps_units=True)
+        elif per_sec is not None and (item is None or isinstance(item, int | float)):
+            found[f"{key[:-3]}_sec"] = None if item is None else item / per_sec
+        else:
+            found[key] = _plain(item)
+    return found
+
+
+def moment(when: datetime) -> str:
+    """Return a moment as RFC 3339 in UTC: "2026-11-22T20:00:38.947621Z"."""
+    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _plain(value: object, *, keeps_units: bool = False) -> object:
+    if isinstance(value, Mapping):
+        if keeps_units:
+            return {str(key): _plain(item, keeps_units=True) for key, item in value.items()}
+        return in_seconds(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, keeps_units=keeps_units) for item in value]
+    if isinstance(value, enum.Enum):
+        return str(value.value).lower()
+    return moment(value) if isinstance(value, datetime) else value

@@ -1,0 +1,567 @@
+"""The shape of what each command prints with --json: the reference is made from this, a test holds it to the commands.
+
+Every object also has "schema", the version of all of these; `fleet.cli.json_out` has the rules that they share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+Moment = str
+"""RFC 3339 in UTC: "2026-11-22T20:00:38.947621Z"."""
+
+Free = dict[str, Any]
+"""An object whose keys are not part of the schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """All fields of a message of protos/fleet/v1; what is unknown is null."""
+
+    name: str
+
+
+Device = Annotated[Free, Message("Device")]
+Lease = Annotated[Free, Message("Lease")]
+Telemetry = Annotated[Free, Message("Telemetry")]
+Job = Annotated[Free, Message("Job")]
+PendingRequest = Annotated[Free, Message("PendingRequest")]
+
+
+class Status(TypedDict):
+    """`fleet status`"""
+
+    version: int
+    taken_at: Moment
+    devices: list[Device]
+    leases: list[Lease]
+    requests: list[PendingRequest]
+    request_count: int
+    jobs: list[Job]
+    tracker_version: str
+    started_at: Moment
+    grant_count: int
+
+
+class Devices(TypedDict):
+    """`fleet devices`"""
+
+    devices: list[Device]
+
+
+class Leases(TypedDict):
+    """`fleet leases`"""
+
+    leases: list[Lease]
+
+
+class Board(TypedDict):
+    """`fleet targets show`"""
+
+    name: str
+    title: str
+    kind: str
+    target: Free
+    arch: str
+    triple: str
+    libc: str
+    cores: int
+    memory_mb: int
+    recognise: dict[str, str]
+    features: str
+    labels: dict[str, str]
+    sources: list[str]
+
+
+class Targets(TypedDict):
+    """`fleet targets`"""
+
+    targets: list[Board]
+
+
+class Finding(TypedDict):
+    name: str
+    state: str
+    seen: str
+    advice: str
+
+
+class Doctor(TypedDict):
+    """`fleet doctor`"""
+
+    findings: list[Finding]
+
+
+class TensorArgument(TypedDict):
+    shape: list[int]
+    dtype: str
+    is_output: bool
+
+
+class Build(TypedDict):
+    """`fleet build`"""
+
+    file: str
+    workload: str
+    schedule: str
+    size_bytes: int
+    digest: str
+    function: str
+    args: list[TensorArgument]
+    target_json: str
+    module_kind: str
+    linker: str
+    tvm_version: str
+    loop_nests: list[str]
+
+
+class Bundle(TypedDict):
+    """`fleet agent bundle`"""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+class Clocks(TypedDict):
+    wait_sec: float
+    load_sec: float
+    run_sec: float
+
+
+class Time(TypedDict):
+    """`fleet time`"""
+
+    artifact: str
+    function: str
+    args: list[str]
+    device: str
+    device_model: str
+    is_simulated: bool
+    median_sec: float
+    min_sec: float
+    max_sec: float
+    spread: float
+    run_secs: list[float]
+    time_source: str
+    run_cycles: list[int]
+    clocks: Clocks
+    provenance: Free
+
+
+class Output(TypedDict):
+    dtype: str
+    shape: list[int]
+    min: float
+    mean: float
+    max: float
+    sha256: str
+
+
+class Run(TypedDict):
+    """`fleet run`"""
+
+    artifact: str
+    function: str
+    device: str
+    outputs: list[Output]
+    file: str | None
+
+
+class Program(TypedDict):
+    """`fleet program`"""
+
+    device: str
+    bitstream: str
+    was_loaded: bool
+
+
+class TunedWorkload(TypedDict):
+    name: str
+    operator: str
+    weight: int
+    trials: int
+    trials_before: int
+    untuned_sec: float | None
+    static_sec: float | None
+    best_sec: float | None
+    gflops: float | None
+    speedup: float | None
+    uses_schedule: bool
+    weakness: str | None
+    errors: dict[str, int]
+    note: str
+
+
+class Repeats(TypedDict):
+    count: int
+    device_sec: float
+    budget_sec: float
+    is_spent: bool
+
+
+class TunedModel(TypedDict):
+    """The whole model; its times are milliseconds, as they were from the first version on."""
+
+    untuned_ms: float | None
+    static_ms: float | None
+    tuned_ms: float | None
+    alone_ms: float | None
+    keeps_static: bool
+    onnxruntime_ms: float | None
+    reference_ms: float | None
+    is_slower: bool
+    max_abs_error: float | None
+    tolerance: float | None
+    reference: str
+    weakness: str | None
+    is_right: bool
+    message: str
+    loop_nests: list[str]
+    in_place: list[Free]
+    in_place_sec: float
+
+
+class Tune(TypedDict):
+    """`fleet tune`"""
+
+    job: str
+    title: str
+    device: str
+    device_model: str
+    library: str
+    trials: int
+    wall_sec: float
+    first_trial_sec: float | None
+    last_record_sec: float | None
+    workloads: list[TunedWorkload]
+    model: TunedModel | None
+    repeats: Repeats
+    repeated: int
+
+
+class Reports(TypedDict):
+    """`fleet jobs watch`, and `fleet tune` on several kinds of boards"""
+
+    reports: list[Tune]
+
+
+class JobData(TypedDict):
+    """`fleet jobs submit`, `cancel`, `resume`, `revert`"""
+
+    name: str
+    title: str
+    state: str
+    message: str
+    trials_done: int
+    trials_failed: int
+    trials_total: int
+    holder: str
+    host: str
+    optimizer: str
+    priority: int
+    is_queued: bool
+    reverted_at: Moment | None
+    model_digest: str
+    tuner: str
+    conditions: Free
+    started_at: Moment
+    ended_at: Moment | None
+
+
+class Jobs(TypedDict):
+    """`fleet jobs list`"""
+
+    jobs: list[JobData]
+
+
+class JobWorkload(TypedDict):
+    name: str
+    operator: str
+    shash: str
+    weight: float
+    trials: int
+    untuned_sec: float | None
+    best_sec: float | None
+    errors: dict[str, int]
+
+
+class JobSummary(JobData):
+    """`fleet jobs show`"""
+
+    workloads: list[JobWorkload]
+    model_runs: list[Free]
+    spec: Free | None
+    progress: Free | None
+    report: Free | None
+
+
+class Optimizer(TypedDict):
+    name: str
+    tracker: str
+    holder: str
+    host: str
+    pid: int
+
+
+class Optimizers(TypedDict):
+    """`fleet optimizer list`"""
+
+    optimizers: list[Optimizer]
+
+
+class BestRecord(TypedDict):
+    workload: str
+    operator: str
+    shash: str
+    target: str
+    device_model: str
+    tvm_version: str
+    best_sec: float
+    untuned_sec: float | None
+    gflops: float | None
+    run_secs: list[float]
+    checked: bool | None
+    record: int
+    job: str
+    measured_at: Moment
+    trace: str
+    disturbances: list[str]
+
+
+class Best(TypedDict):
+    """`fleet library best`"""
+
+    best: list[BestRecord]
+
+
+class Memory(TypedDict):
+    """A rate of reading what is as large as this; null: however large."""
+
+    size_bytes: int | None
+    bytes_per_sec: float
+
+
+class Roofline(TypedDict):
+    flop_per_sec: float
+    memory: list[Memory]
+    source: str
+
+
+class Pass(TypedDict):
+    name: str
+    reason: str
+    operators: dict[str, int]
+    convolution_layouts: dict[str, int]
+    transposes: int
+    moved_bytes: int
+
+
+class ProfiledOperator(TypedDict):
+    name: str
+    operator: str
+    group: str
+    count: int
+    in_place_sec: float
+    in_place_min_sec: float
+    alone_sec: float | None
+    alone_min_sec: float | None
+    ratio: float | None
+    is_slower_in_place: bool
+    flop: float
+    bytes: int
+    gflops: float | None
+    roofline_sec: float | None
+    roofline_share: float | None
+    is_memory_bound: bool | None
+
+
+class ProfiledGroup(TypedDict):
+    group: str
+    ours_sec: float
+    onnxruntime_sec: float | None
+
+
+class Profile(TypedDict):
+    """`fleet profile`"""
+
+    model: str
+    device: str
+    device_model: str
+    tuned: int
+    total_sec: float
+    instrumented_sec: float
+    operators_sec: float
+    vm_sec: float
+    vm_calls: int
+    rest_sec: float
+    operators: list[ProfiledOperator]
+    groups: list[ProfiledGroup]
+    onnxruntime: Free | None
+    roofline: Roofline | None
+    notes: list[str]
+
+
+class Export(TypedDict):
+    """`fleet export`"""
+
+    file: str
+    digest: str
+    size_bytes: int
+    workloads: int
+    manifest: Free
+
+
+class CheckedShapes(TypedDict):
+    inputs: dict[str, list[int]]
+    is_right: bool
+    problem: str
+    max_abs_error: float | None
+    median_sec: float | None
+    run_secs: list[float]
+    spread: float | None
+    disturbances: list[str]
+
+
+class ServeCheck(CheckedShapes):
+    """`fleet serve-check`"""
+
+    file: str
+    device: str
+    reference: str
+    weakness: str
+    shapes: list[CheckedShapes]
+
+
+class DeviceInFull(TypedDict):
+    """`fleet devices show`: the fields of a device, and its last hour"""
+
+    history: list[Telemetry]
+
+
+class ExplainedProgram(TypedDict):
+    name: str
+    operator: str
+    fused: list[str]
+    calls: int
+    flop: float
+    moved_bytes: int
+    constant_bytes: int
+    least_sec: float | None
+
+
+class Concats(TypedDict):
+    in_place: int
+    copied: dict[str, int]
+
+
+class Explain(TypedDict):
+    """`fleet explain`"""
+
+    target: Free
+    roofline: Roofline
+    passes: list[Pass]
+    programs: list[ExplainedProgram]
+    loop_nests: list[str]
+    concats: Concats
+
+
+class TokenFacts(TypedDict):
+    token_id: str
+    role: str
+    created_at: Moment
+    expires_at: Moment
+    created_by: str
+    note: str
+
+
+class NewToken(TokenFacts):
+    """`fleet tracker token create`"""
+
+    token: str
+
+
+class Tokens(TypedDict):
+    """`fleet tracker token list`"""
+
+    tokens: list[TokenFacts]
+
+
+class Deed(TypedDict):
+    at: Moment
+    name: str
+    role: str
+    key_id: str
+    peer: str
+    action: str
+    subject: str
+    outcome: str
+
+
+class Audit(TypedDict):
+    """`fleet audit`"""
+
+    deeds: list[Deed]
+
+
+class Snapshot(TypedDict):
+    digest: str
+    made_at: Moment
+    published_at: Moment | None
+    is_in_use: bool
+    feature_version: str
+    records: int
+    workloads: dict[str, int]
+    metrics: Free
+    size_bytes: int
+
+
+class Snapshots(TypedDict):
+    """`fleet library snapshots`"""
+
+    snapshots: list[Snapshot]
+
+
+class Pruned(TypedDict):
+    """`fleet library prune`"""
+
+    snapshots: list[str]
+    model_files: list[str]
+    size_bytes: int
+    is_dry_run: bool
+
+
+BY_COMMAND: dict[str, type] = {
+    "agent bundle": Bundle,
+    "audit": Audit,
+    "build": Build,
+    "devices": Devices,
+    "devices show": DeviceInFull,
+    "doctor": Doctor,
+    "explain": Explain,
+    "export": Export,
+    "jobs list": Jobs,
+    "jobs show": JobSummary,
+    "jobs submit": JobData,
+    "jobs watch": Reports,
+    "leases": Leases,
+    "library best": Best,
+    "library prune": Pruned,
+    "library snapshots": Snapshots,
+    "optimizer list": Optimizers,
+    "profile": Profile,
+    "program": Program,
+    "run": Run,
+    "serve-check": ServeCheck,
+    "status": Status,
+    "targets": Targets,
+    "targets show": Board,
+    "time": Time,
+    "tracker token create": NewToken,
+    "tracker token list": Tokens,
+    "tune": Tune,
+}
+"""What each command prints."""

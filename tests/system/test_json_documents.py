@@ -1,0 +1,143 @@
+"""Every command's --json against the shape that the reference shows, with a real fleet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from google.protobuf import descriptor_pool
+from google.protobuf.duration_pb2 import Duration
+from pydantic import ConfigDict, TypeAdapter
+from typer.testing import CliRunner
+from typing_extensions import is_typeddict
+
+from fleet.cli import json_schema
+from fleet.cli.json_out import SCHEMA
+from fleet.cli.json_schema import BY_COMMAND, Message
+from fleet.cli.main import app, load_command
+from tests.system.fleet_processes import Fleet, running_fleet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_UNTESTED = {
+    "agent bundle": "tests/unit/test_bundle.py makes bundles, which take a minute",
+    "program": "tests/system/test_program_cli.py has a fabric",
+    "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
+}
+
+for _shape in list(vars(json_schema).values()):
+    if is_typeddict(_shape):
+        _shape.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with running_fleet(folder, "devices: [{driver: cpu, name: bench, facts: {rack: {unit: 3}}}]\n") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("documents")
+
+
+@pytest.fixture(scope="module")
+def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[str, Any]]:
+    """What each command printed, by the command."""
+    at, library = ("--tracker", fleet.address), ("--library", str(folder / "library.sqlite"))
+    kernel, package = str(folder / "kernel.so"), str(folder / "two.fleet")
+    found: dict[str, dict[str, Any]] = {}
+
+    def run(command: str, *words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, [*command.split(), *words, "--json"])
+        assert done.exit_code in (0, 1), (command, done.output, done.exception)
+        found[command] = json.loads(done.stdout)
+        return found[command]
+
+    run("build", "matmul-32", "-o", kernel, *library)
+    run("time", kernel, *at)
+    run("run", kernel, "--random", "0", *at)
+    tuned = run("tune", str(two_products), *at, *library, "--trials", "2", "--batch", "2", "--top", "1")
+    run("profile", str(two_products), "--on", "cpu", *at, *library, "--runs", "3", "--no-alone")
+    run("export", str(two_products), "-o", package, *library)
+    run("serve-check", package, "--on", "cpu", *at)
+    run("explain", str(two_products))
+    run("library best", *library)
+    run("jobs list", *library)
+    run("jobs show", tuned["job"], *library)
+    run("jobs submit", str(two_products), *library)
+    run("optimizer list", *library)
+    with_lease = CliRunner().invoke(app, ["status", *at, "--json"])
+    found["status"] = json.loads(with_lease.stdout)
+    run("devices", *at)
+    run("devices show", "bench", *at)
+    run("leases", *at)
+    run("library snapshots", *library)
+    run("library prune", *library, "--dry-run")
+    run("tracker token create", "--role", "user", *at)
+    run("tracker token list", *at)
+    run("audit", *at)
+    run("targets")
+    run("targets show", "rpi4-64")
+    run("doctor", "--quick")
+    return found
+
+
+@pytest.mark.parametrize("command", sorted(BY_COMMAND.keys() - _UNTESTED))
+def test_a_command_prints_what_the_reference_says(documents: dict[str, dict[str, Any]], command: str) -> None:
+    """Every key, its type, and no other; the version comes first."""
+    document = dict(documents[command])
+
+    assert next(iter(document)) == "schema"
+    assert document.pop("schema") == SCHEMA
+    if command == "devices show":
+        own = {name: document.pop(name) for name in _fields(Message("Device"))}
+        assert own["inventory"]["kind"] == "cpu"
+    TypeAdapter(BY_COMMAND[command]).validate_python(document)
+    _check_messages(BY_COMMAND[command], document)
+
+
+def test_every_command_with_data_is_in_the_reference() -> None:
+    """A new command with --json has a shape, or is a verb of jobs, which print what `jobs submit` does."""
+    from fleet.cli.main import _COMMANDS
+
+    with_data = {name for top in _COMMANDS for name in _with_json(top, load_command(top))}
+
+    assert with_data - BY_COMMAND.keys() == {"devices list", "jobs cancel", "jobs resume", "jobs revert"}
+    assert BY_COMMAND.keys() <= with_data
+
+
+def test_the_owners_facts_are_in_the_provenance(documents: dict[str, dict[str, Any]]) -> None:
+    """As agent.yaml has them."""
+    assert documents["time"]["provenance"]["facts"] == {"rack": {"unit": 3}}
+
+
+def _with_json(name: str, command: Any) -> Iterator[str]:
+    is_run = not getattr(command, "commands", {}) or command.invoke_without_command
+    if is_run and any("--json" in option.opts for option in command.params):
+        yield name
+    for word, part in getattr(command, "commands", {}).items():
+        yield from _with_json(f"{name} {word}", part)
+
+
+def _fields(message: Message) -> set[str]:
+    fields = descriptor_pool.Default().FindMessageTypeByName(f"fleet.v1.{message.name}").fields
+    return {_key(field) for field in fields}
+
+
+def _key(field: Any) -> str:
+    is_duration = field.message_type and field.message_type.full_name == Duration.DESCRIPTOR.full_name
+    return f"{field.name}_sec" if is_duration else re.sub("_(us|ms)$", "_sec", field.name)
+
+
+def _check_messages(shape: type, document: dict[str, Any]) -> None:
+    """Objects that are messages of the protos have all of their fields."""
+    for name, hint in get_type_hints(shape, include_extras=True).items():
+        (part,) = getattr(hint, "__args__", (None,))[:1]
+        for message in getattr(part, "__metadata__", ()):
+            assert [sorted(item) for item in document[name] if item.keys() != _fields(message)] == []
