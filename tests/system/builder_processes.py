@@ -51,7 +51,7 @@ class Served:
         return self._reap()
 
     def _reap(self) -> int:
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code

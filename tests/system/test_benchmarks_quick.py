@@ -126,6 +126,18 @@ def test_device_share_says_what_the_device_did() -> None:
 
 
 @pytest.mark.slow
+def test_scale_says_what_a_large_fleet_needs() -> None:
+    """Slower kernels need fewer builders, and a fleet that loses some goes on with the others."""
+    figures = _figures("benchmarks.scale")
+
+    needed = [row["builders_needed"] for row in figures["by_kernel_ms"].values()]
+    assert needed[-2] >= needed[-1] >= 1
+    assert all(0 < row["share"] <= 1 for row in figures["by_kernel_ms"].values())
+    assert figures["costs"]["build_ms"] > 0
+    assert figures["killed"]["trials_per_sec"][1] > 0
+
+
+@pytest.mark.slow
 def test_all_run_by_one_command_refuses_unknown_names() -> None:
     """A misspelt name ends with usage, before anything runs."""
 

@@ -53,7 +53,7 @@ class DaskPool:
     """Runs tasks on the builders of a cluster, each within a time limit that counts from its start there."""
 
     def __init__(
-        self, cluster: ClusterAddress, *, timeout_sec: float = 30.0, connect_timeout_sec: float = 10.0
+        self, cluster: ClusterAddress, *, timeout_sec: float = 30.0, connect_timeout_sec: float = 30.0
     ) -> None:
         """Connect to nothing yet.
 

@@ -108,7 +108,7 @@ async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[s
         local_directory=str(builder.folder),
         memory_limit=0,  # what takes memory is in the pool's processes
         dashboard_address=_PAGES,
-        death_timeout=10,
+        death_timeout=30,
     )
     try:
         await worker

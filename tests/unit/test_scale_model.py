@@ -1,0 +1,56 @@
+"""The simulation of a large fleet says what arithmetic says where arithmetic is enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.scale_model import Site, simulate
+
+PLENTY = Site(
+    boards=20, builders=50, cores=4, search_sec=0.02, build_sec=0.08, device_sec=0.1, turn_sec=0.2, batch=8, ahead=1
+)
+
+
+def test_boards_with_plenty_of_builders_wait_for_turns_alone() -> None:
+    """Of each batch's second, a fifth goes to the turn, and nothing is waited for."""
+    found = simulate(PLENTY)
+
+    assert found.share == pytest.approx(0.8 / (0.8 + 0.2), rel=0.03)
+    assert found.trials_per_sec == pytest.approx(20 * 8, rel=0.05)
+    assert found.trials_per_sec == found.turns_per_sec * 8
+
+
+def test_too_few_builders_set_the_pace() -> None:
+    """Cores that never rest make as many candidates as their time allows, and boards wait for them."""
+    found = simulate(replace(PLENTY, builders=1, cores=4), batches=40)
+
+    assert found.core_share == pytest.approx(1, abs=0.03)
+    assert found.trials_per_sec == pytest.approx(4 / 0.1, rel=0.08)
+    assert found.share == pytest.approx(found.trials_per_sec * 0.1 / 20, rel=0.05)
+
+
+def test_batches_made_ahead_keep_a_board_busy() -> None:
+    """Without any, it waits while its next batch is made."""
+    assert simulate(replace(PLENTY, ahead=2)).share >= simulate(PLENTY).share
+
+
+def test_a_shared_queue_is_no_worse_than_one_for_each_machine() -> None:
+    """What work stealing could bring at most, where builders are short."""
+    short = replace(PLENTY, builders=10, cores=2)
+
+    assert simulate(replace(short, steals=True)).share >= simulate(short).share - 0.01
+
+
+def test_killed_builders_cost_their_share_of_the_pace_and_nothing_else() -> None:
+    """Half of them gone half-way: what is left works on, and every board goes on measuring."""
+    short = replace(PLENTY, builders=10, cores=1)
+    whole, halved = (simulate(replace(short, deaths=deaths), batches=60) for deaths in (0, 5))
+
+    assert 0.55 * whole.trials_per_sec < halved.trials_per_sec < 0.75 * whole.trials_per_sec
+
+
+def test_the_same_seed_gives_the_same_fleet() -> None:
+    """Figures in documentation can be made again."""
+    assert simulate(PLENTY, seed=3) == simulate(PLENTY, seed=3) != simulate(PLENTY, seed=4)
