@@ -13,8 +13,9 @@ _ELSEWHERE = ("--tracker", "--dask")
 _SLOW = ("cuda", "rocm")
 """Their tensor intrinsics take seconds: the pool, which knows the target, has them loaded once for all workers."""
 
-_TARGET = json.dumps({"kind": "llvm"})
-"""A processor of this machine's architecture: what most people tune for, and little to load in vain."""
+_NAMED = "--target"
+_ARCHITECTURE = json.dumps({"kind": "llvm"})
+"""Of the processor that a target is likely to name: little is loaded for it in vain."""
 
 
 def start_ahead(arguments: Sequence[str]) -> None:
@@ -27,4 +28,11 @@ def start_ahead(arguments: Sequence[str]) -> None:
     from cross.pool.fork_server import start_fork_server
     from fleet.optimizer.tasks import MODULES
 
-    start_fork_server(_TARGET, MODULES)
+    start_fork_server(likely_target(arguments), MODULES)
+
+
+def likely_target(arguments: Sequence[str]) -> str:
+    """Return a target whose tensor intrinsics workers will want: this machine's, unless another is named."""
+    from cross.targets.target import host_target_json
+
+    return _ARCHITECTURE if any(word.startswith(_NAMED) for word in arguments) else host_target_json()

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from cross.targets.target import host_target_json
+from fleet.cli.ahead import likely_target
 
 _SCRIPT = """
 import json, os, signal, sys
@@ -42,6 +43,13 @@ _NOT_SURE = [
 ]
 
 
+def test_what_this_machine_wants_is_loaded_once_unless_another_target_is_named() -> None:
+    """Its instructions for small integers take each worker a tenth of a second; for other targets they are in vain."""
+    assert host_target_json() == likely_target(["tune", "m.onnx", "--trials", "8"])
+    assert '{"kind": "llvm"}' == likely_target(["tune", "m.onnx", "--target=rpi4-64"])
+
+
+@pytest.mark.slow
 def test_tune_starts_the_build_pools_server_once_and_only_where_it_is_sure_to_build_here() -> None:
     """Nothing heavy is imported for it, or it would start no earlier than the pool itself does."""
     words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE)]
