@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,12 @@ class TensorSpec:
 
     is_output: bool = False
     """The function writes it: allocated zeroed instead of filled with random numbers."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its content [bytes]."""
+        bits = re.search(r"\d+", self.dtype)
+        return math.ceil(math.prod(self.shape) * (int(bits[0]) if bits else 8) / 8)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

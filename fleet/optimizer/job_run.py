@@ -25,13 +25,14 @@ from fleet.errors import InvalidRequest, LibraryError
 from fleet.library import Job, JobState, Library
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, Said, WorkloadsChosen
+from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of
 from fleet.optimizer.in_place import Placing
 from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_progress, report_workloads
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
+from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
 from fleet.optimizer.pool import Builders, Pool
@@ -96,7 +97,8 @@ class JobRun:
             for item in items:
                 item.replayed = await asyncio.to_thread(traces_of, self.library, item.workload)
         begun = self.entry.begin(self._beginning(items))
-        self.library.memory.note_device(self.inventory.device_model, _facts(self.inventory))
+        known = self.library.memory.device_facts().get(self.inventory.device_model, {})
+        self.library.memory.note_device(self.inventory.device_model, {**known, **_facts(self.inventory)})
         if begun.notice:
             self.core.progress.notice(begun.notice)
         feed(self.core, JobStarted(self._conditions(begun.job), begun.trials, items))
@@ -155,6 +157,7 @@ class JobRun:
         await loop.measure_untuned()
         feed(core, WorkloadsChosen(self.options.top))
         await self._recall_lessons(turns)
+        await self._know_limits(loop, turns)
         await loop.take_up(await asyncio.to_thread(self._in_flight))
         await loop.run()
         if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
@@ -178,6 +181,25 @@ class JobRun:
         )
         own = progress.workloads
         return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
+
+    async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
+        """Tell the job how fast its device can be; a large one measures it where nobody has."""
+        model = self.inventory.device_model
+        roofline = await asyncio.to_thread(known_roofline, self.library, model)
+        if roofline is None and is_worth_measuring(self.inventory, self.core.progress.trials_total):
+            feed(self.core, Said(f"measuring how fast {self.core.progress.device_name} can be"))
+            roofline = await measured_roofline(
+                loop,
+                device=self.device,
+                pool=self.builders,
+                turns=turns,
+                target_json=self.target_json,
+                folder=self.artifact_dir,
+            )
+            if roofline is not None:
+                await keep_roofline(self.library, model, roofline)
+        if roofline is not None:
+            feed(self.core, LimitsKnown(roofline))
 
     def _in_flight(self) -> dict[str, dict[str, str]]:
         """Return what the job had claimed when it was interrupted: for each of its workloads, traces by digest."""

@@ -18,6 +18,7 @@ from fleet.optimizer.core.events import (
     Found,
     Learn,
     LearningFailed,
+    Learnt,
     Propose,
     Proposed,
     SearchFailed,
@@ -42,12 +43,15 @@ class Searcher:
         self.shared: bytes | None = None
         """Snapshot of what all workloads of the library know, once there is one."""
 
-    async def learn(self, effect: Learn) -> AsyncGenerator[LearningFailed, None]:
+    async def learn(self, effect: Learn) -> AsyncGenerator[Learnt | LearningFailed, None]:
         """Fit the cost model that the next search uses."""
         try:
-            self._snapshot = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, learn, effect.lessons)
+            learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.lessons)
         except BuildError as error:
             yield LearningFailed(str(error))
+        else:
+            self._snapshot = learnt.value
+            yield Learnt(learnt.builder_sec)
 
     async def propose(self, effect: Propose) -> AsyncGenerator[Found | Proposed | SearchFailed, None]:
         """Search for new candidates."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord
 from fleet.domain.measuring import ErrorKind, Measurement, TensorSpec, Trial
+from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.ahead import Ahead, Features
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -59,6 +60,13 @@ class WorkloadsChosen:
 
     top: int | None
     """None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsKnown:
+    """How fast the device can be at best."""
+
+    roofline: Roofline
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,14 @@ class SearchFailed:
 
     workload: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """There is a newer cost model."""
+
+    builder_sec: float
+    """Processor time that it took [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +304,7 @@ Event = (
     | DeviceFound
     | JobStarted
     | WorkloadsChosen
+    | LimitsKnown
     | LessonsRecalled
     | RoundWanted
     | AheadWanted
@@ -296,6 +313,7 @@ Event = (
     | Found
     | Proposed
     | SearchFailed
+    | Learnt
     | LearningFailed
     | Built
     | BuildFailed

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import DeviceState, Outcome, Plan, WorkloadState
+from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
 """Assumed device time of a trial until one has been measured [s]."""
@@ -20,6 +23,9 @@ convolution. They count as one search and one build beside those that were measu
 
 _BATCHES_BEHIND = 2
 
+_BELIEVED = 0.95
+"""A roofline is wrong for all once a workload takes less than this share of what it allows."""
+
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
@@ -29,6 +35,8 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Pla
     items = progress.workloads
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
     states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
+    if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
+        states = [replace(state, least_sec=0.0) for state in states]
     ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
@@ -43,6 +51,16 @@ def has_ahead(item: WorkloadProgress, conditions: Conditions) -> bool:
     """
     oldest = 0 if conditions.shares_cores else _BATCHES_BEHIND * conditions.batch_size
     return bool(item.shelf.candidates) and item.shelf.age(item.trials) <= oldest
+
+
+def least_sec(workload: Workload, roofline: Roofline) -> float:
+    """Return the time that a workload takes at least [s]; 0 where no limit is known.
+
+    The peak of arithmetic was measured with float32: what computes with shorter numbers may be faster.
+    """
+    is_float32 = all(spec.dtype == "float32" for spec in workload.args)
+    size_bytes = sum(spec.size_bytes for spec in workload.args)
+    return roofline.least_sec(workload.flop if is_float32 else 0.0, size_bytes) or 0.0
 
 
 def keep_outcome(item: WorkloadProgress) -> None:
@@ -76,6 +94,7 @@ def _state_of(
         name=item.workload.shash,
         weight=item.workload.weight,
         current_sec=item.current_sec,
+        least_sec=item.least_sec,
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
         trials_left=min(trials_left, conditions.enough - had),

@@ -36,6 +36,9 @@ class WorkloadProgress:
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
+    least_sec: float = 0.0
+    """What the device can do at best [s]; 0: not known."""
+
     static_sec: float = math.inf
     """Time of the schedule that was chosen without a trial [s]."""
 
@@ -108,7 +111,7 @@ class WorkloadProgress:
 
 @dataclass(slots=True, kw_only=True)
 class BuilderCount:
-    """Processor time of search and builds, as far as it was told [s]."""
+    """Processor time of search, what it learns from included, and of builds, as far as it was told [s]."""
 
     searches: int = 0
     search_sec: float = 0.0

@@ -9,7 +9,7 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ahead import Shelf
 from fleet.optimizer.core.entries import Candidate, Stage
 from fleet.optimizer.core.ledger import close
-from fleet.optimizer.core.planning import forget_forecast, has_ahead, plan
+from fleet.optimizer.core.planning import forget_forecast, has_ahead, least_sec, plan
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.recording import Recording
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
@@ -33,6 +33,10 @@ class Searching(Recording):
         super().__init__(progress)
         self._searches = 0
         self._lessons_learnt = 0
+
+    def _know_limits(self, event: ev.LimitsKnown) -> None:
+        for item in self.progress.workloads:
+            item.least_sec = least_sec(item.workload, event.roofline)
 
     def _recall(self, event: ev.LessonsRecalled) -> None:
         self.workload(event.workload).lessons.extend(event.lessons)
@@ -174,6 +178,9 @@ class Searching(Recording):
         item.is_searched = False
         item.closed_because = f"its search failed: {event.message}"
         self._notify(f"{item.workload.operator} gets no more trials: {item.closed_because}")
+
+    def _learn(self, event: ev.Learnt) -> None:
+        self.progress.builders.search_sec += event.builder_sec
 
     def _fail_learning(self, event: ev.LearningFailed) -> None:
         self._notify(f"the cost model could not learn from the last batch: {event.message}")

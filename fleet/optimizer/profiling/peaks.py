@@ -38,7 +38,13 @@ async def build_peaks(pool: Pool, target_json: str, out_dir: Path) -> list[Built
 
 async def measure_roofline(device: Device, built: Sequence[BuiltPeak]) -> Roofline:
     """Run the programs on a device."""
-    trials = [
+    await device.ensure(item.artifact for item in built)
+    return roofline_of(built, [measurement async for measurement in device.measure(peak_trials(built))])
+
+
+def peak_trials(built: Sequence[BuiltPeak]) -> list[Trial]:
+    """Return a trial for each program, in order."""
+    return [
         Trial(
             candidate_id=str(index),
             artifact_digest=item.artifact.digest,
@@ -48,8 +54,6 @@ async def measure_roofline(device: Device, built: Sequence[BuiltPeak]) -> Roofli
         )
         for index, item in enumerate(built)
     ]
-    await device.ensure(item.artifact for item in built)
-    return roofline_of(built, [measurement async for measurement in device.measure(trials)])
 
 
 def roofline_of(built: Sequence[BuiltPeak], measured: Sequence[Measurement]) -> Roofline:

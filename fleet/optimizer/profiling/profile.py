@@ -6,11 +6,10 @@ the largest loss first: tuning it alone does not help, its weights are cold ther
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from fleet.domain.measuring import OperatorCall, TensorSpec
+from fleet.domain.measuring import OperatorCall
 from fleet.domain.roofline import Roofline, share_of
 from fleet.models.reference_profile import ReferenceProfile
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
@@ -204,7 +203,7 @@ def _operator(
 ) -> ProfiledOperator:
     count = len(calls)
     flop = workload.flop if workload is not None else 0.0
-    size_bytes = sum(map(_size_bytes, workload.args)) if workload is not None else 0
+    size_bytes = sum(spec.size_bytes for spec in workload.args) if workload is not None else 0
     single = alone.get(workload.shash) if workload is not None else None
     least_sec = roofline.least_sec(flop, size_bytes)
     operator = workload.operator if workload is not None else name
@@ -223,14 +222,6 @@ def _operator(
         least_sec=least_sec * count if least_sec is not None else None,
         is_memory_bound=roofline.is_memory_bound(flop, size_bytes),
     )
-
-
-def _size_bytes(spec: TensorSpec) -> int:
-    bits = re.search(r"\d+", spec.dtype)
-    size = (int(bits[0]) if bits else 8) / 8
-    for extent in spec.shape:
-        size *= extent
-    return int(size)
 
 
 def _operator_json(item: ProfiledOperator) -> dict[str, object]:

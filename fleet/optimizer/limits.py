@@ -1,0 +1,69 @@
+"""The roofline of a job's device: measured once for each device model, and kept in the library.
+
+With it the prioritizer expects no gain that no program can reach, and says of a workload that is there that it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from fleet.base.plain import from_plain, to_plain
+from fleet.client.steady import SteadyDevice
+from fleet.domain.devices import Inventory, RuntimeKind
+from fleet.domain.roofline import Roofline
+from fleet.errors import FleetError
+from fleet.library import Library
+from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.pool import Pool
+from fleet.optimizer.profiling.peaks import build_peaks, peak_trials, roofline_of
+from fleet.optimizer.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_FACT = "roofline"
+
+_ENOUGH_TRIALS = 128
+"""A job with fewer does not measure it: that takes two seconds of the device and of builders."""
+
+
+def known_roofline(library: Library, device_model: str) -> Roofline | None:
+    """Return what was measured before; None: nothing, or something that this version cannot read."""
+    found = library.memory.device_facts().get(device_model, {}).get(_FACT)
+    try:
+        return None if found is None else from_plain(Roofline, found)
+    except FleetError:
+        return None
+
+
+async def measured_roofline(
+    loop: TuningLoop, *, device: SteadyDevice, pool: Pool, turns: Turns, target_json: str, folder: Path
+) -> Roofline | None:
+    """Measure it; None if that fails, or if anything disturbed it: a limit that is too low would end searches early."""
+    try:
+        async with turns.building():
+            built = await build_peaks(pool, target_json, folder)
+        trials = peak_trials(built)
+        async with loop.measuring():
+            measured = [found async for found in device.measure([item.artifact for item in built], trials)]
+    except FleetError as error:
+        logger.warning("roofline not measured", extra={"error": str(error)})
+        return None
+    disturbed = next((found.text for measurement in measured for found in measurement.disturbances), "")
+    if disturbed:
+        logger.info("roofline not kept", extra={"reason": disturbed})
+        return None
+    by_id = {measurement.candidate_id: measurement for measurement in measured}
+    return roofline_of(built, [by_id[trial.candidate_id] for trial in trials])
+
+
+def is_worth_measuring(inventory: Inventory, trials: int) -> bool:
+    """Tell whether a job should find out."""
+    return trials >= _ENOUGH_TRIALS and not inventory.is_pretended and inventory.runtime is not RuntimeKind.PLAIN
+
+
+async def keep_roofline(library: Library, device_model: str, roofline: Roofline) -> None:
+    """Note it among what is known of the device model."""
+    facts = library.memory.device_facts().get(device_model, {})
+    await asyncio.to_thread(library.memory.note_device, device_model, {**facts, _FACT: to_plain(roofline)})
