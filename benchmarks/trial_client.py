@@ -4,6 +4,11 @@
     < {"artifacts": [{"path": "/tmp/x.so", "digest": "sha256:..."}, ...], "args": [[[64, 64], "float32", false], ...]}
     > {"wall_sec": 0.1, "run_secs": [0.0002, ...], "parts_sec": {"acquire": 0.001, "upload": 0.05, "measure": 0.05}}
 
+    < {"opens": 10}
+    > {"open_secs": [0.01, ...]}
+
+The second opens that many sessions, one after the other: each from the lease to a worker that is ready.
+
 The connection to the tracker exists before the first batch; the wait for the lease, the connection to the agent, its
 session, and the uploads are part of every batch.
 """
@@ -35,7 +40,9 @@ async def main(address: str) -> None:
                 await asyncio.sleep(_POLL_SEC)
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(await _run(client, json.loads(line))), flush=True)
+            request = json.loads(line)
+            answer = await _open(client, request["opens"]) if "opens" in request else await _run(client, request)
+            print(json.dumps(answer), flush=True)
 
 
 async def _run(client: Fleet, request: JsonObject) -> JsonObject:
@@ -57,6 +64,16 @@ async def _run(client: Fleet, request: JsonObject) -> JsonObject:
         "run_secs": [_run_sec(measurement) for measurement in measurements],
         "parts_sec": {"acquire": acquired - started, "upload": uploaded - acquired, "measure": ended - uploaded},
     }
+
+
+async def _open(client: Fleet, count: int) -> JsonObject:
+    secs = []
+    for _ in range(count):
+        async with client.acquire("cpu", purpose="session start") as device:
+            acquired = time.perf_counter()
+            await device.open()
+            secs.append(time.perf_counter() - acquired)
+    return {"open_secs": secs}
 
 
 def _run_sec(measurement: Measurement) -> float:

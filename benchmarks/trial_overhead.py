@@ -3,7 +3,8 @@
 A batch of 64 prebuilt artifacts (matmul 64, one run each) is handed over; the clock stops at the last result. On both
 sides everything in between counts: device or lease, sessions, uploads, loading, the warm-up run. Each round brings new
 artifacts, the same program under new digests, so that none is there already. Measured on loopback, on loopback with
-one artifact 64 times, and over a link with 20 ms round trip.
+one artifact 64 times, and over a link with 20 ms round trip. Beside it, the same with an agent whose workers are in no
+jail, and how long a session takes to start with and without.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 if not __package__:  # run as a file: python benchmarks/trial_overhead.py
@@ -34,6 +37,8 @@ _TRIALS, _QUICK_TRIALS = 64, 4
 _WARM_UP_TRIALS = 2
 _ROUND_TRIP_MS = 20.0
 _BUDGET_MS, _LINK_BUDGET_MS = 2.0, 4.0
+_JAIL_BUDGET_MS, _JAIL_START_BUDGET_MS = 0.2, 20.0
+_STARTS = 20
 _KEY = "trial-overhead"
 _DIFFERENCE_BYTES = 1_500
 """Two real schedules of one matmul differ by 2-4 kB, compressed against each other."""
@@ -67,6 +72,13 @@ class Figures:
 
     peer: Costs
     ours: Costs
+    bare: Costs
+    """Ours without a jail."""
+
+    @property
+    def jail_ms(self) -> float:
+        """What the jail costs."""
+        return self.ours.beyond_ms - self.bare.beyond_ms
 
     @property
     def ratio(self) -> float:
@@ -116,8 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _clients(Site(name="loopback"), scratch) as sides:
             loopback = _measure(sides, work, "loopback")
             same = _measure(sides, work, "loopback, one artifact", is_same=True)
+            starts = _measure_starts(sides, 2 if options.quick else _STARTS)
         link, reason = _measure_link(work)
-    _print(loopback, same, link, reason, work, quick=options.quick, machine=machine)
+    _print(loopback, same, link, reason, work, starts, quick=options.quick, machine=machine)
     figures = {
         "name": "trial_overhead",
         "unit": "ms per trial beyond the kernel",
@@ -129,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "budget": _LINK_BUDGET_MS,
             **(_figures_json(link) if link else {"left_out": reason}),
         },
+        "session_start_ms": starts,
         "trials": work.trials,
         "rounds": work.rounds,
         "quick": options.quick,
@@ -173,16 +187,20 @@ def _clients(site: Site, scratch: Path) -> Iterator[dict[str, Process]]:
         open_to = () if site.host.startswith("127.") else ("--allow-network",)
         ours_listen = ("--host", site.host, "--port", 0, *open_to, "--state-dir")
         state_dir = scratch / f"{site.name}-state"
-        our_tracker = start(
-            "tracker", site.server, "fleet.tracker", *ours_listen, state_dir / "tracker", "--no-discovery"
-        )
-        address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
-        agent = start("agent", site.server, "device_agents", *ours_listen, state_dir / "agent", "--tracker", address)
-        agent.wait_for(r"agent listening on")
-        ours = start("ours", site.client, "benchmarks.trial_client", address)
-        for client in (peer, ours):
+        clients = {"peer": peer}
+        for side, jail in (("ours", "auto"), ("bare", "none")):
+            folder = state_dir / side
+            folder.mkdir(parents=True)
+            (folder / "agent.yaml").write_text(f"jail: {jail}\n")
+            tracker_words = (*ours_listen, folder / "tracker", "--no-discovery")
+            our_tracker = start(f"{side}-tracker", site.server, "fleet.tracker", *tracker_words)
+            address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
+            agent_words = (*ours_listen, folder / "agent", "--tracker", address, "--config", folder / "agent.yaml")
+            start(f"{side}-agent", site.server, "device_agents", *agent_words).wait_for(r"agent listening on")
+            clients[side] = start(side, site.client, "benchmarks.trial_client", address)
+        for client in clients.values():
             client.wait_for("^ready$", 120.0)
-        yield {"peer": peer, "ours": ours}
+        yield clients
 
 
 def _listen(host: str, port: int) -> tuple[object, ...]:
@@ -215,10 +233,17 @@ def _measure(sides: Mapping[str, Process], work: Work, title: str, *, is_same: b
 
     for side in sides:
         run(side, _WARM_UP_TRIALS)
-    rounds = common.alternate(
-        {"peer": lambda number: round_of("peer", number), "ours": lambda number: round_of("ours", number)}, work.rounds
-    )
-    return Figures(peer=_median(rounds["peer"]), ours=_median(rounds["ours"]))
+    rounds = common.alternate({side: partial(round_of, side) for side in ("peer", "ours", "bare")}, work.rounds)
+    return Figures(**{side: _median(costs) for side, costs in rounds.items()})
+
+
+def _measure_starts(sides: Mapping[str, Process], count: int) -> dict[str, float]:
+    """Return how long a session takes to start [ms], with a jail and without: medians of sessions in turns."""
+    secs: dict[str, list[float]] = {"ours": [], "bare": []}
+    for _ in range(count):
+        for side, found in secs.items():
+            found.extend(sides[side].ask({"opens": 1})["open_secs"])
+    return {side: round(statistics.median(found) * 1e3, 2) for side, found in secs.items()}
 
 
 def _median(rounds: Sequence[Costs]) -> Costs:
@@ -237,6 +262,8 @@ def _figures_json(figures: Figures) -> dict[str, object]:
         "peer": round(figures.peer.beyond_ms, 3),
         "ours": round(figures.ours.beyond_ms, 3),
         "ratio": round(figures.ratio, 2),
+        "without_jail": round(figures.bare.beyond_ms, 3),
+        "jail": round(figures.jail_ms, 3),
         "peer_kernel": round(figures.peer.kernel_ms, 4),
         "ours_kernel": round(figures.ours.kernel_ms, 4),
         "ours_parts": {name: round(part_ms, 3) for name, part_ms in figures.ours.parts_ms.items()},
@@ -249,13 +276,15 @@ def _print(
     link: Figures | None,
     reason: str,
     work: Work,
+    starts: Mapping[str, float],
     *,
     quick: bool,
     machine: common.Machine,
 ) -> None:
     def row(name: str, figures: Figures, budget_ms: float | None) -> tuple[str, ...]:
         budget = f"{budget_ms:g}" if budget_ms is not None else ""
-        return (name, f"{figures.peer.beyond_ms:.1f}", f"{figures.ours.beyond_ms:.2f}", f"{figures.ratio:.0f}x", budget)
+        ours, bare = f"{figures.ours.beyond_ms:.2f}", f"{figures.bare.beyond_ms:.2f}"
+        return (name, f"{figures.peer.beyond_ms:.1f}", ours, bare, f"{figures.ratio:.0f}x", budget)
 
     rows = [row("loopback", loopback, _BUDGET_MS), row("loopback, one artifact", same, None)]
     if link:
@@ -264,13 +293,20 @@ def _print(
         f"median of {work.rounds} alternating rounds of {work.trials} trials; the kernel itself takes "
         f"{loopback.peer.kernel_ms:.2f} ms with the peer, {loopback.ours.kernel_ms:.2f} ms with ours"
     ]
+    notes.append(
+        f"jail: {loopback.jail_ms:+.2f} ms per trial (budget {_JAIL_BUDGET_MS:g}); a session starts in "
+        f"{starts['ours']:.1f} ms, without it in {starts['bare']:.1f} ms (budget {_JAIL_START_BUDGET_MS:g} more)"
+    )
     if reason:
         notes.append(f"left out: {_ROUND_TRIP_MS:g} ms round trip ({reason})")
     notes += common.load_notes(machine)
     if quick:
         notes.append("quick: too little work for figures to quote")
     common.print_table(
-        "cost of a trial beyond its kernel [ms]", ("", "RPCRunner", "fleet", "better by", "budget"), rows, notes
+        "cost of a trial beyond its kernel [ms]",
+        ("", "RPCRunner", "fleet", "no jail", "better by", "budget"),
+        rows,
+        notes,
     )
 
 

@@ -12,12 +12,13 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from device_agents.config import AgentConfig, make_finders
 from device_agents.driver import DeviceFinder, Driver
+from device_agents.jail.layers import ISOLATING
 from device_agents.machine.host import read_host
 from device_agents.machine.pinning import OwnCpus
 from device_agents.serving.admission import Admission
@@ -35,6 +36,7 @@ from device_agents.serving.tracker_clock import TrackerClock
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.base.version import package_version
+from fleet.domain.devices import Inventory
 from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
 from fleet.identity.certificates import own_key_id
 from fleet.identity.join_tokens import JoinToken
@@ -108,6 +110,7 @@ class Agent:
                 memory_bytes=config.memory_limit_bytes or _default_memory_limit(), disk_bytes=config.disk_limit_bytes
             ),
             restarts=timing.restarts,
+            is_jailed=config.jail != "none",
         )
         self._own_cpus = OwnCpus()
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
@@ -206,6 +209,7 @@ class Agent:
         self._pool.default_cpus = self._own_cpus.for_others
         self._store.open()
         await self._pool.open()
+        self._check_jail()
         self._devices.extend(self._serve(driver) for driver in self._drivers)
         for device in self._devices:
             device.is_agent_apart = self._own_cpus.is_apart and bool(device.driver.cpus)
@@ -330,9 +334,28 @@ class Agent:
         return Hello(
             agent_id=self._agent_id,
             address=self._config.advertise_address or f"{host}:{self.port}",
-            inventories={driver.name: driver.inventory() for driver in self._drivers},
+            inventories={driver.name: self._inventory(driver) for driver in self._drivers},
             version=package_version(),
         )
+
+    def _inventory(self, driver: Driver) -> Inventory:
+        inventory = driver.inventory()
+        return replace(inventory, facts={**inventory.facts, "jail": str(self._pool.jail)})
+
+    def _check_jail(self) -> None:
+        """Say what workers are in.
+
+        Raises:
+            ConfigError: less than is required.
+        """
+        jail = self._pool.jail
+        lacking = [f"{layer} ({jail.missing.get(layer, 'not tried')})" for layer in ISOLATING if not jail.has(layer)]
+        if self._config.jail == "required" and lacking:
+            raise ConfigError(
+                f"the jail of workers would lack: {'; '.join(lacking)}; see fleet doctor, or set jail: auto"
+            )
+        missing = {str(layer): reason for layer, reason in jail.missing.items()}
+        logger.info("workers are in a jail", extra={"layers": str(jail), "missing": missing})
 
     def _lock(self) -> None:
         folder = self._home.state_dir

@@ -13,6 +13,7 @@ advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: 
 cache_max_bytes: 2147483648       # artifacts kept on this machine
 memory_limit_bytes: 1073741824    # of one worker and its children; default: half of the machine
 disk_limit_bytes: 1073741824      # of one worker's directory
+jail: auto                        # what workers are kept in: all that this machine has; required; none
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
+JAILS = ("auto", "required", "none")
 _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -57,6 +59,11 @@ class AgentConfig:
         "Memory of one worker and its children [bytes]; default: half of the machine's.",
     ] = None
     disk_limit_bytes: Annotated[int, "Largest size of one worker's directory [bytes]."] = _GIB
+    jail: Annotated[
+        str,
+        "What workers are kept in: auto (all the layers that this machine has), required (auto, but the agent does not "
+        "start without namespaces), none (limits only).",
+    ] = "auto"
 
 
 def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> AgentConfig:
@@ -70,6 +77,8 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
         value = getattr(config, key)
         if value is not None and value <= 0:
             raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
+    if config.jail not in JAILS:
+        raise ConfigError(f"{where}: jail: expected {', '.join(JAILS)}, found {config.jail!r}")
     if config.devices is not None and not config.devices:
         raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve what is found here")
     return config

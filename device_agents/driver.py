@@ -57,6 +57,18 @@ class WorkerSpec:
     cpus: tuple[int, ...] = ()
     """Logical CPUs that the worker is kept on; empty: any."""
 
+    devices: tuple[str, ...] = ()
+    """Device files that the runtime opens, as paths or patterns: "/dev/nvidia*". In its jail there are no others."""
+
+    readable: tuple[str, ...] = ()
+    """Files and directories that it reads beside the system's, Python's, and those that stand in `settings`."""
+
+    needs_network: bool = False
+    """Whether its device is reached over the network, that of this machine included."""
+
+    needs_owner: bool = False
+    """Whether it has to be the agent's user, to map registers or memory that belong to root."""
+
     limits_address_space: bool = True
     """False where the runtime reserves terabytes of address space, as CUDA does; resident memory is limited anyway."""
 

@@ -210,6 +210,7 @@ class TvmRpcDriver(Driver):
                 "device_index": config.device_index,
                 "session_sec": config.session_sec,
             },
+            needs_network=True,
         )
 
     def _telemetry(self) -> Telemetry:

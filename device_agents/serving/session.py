@@ -188,6 +188,7 @@ class Session:
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
         observation.fill(measurement, rest)
+        measurement.provenance.jail = worker.jail
         measurement.provenance.epoch = self.claims.epoch
         measurement.provenance.pinned_cpus.extend(self._pinned_cpus)
         measurement.provenance.bitstream_digest = self.device.bitstream_digest

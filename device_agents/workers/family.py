@@ -13,8 +13,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from device_agents.jail import cgroup
 from device_agents.machine import linux
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ class Exit:
     is_keeper_lost: bool = False
     """Its keeper was killed first, so nobody knows."""
 
+    is_out_of_memory: bool = False
+    """The kernel killed a process of it at the memory limit."""
+
 
 class Family:
     """The processes of one worker."""
@@ -44,10 +49,12 @@ class Family:
         reports: socket.socket,
         sweep: Callable[[], Sequence[int]] = tuple,
         kill: Callable[[int], None] = linux.kill,
+        group: Path | None = None,
     ) -> None:
         """Args:
         reports: the keeper's, see device_agents/workers/keeper.py.
         sweep: kills what came to this process from a keeper that was killed; returns what is still there.
+        group: the cgroup of all of them.
         """
         loop = asyncio.get_running_loop()
         self.born: asyncio.Future[int] = loop.create_future()
@@ -61,6 +68,10 @@ class Family:
         self._reports = reports
         self._sweep = sweep
         self._send_kill = kill
+        self.group = group
+        self.failure = ""
+        """Why there is no worker, if its jail could not be made."""
+
         self._exit: Exit | None = None
         self._burial: asyncio.Task[None] | None = None
         self._loop = loop
@@ -89,6 +100,8 @@ class Family:
         """Kill all of them, and return when `exited`. Cancel it to wait no longer."""
         ends_at = self._loop.time() + patience_sec
         while not self.exited.done():
+            if self.group is not None:
+                cgroup.kill(self.group)
             for pid in self.members():
                 self._send_kill(pid)
             if self.keeper is not None and (self._loop.time() > ends_at or self.worker is None):
@@ -134,6 +147,8 @@ class Family:
                 self.worker = linux.look_at(pid)
                 if not self.born.done():
                     self.born.set_result(pid)
+            case "failed":
+                self.failure = str(report["message"])
             case "ended":
                 self._exit = Exit(code=int(str(report["code"])), signal=int(str(report["signal"])))
 
@@ -159,6 +174,12 @@ class Family:
                 await asyncio.sleep(_POLL_SEC)
             while self._sweep():  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(_POLL_SEC)
+        if self.group is not None:
+            self._exit = replace(
+                self._exit or Exit(is_keeper_lost=True), is_out_of_memory=cgroup.ran_out_of_memory(self.group)
+            )
+            cgroup.kill(self.group)
+            cgroup.remove(self.group)
         if not self.exited.done():
             self.exited.set_result(self._exit or Exit(is_keeper_lost=True))
 

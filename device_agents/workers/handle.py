@@ -11,6 +11,8 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from device_agents.jail.layers import Layer
+from device_agents.jail.view import IN_MEMORY
 from device_agents.machine.frames import BrokenFrame
 from device_agents.machine.linux import resident_bytes
 from device_agents.runtimes.contract import DeviceLost, WorkerEnd
@@ -67,8 +69,12 @@ class WorkerHandle:
         output: OutputPipe,
         link: WorkerLink,
         patience: Patience,
+        jail: str = "",
     ) -> None:
         self.pid = family.worker.pid if family.worker is not None else 0
+        self.jail = jail
+        """The layers that it is in, by name."""
+
         self._family = family
         self._room = room
         self._limits = limits
@@ -163,9 +169,12 @@ class WorkerHandle:
 
     async def _look_after(self) -> None:
         """Hold the worker to its limits for as long as it lives, also between candidates."""
+        has_own_root = Layer.MOUNT in self.jail.split()
+        in_memory = [f"/proc/{self.pid}/root{path}" for path in IN_MEMORY] if has_own_root else []
         while not self._exited.done():
             self._family.kill_orphans()
-            excess = find_excess(self._family.members(MAX_PROCESSES), str(self._room.home), self._limits)
+            members = self._family.members(MAX_PROCESSES)
+            excess = find_excess(members, str(self._room.home), self._limits, in_memory)
             if excess is not None:
                 self._excess.set_result(excess)
                 logger.warning("worker used more than it may", extra={"pid": self.pid, "excess": excess.message})
@@ -194,6 +203,8 @@ class WorkerHandle:
             return WorkerLost(ErrorKind.DEVICE_FAULTED, self._with_tail("lost its device"))
         if end.code == WorkerEnd.exit_code and tail:
             return WorkerLost(ErrorKind.CRASHED, tail[-_TAIL_CHARS:])
+        if end.is_out_of_memory:
+            return WorkerLost(ErrorKind.OUT_OF_MEMORY, self._with_tail("was killed at its limit of memory"))
         if any(word in tail for word in _MEMORY_WORDS):
             return WorkerLost(ErrorKind.OUT_OF_MEMORY, self._with_tail("could not get memory"))
         if end.signal:

@@ -4,9 +4,10 @@ The warm process forks a first process, which takes what a jail needs before its
 then it ends, so that the keeper becomes a child of the agent. The keeper forks the worker. From then on nobody needs
 the warm process: stopped or dead, it keeps no worker alive.
 
-On its socket the keeper reports `{"event": "kept", "pid"}`, the worker reports `{"event": "born", "pid"}` before it
-lets go of that socket, and at last the keeper reports `{"event": "ended", "code", "signal"}`. End of file without
-that means that somebody killed the keeper. The kernel adds each sender's process id as the agent sees it.
+On its socket the keeper reports `{"event": "kept", "pid"}`, or `{"event": "failed", "message"}` if it cannot make the
+jail; the worker reports `{"event": "born", "pid"}` before it lets go of that socket; and at last the keeper reports
+`{"event": "ended", "code", "signal"}`. End of file without that means that somebody killed the keeper. The
+kernel adds each sender's process id as the agent sees it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import socket
 import time
 from typing import NoReturn
 
+from device_agents.jail.confine import furnish, leave_the_agent
+from device_agents.jail.layers import Layer
 from device_agents.machine import linux
 from device_agents.workers.worker import WorkerOrder, become_worker
 from fleet.base.inspection import forbid_inspection
@@ -40,20 +43,27 @@ def start_keeper(order: WorkerOrder, descriptors: list[int], parents_end: int, *
     code = 1
     try:
         os.setsid()
+        leave_the_agent(order.cell)
         if is_adopted and os.fork():
             os._exit(0)
         os.read(parents_end, 1)
         os.close(parents_end)
-        code = _keep(order, descriptors)
+        code = _keep(order, descriptors, is_adopted=is_adopted)
+    except OSError as error:
+        _report(socket.socket(fileno=descriptors[-1]), event="failed", message=str(error))
     finally:
         os._exit(code)
 
 
-def _keep(order: WorkerOrder, descriptors: list[int]) -> int:
+def _keep(order: WorkerOrder, descriptors: list[int], *, is_adopted: bool) -> int:
     requests, log, reports = descriptors
     agent = socket.socket(fileno=reports)
     alarm = _child_alarm()
     linux.adopt_orphans()
+    if is_adopted and Layer.PID in order.cell.layers:
+        # Then nothing of the worker outlives the agent, even if this process does nothing.
+        linux.die_with_parent(signal.SIGKILL)
+    furnish(order.cell)
     forbid_inspection()
     _report(agent, event="kept", pid=os.getpid())
     keeper = os.getpid()

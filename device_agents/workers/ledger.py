@@ -90,4 +90,4 @@ def _read(path: Path) -> dict[int, int]:
 
 def _all_processes() -> list[linux.Process]:
     numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [process for process in map(linux.look_at, numbers) if process is not None]
+    return [process for process in map(linux.look_at, numbers) if process is not None and process.state not in "ZX"]

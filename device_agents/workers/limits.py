@@ -40,14 +40,19 @@ class Excess:
     message: str
 
 
-def find_excess(family: Sequence[int], home: str, limits: WorkerLimits) -> Excess | None:
-    """Check a worker and what it started, by process ids: a few small reads from /proc, and a look at its home."""
+def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memory: Iterable[str] = ()) -> Excess | None:
+    """Check a worker and what it started, by process ids: a few small reads from /proc, and a look at its home.
+
+    Args:
+        in_memory: its own file systems that lie in memory.
+    """
     if len(family) > MAX_PROCESSES:
         return Excess(kind=ErrorKind.OUT_OF_MEMORY, message=f"started more than {MAX_PROCESSES} processes")
     unlinked = _unlinked_files(family)
     home_device = _device_of(home)
     memory = sum(map(linux.resident_bytes, family))
     memory += sum(size for (device, _), size in unlinked.items() if device != home_device)
+    memory += sum(map(_used_bytes, in_memory))
     if memory > limits.memory_bytes:
         return Excess(
             kind=ErrorKind.OUT_OF_MEMORY,
@@ -99,6 +104,14 @@ def _unlinked_files(family: Iterable[int]) -> dict[tuple[int, int], int]:
                     if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
                         found[status.st_dev, status.st_ino] = status.st_blocks * 512
     return found
+
+
+def _used_bytes(file_system: str) -> int:
+    try:
+        status = os.statvfs(file_system)
+    except OSError:
+        return 0
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def _device_of(path: str) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import logging
 import os
+import random
+import re
 import shutil
 import socket
 import sys
@@ -16,6 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from device_agents.driver import WorkerSpec
+from device_agents.jail import cgroup
+from device_agents.jail.cell import Cell
+from device_agents.jail.layers import OPEN, Jail, Layer
+from device_agents.jail.privileges import free_uids, groups_for
+from device_agents.jail.view import device_files, readable_paths
 from device_agents.machine import linux
 from device_agents.machine.ending import end
 from device_agents.workers.family import Family
@@ -28,6 +36,7 @@ from device_agents.workers.room import Room
 from device_agents.workers.strays import Strays
 from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
+from fleet.base.config import cache_dir, data_dir
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 
 logger = logging.getLogger(__name__)
@@ -41,6 +50,9 @@ _FORK_SEC = 5.0
 _FORK_CHECK_SEC = 0.25
 _FORK_ATTEMPTS = 3
 _LONGEST_PAUSE_SEC = 30.0
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
+"""Variables that no worker gets: they are for the agent, or for who started it."""
+
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
 """How often the processes that workers started are written down, for an agent that may be killed."""
@@ -59,12 +71,14 @@ class WorkerPool:
         patience: Patience = _USUAL_PATIENCE,
         warm_module: str = "device_agents.workers.warm",
         kill: Callable[[int], None] = linux.kill,
+        is_jailed: bool = False,
     ) -> None:
         """Args:
         preloads: modules whose `preload()` the warm process calls, so that every worker has what it loads.
         restarts: attempts in a row before the devices count as faulted; attempts go on after that, less often.
         warm_module: what the warm process runs.
         kill: how workers are killed.
+        is_jailed: put workers into a jail of all the layers that this machine has.
         """
         self._directory = directory
         self._preloads = sorted(set(preloads))
@@ -73,6 +87,15 @@ class WorkerPool:
         self._patience = patience
         self._warm_module = warm_module
         self._kill = kill
+        self._is_jailed = is_jailed
+        self._groups: cgroup.Groups | None = None
+        self._no_groups = ""
+        """Why there are no cgroups."""
+
+        self._random = random.Random()
+        self.jail = OPEN
+        """What workers are in, once open."""
+
         self._ids = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
         self._socket: socket.socket | None = None
@@ -122,6 +145,8 @@ class WorkerPool:
         self._strays.note_own()
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(mode=0o700, parents=True)
+        if self._is_jailed:
+            self._open_groups()
         await self._start()
         self._noting = asyncio.create_task(self._note_processes(), name="note-processes")
 
@@ -156,11 +181,16 @@ class WorkerPool:
         await self._bury_warm()
         await self._end_families()
         self._ledger.keep(())
+        if self._groups is not None:
+            self._groups.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None when the warm process did not do it."""
-        room = Room.make(self._directory / f"worker-{next(self._ids)}")
+        worker_id = next(self._ids)
+        group = self._groups.make(f"worker-{worker_id}", self._limits.memory_bytes) if self._groups else None
+        room = Room.make(self._directory / f"worker-{worker_id}")
+        cell = self._cell(spec, room, group)
         order = WorkerOrder(
             runtime=spec.runtime,
             settings=spec.settings,
@@ -170,12 +200,13 @@ class WorkerPool:
             disk_limit_bytes=self._limits.disk_bytes,
             cpus=spec.cpus or self.default_cpus,
             limits_address_space=spec.limits_address_space,
+            cell=cell,
         )
         ours, theirs = socket.socketpair()
         our_reports, their_reports = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log_reader, log_writer = os.pipe()
         self._note_own_children()
-        family = Family(our_reports, self._sweep_strays, self._kill)
+        family = Family(our_reports, self._sweep_strays, self._kill, group)
         self._families.add(family)
         family.exited.add_done_callback(lambda _: self._forget(family))
         try:
@@ -192,6 +223,8 @@ class WorkerPool:
             os.close(log_writer)
         if not is_born or family.worker is None:
             await self._drop(family, room, ours, log_reader)
+            if family.failure:
+                raise DeviceFaulted(f"the jail of a worker cannot be made: {family.failure}")
             return None
         self._note()
         return WorkerHandle(
@@ -201,7 +234,55 @@ class WorkerPool:
             output=OutputPipe(log_reader, sink),
             link=await WorkerLink.connect(ours),
             patience=self._patience,
+            jail=" ".join(cell.layers),
         )
+
+    def _cell(self, spec: WorkerSpec, room: Room, group: Path | None) -> Cell:
+        """Make a jail for one worker, and its home its own."""
+        devices = device_files(spec.devices)
+        groups = groups_for(devices)
+        jail = self.jail
+        if spec.needs_owner or groups is None:
+            jail = jail.without(Layer.UID, "its device belongs to the agent's user")
+        if spec.needs_network:
+            jail = jail.without(Layer.NETWORK, "its device is reached over the network")
+        uid = self._random.choice(free_uids()) if jail.has(Layer.UID) else 0
+        if uid:
+            os.chown(room.home, uid, uid)
+        named = [
+            *spec.settings.values(),
+            *spec.environment.values(),
+            *spec.readable,
+            str(room.artifacts),
+            str(cache_dir()),
+        ]
+        private = [self._directory, Path.home(), data_dir()]
+        return Cell(
+            layers=list(jail.layers),
+            root=str(room.root),
+            home=str(room.home),
+            readable=readable_paths(os.environ, named, private)
+            if jail.has(Layer.MOUNT) or jail.has(Layer.LANDLOCK)
+            else [],
+            devices=devices,
+            shared_memory_bytes=self._limits.memory_bytes // 4,
+            has_network=spec.needs_network,
+            uid=uid,
+            groups=groups or [],
+            keeps_raw_io=spec.needs_owner,
+            cgroup=str(group or ""),
+        )
+
+    def _open_groups(self) -> None:
+        """Make cgroups possible, where they are to be had."""
+        name = hashlib.sha256(str(self._directory).encode()).hexdigest()[:12]
+        try:
+            self._groups = cgroup.open_groups(name)
+        except OSError as error:
+            self._no_groups = str(error)
+            return
+        limits = ", ".join(self._groups.controllers) or "none: it kills, and limits nothing"
+        logger.info("workers get cgroups", extra={"path": str(self._groups.path), "controllers": limits})
 
     async def _await_birth(self, family: Family) -> bool:
         """Wait for a worker. A warm process that was stopped, or takes too long, is killed, and another is started."""
@@ -286,14 +367,14 @@ class WorkerPool:
         self._ready = loop.create_future()
         self._socket = ours
         words = [word for name in self._preloads for word in ("--preload", name)]
-        if self._is_adopting:
-            words.append("--adopted")
+        words += ["--adopted"] * self._is_adopting + ["--jailed"] * self._is_jailed
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self._warm_module, "--socket", str(theirs.fileno()), *words),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if not _SECRET.search(name)},
             )
         finally:
             theirs.close()
@@ -339,6 +420,10 @@ class WorkerPool:
 
     def _handle(self, packet: dict[str, Any]) -> None:
         if packet["event"] == "ready":
+            jail = Jail.from_json(packet["jail"])
+            if not self._is_adopting:
+                jail = jail.without(Layer.PID, "nobody adopts orphans here, so its first process would be the worker")
+            self.jail = jail.plus(Layer.CGROUP) if self._groups else jail.without(Layer.CGROUP, self._no_groups)
             _settle(self._ready, None)
         elif packet["event"] == "failed" and self._ready is not None and not self._ready.done():
             self._ready.set_exception(ConfigError(f"the runtime cannot be loaded: {packet['message']}"))

@@ -23,6 +23,7 @@ class Room:
         path.mkdir(mode=0o755)
         room.home.mkdir(mode=0o700)
         room.artifacts.mkdir(mode=0o755)
+        room.root.mkdir(mode=0o755)
         return room
 
     @property
@@ -34,6 +35,11 @@ class Room:
     def artifacts(self) -> Path:
         """What it was given."""
         return self.path / "artifacts"
+
+    @property
+    def root(self) -> Path:
+        """Empty; over it the worker's own root is made, in its own mount namespace."""
+        return self.path / "root"
 
     def give(self, artifact: Path) -> Path:
         """Let the worker read a file, and return where it finds it."""

@@ -1,10 +1,11 @@
 """The warm process: has the runtime loaded, has no threads, has not touched the device, and forks workers.
 
-    python -m device_agents.workers.warm --socket FD [--adopted] [--preload MODULE]...
+    python -m device_agents.workers.warm --socket FD [--adopted] [--jailed] [--preload MODULE]...
 
 Over the inherited SOCK_SEQPACKET socket it takes orders in JSON, each with three descriptors (socket, log, reports),
 and forks a worker for each; see device_agents/workers/keeper.py for what the worker and its keeper report. Unasked it
-sends `{"event": "ready"}` or `{"event": "failed", "message"}`. It ends when the socket does: when the agent ends.
+sends `{"event": "ready", "jail": {...}}` with what it can make jails of, or `{"event": "failed", "message"}`. It ends
+when the socket does: when the agent ends.
 
 It forks, and that is all: the agent is the parent of what it forked, watches it and kills it.
 """
@@ -20,6 +21,8 @@ import signal
 import socket
 import sys
 
+from device_agents.jail.layers import OPEN
+from device_agents.jail.probe import probe
 from device_agents.workers.keeper import start_keeper
 from device_agents.workers.worker import WorkerOrder
 from fleet.base.inspection import forbid_inspection
@@ -33,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m device_agents.workers.warm")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--adopted", action="store_true", help="the agent adopts what loses its parent")
+    parser.add_argument("--jailed", action="store_true", help="put workers into a jail of all that this machine has")
     parser.add_argument("--preload", action="append", default=[])
     arguments = parser.parse_args(argv)
     # The agent's Ctrl-C is the agent's to handle: it ends this process by closing the socket.
@@ -40,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     forbid_inspection()
     agent = socket.socket(fileno=arguments.socket)
     agent.set_inheritable(False)
+    jail = probe() if arguments.jailed else OPEN
     try:
         for name in arguments.preload:
             importlib.import_module(name).preload()
@@ -49,12 +54,12 @@ def main(argv: list[str] | None = None) -> int:
     gc.collect()
     # Pages that no collection touches stay shared with the workers.
     gc.freeze()
-    agent.send(json.dumps({"event": "ready"}).encode())
+    agent.send(json.dumps({"event": "ready", "jail": jail.to_json()}).encode())
     while True:
         content, descriptors, _, _ = socket.recv_fds(agent, MAX_PACKET_BYTES, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not content:
             return 0
-        _fork(agent, WorkerOrder(**json.loads(content)), descriptors, is_adopted=arguments.adopted)
+        _fork(agent, WorkerOrder.from_json(content), descriptors, is_adopted=arguments.adopted)
 
 
 def _fork(agent: socket.socket, order: WorkerOrder, descriptors: list[int], *, is_adopted: bool) -> None:

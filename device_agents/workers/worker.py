@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import resource
 import signal
@@ -16,8 +17,10 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
+from device_agents.jail.cell import Cell
+from device_agents.jail.confine import confine, filter_calls
 from device_agents.machine import linux
 from device_agents.machine.frames import HEADER, format_frame, parse_header
 from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
@@ -59,6 +62,14 @@ class WorkerOrder:
     """Logical CPUs that it is kept on; empty: any."""
 
     limits_address_space: bool = True
+    cell: Cell
+    """Its jail."""
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Return what the agent wrote."""
+        content = json.loads(text)
+        return cls(**{**content, "cell": Cell(**content["cell"])})
 
 
 def become_worker(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
@@ -178,17 +189,12 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
 
 def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) -> None:
     os.setsid()
-    allow_inspection()  # the agent has to see what it holds open
-    linux.die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        raise RuntimeError("the keeper ended while its worker started")
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     _arrange_descriptors(socket_fd, log_fd)
     os.environ.update(order.environment)
     os.environ.update({"TMPDIR": order.directory, "HOME": order.directory})
-    os.chdir(order.directory)
     _write_oom_score()
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
@@ -197,6 +203,14 @@ def _settle(order: WorkerOrder, socket_fd: int, log_fd: int, parent_pid: int) ->
         _limit(resource.RLIMIT_AS, order.memory_limit_bytes + _ADDRESS_SPACE_HEADROOM_BYTES)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
+    confine(order.cell)
+    # After the change of user, which would take these back.
+    allow_inspection()  # the agent has to see what it holds open
+    linux.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise RuntimeError("the keeper ended while its worker started")
+    os.chdir(order.directory)
+    filter_calls(order.cell)
 
 
 def _arrange_descriptors(socket_fd: int, log_fd: int) -> None:

@@ -49,6 +49,7 @@ def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[F
         tvm_versions.diagnose,
         packages,
         drivers,
+        jail,
         directories,
         multicast,
         load,
@@ -112,6 +113,13 @@ def drivers() -> list[Finding]:
     from device_agents.registry import diagnose, diagnose_driver
 
     return [*diagnose(), *diagnose_driver("cpu")]
+
+
+def jail() -> list[Finding]:
+    """Check what keeps candidates from this machine."""
+    from device_agents.jail.diagnosis import diagnose
+
+    return diagnose()
 
 
 def tracker(address: str | None, *, timeout_sec: float = 1.0) -> list[Finding]:

@@ -20,6 +20,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError, TrackerUnavailable
+from fleet.identity.store import CredentialStore
 from fleet.local.children import Child, ChildSpec, keep_running
 from fleet.tracker.run import TrackerOptions
 
@@ -111,6 +112,8 @@ class LocalFleet:
         for child in (self.agent, self.tracker):
             if child is not None:
                 await child.stop()
+        if self._wanted_state_dir is None and self.address:
+            CredentialStore().forget(self.address)
         await asyncio.to_thread(self._scratch.close)
 
     def _state_dir(self) -> Path:

@@ -203,7 +203,7 @@ class Clocks(_message.Message):
     def __init__(self, wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., load: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., run: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Provenance(_message.Message):
-    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "flushed", "bitstream_digest", "disturbances", "owner_facts_json")
+    __slots__ = ("before", "after", "worker_pid", "epoch", "pinned_cpus", "cooldown", "flushed", "bitstream_digest", "disturbances", "owner_facts_json", "jail")
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     WORKER_PID_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +214,7 @@ class Provenance(_message.Message):
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     DISTURBANCES_FIELD_NUMBER: _ClassVar[int]
     OWNER_FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    JAIL_FIELD_NUMBER: _ClassVar[int]
     before: _device_pb2.Telemetry
     after: _device_pb2.Telemetry
     worker_pid: int
@@ -224,7 +225,8 @@ class Provenance(_message.Message):
     bitstream_digest: str
     disturbances: _containers.RepeatedCompositeFieldContainer[Disturbance]
     owner_facts_json: str
-    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., disturbances: _Optional[_Iterable[_Union[Disturbance, _Mapping]]] = ..., owner_facts_json: _Optional[str] = ...) -> None: ...
+    jail: str
+    def __init__(self, before: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., after: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., worker_pid: _Optional[int] = ..., epoch: _Optional[int] = ..., pinned_cpus: _Optional[_Iterable[int]] = ..., cooldown: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., flushed: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., disturbances: _Optional[_Iterable[_Union[Disturbance, _Mapping]]] = ..., owner_facts_json: _Optional[str] = ..., jail: _Optional[str] = ...) -> None: ...
 
 class Disturbance(_message.Message):
     __slots__ = ("kind", "text")

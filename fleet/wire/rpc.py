@@ -99,7 +99,8 @@ CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # Despite its name, how long one try to connect may take: TLS is three round trips, and slow boards take a while.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # A proxy from the environment has no business between a board and its tracker.

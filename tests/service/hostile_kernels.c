@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -134,6 +135,26 @@ KERNEL(read_key) {
   int file = open(getenv("HOSTILE_KEY"), O_RDONLY);
   if (file >= 0) close(file);
   return file >= 0;
+}
+
+// Bits: 1 another process is seen, 2 a network interface that is up, 4 an outsider can be signalled, 8 a namespace can be made,
+// 16 root is writable, 32 the parent-death signal can be taken back, 64 the user is root.
+KERNEL(look_around) {
+  int32_t found = 0, processes = 0;
+  DIR* entries = opendir("/proc");
+  for (struct dirent* entry; entries && (entry = readdir(entries));) processes += atoi(entry->d_name) > 0;
+  if (entries) closedir(entries);
+  found |= processes > 2;
+  FILE* routes = fopen("/proc/net/if_inet6", "r");
+  char line[256];
+  if (routes && fgets(line, sizeof line, routes)) found |= 2;
+  found |= (kill(getppid(), 0) == 0) << 2;
+  found |= (unshare(CLONE_NEWUSER) == 0) << 3;
+  found |= (mkdir("/hostile", 0700) == 0) << 4;
+  rmdir("/hostile");
+  found |= (prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) == 0) << 5;
+  found |= (geteuid() == 0) << 6;
+  return found;
 }
 
 KERNEL(say_harmless) { return 7; }

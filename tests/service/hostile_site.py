@@ -1,6 +1,6 @@
 """An agent, a tracker and holders in namespaces of their own, where hostile kernels may do what they want.
 
-    unshare ... python -m tests.service.hostile_site FOLDER
+    unshare ... python -m tests.service.hostile_site FOLDER JAIL
 
 It prints one JSON object: what became of each attack. FOLDER holds kernels.so, made of
 hostile_kernels.c. Everything here runs below one process, the first of its pid namespace: when it ends, all of it does.
@@ -22,13 +22,13 @@ from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, digest_of_bytes, is_alive, request_for, spec
 
 _MIB = 1024 * 1024
-_YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\n"
+_YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\njail: {jail}\n"
 
 
 class Site:
     """One agent after the other, on one state directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jail: str) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.key = folder / "tracker.key"
@@ -39,7 +39,7 @@ class Site:
         self.epoch = 0
         self.agent: subprocess.Popen[str] | None = None
         self.port = 0
-        (folder / "agent.yaml").write_text(_YAML.format(memory=256 * _MIB, disk=32 * _MIB))
+        (folder / "agent.yaml").write_text(_YAML.format(memory=256 * _MIB, disk=32 * _MIB, jail=jail))
 
     async def start(self) -> None:
         admit(self.state)
@@ -171,6 +171,13 @@ async def _ended_between_candidates(site: Site, name: str) -> dict[str, object]:
     return {"kind": kind, "served": await site.next_holder_is_served()}
 
 
+async def look_around(site: Site) -> dict[str, object]:
+    """Count what a kernel gets at, see `look_around` in hostile_kernels.c."""
+    holder, kind, found = await site.attack("look_around")
+    await holder.close()
+    return {"kind": kind, "found": found}
+
+
 async def leave_shared_memory(site: Site) -> dict[str, object]:
     holder, kind, _ = await site.attack("leave_shared_memory")
     await holder.close_session()
@@ -187,6 +194,7 @@ ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
     attack.__name__: attack
     for attack in (
         read_key,
+        look_around,
         overwrite,
         large_answer,
         leave_shared_memory,
@@ -199,8 +207,8 @@ ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
 }
 
 
-async def main(folder: Path) -> dict[str, object]:
-    site = Site(folder)
+async def main(folder: Path, jail: str) -> dict[str, object]:
+    site = Site(folder, jail)
     await site.tracker.start()
     await site.start()
     found: dict[str, object] = {}
@@ -219,4 +227,4 @@ async def main(folder: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(Path(sys.argv[1])))))
+    print(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))))

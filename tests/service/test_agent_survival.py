@@ -86,7 +86,6 @@ async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_p
         (b"bigfile", "OUT_OF_DISK", "limit"),
         (b"close_fds", "CRASHED", ""),
         (b"scribble", "CRASHED", "not an answer"),
-        (b"killparent", "CRASHED", "killed its keeper"),
         (b"raise:no such luck", "RUN_FAILED", "no such luck"),
         (b"load_failed", "LOAD_FAILED", "cannot be loaded"),
         (b"bad_arguments", "BAD_ARGUMENTS", "do not fit"),
@@ -103,6 +102,18 @@ async def test_the_agent_outlives_a_harmful_candidate(bench: Bench, content: byt
     assert [kind_of(result) for result in results] == [kind, "UNSPECIFIED"], results
     assert text in results[0].error_message
     assert not results[0].run_secs
+
+
+async def test_the_agent_outlives_a_candidate_that_kills_its_keeper(tmp_path: Path) -> None:
+    """Without a jail, which keeps a candidate from it: the next one in the same stream runs."""
+    async with serve_bench(tmp_path, {**CONFIG, "jail": "none"}) as bench:
+        holder = bench.holding(epoch=1)
+        harmful, harmless = await holder.put(b"killparent"), await holder.put(b"latency_us:50")
+
+        results = await holder.measure([request_for(harmful), request_for(harmless)])
+
+    assert [kind_of(result) for result in results] == ["CRASHED", "UNSPECIFIED"], results
+    assert "killed its keeper" in results[0].error_message
 
 
 async def test_a_crash_names_its_signal_and_the_next_candidate_has_another_worker(bench: Bench) -> None:

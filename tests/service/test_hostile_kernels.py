@@ -23,28 +23,17 @@ _RELEASED_SEC = 5.0
 Outcome = dict[str, Any]
 
 
-def run_attacks(folder: Path) -> dict[str, Outcome]:
+_APART = ["--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--net"]
+_ENTER = 'mount -t tmpfs none /dev/shm; ip link set lo up && exec "$@"'
+
+
+def run_attacks(folder: Path, jail: str) -> dict[str, Outcome]:
     source = Path(__file__).with_name("hostile_kernels.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", folder / "kernels.so"], check=True)
-    site = (
-        f'mount -t tmpfs none /dev/shm; ip link set lo up && exec "{sys.executable}" -m tests.service.hostile_site "$0"'
-    )
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    site = [sys.executable, "-m", "tests.service.hostile_site", folder, jail]
     done = subprocess.run(
-        [
-            "unshare",
-            *as_root,
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--ipc",
-            "--net",
-            "sh",
-            "-c",
-            site,
-            folder,
-        ],
+        ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *site],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -55,8 +44,20 @@ def run_attacks(folder: Path) -> dict[str, Outcome]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    return run_attacks(tmp_path_factory.mktemp("hostile"))
+def jailed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return run_attacks(tmp_path_factory.mktemp("jailed"), "auto")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return run_attacks(tmp_path_factory.mktemp("bare"), "none")
+
+
+@pytest.fixture(params=["jailed", "bare"])
+def outcomes(request: pytest.FixtureRequest) -> dict[str, Outcome]:
+    """With all layers of the jail, and without any."""
+    outcomes: dict[str, Outcome] = request.getfixturevalue(request.param)
+    return outcomes
 
 
 def test_a_daemon_that_killed_its_keeper_and_the_warm_process_is_dead(outcomes: dict[str, Outcome]) -> None:
@@ -75,6 +76,22 @@ def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str
 def test_a_kernel_that_killed_the_agent_is_dead_before_the_next_runs(outcomes: dict[str, Outcome]) -> None:
     """The agent finds it by what it wrote down, if nothing else ended it."""
     assert outcomes["stop_all_and_kill_agent"] == {"served": True, "survivors": []}
+
+
+def test_a_key_of_the_agents_user_is_not_to_be_seen(jailed: dict[str, Outcome]) -> None:
+    """Neither by a user of its own nor in its own file system; without a jail a worker may read what its agent may."""
+    assert jailed["read_key"] == {"kind": "UNSPECIFIED", "opened": 0}
+
+
+def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome], bare: dict[str, Outcome]) -> None:
+    """No process, network, namespace or directory; without a jail all of these."""
+    assert jailed["look_around"] == {"kind": "UNSPECIFIED", "found": 0}
+    assert bare["look_around"]["found"] & ~64 == 63
+
+
+def test_shared_memory_is_gone_with_its_worker(jailed: dict[str, Outcome]) -> None:
+    """Files in /dev/shm and segments of System V stayed for ever."""
+    assert jailed["leave_shared_memory"] == {"kind": "UNSPECIFIED", "left": []}
 
 
 def test_an_overwritten_artifact_runs_for_no_other_holder(outcomes: dict[str, Outcome]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,8 +33,9 @@ from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof, authority, credentials, key
 from fleet.v1 import fleet_service_pb2, lease_service_pb2, session_service_pb2
 from fleet.wire.joining import join
-from fleet.wire.rpc import Channel, from_rpc_error, make_channel
-from fleet.wire.stubs import fleet_service_stub, lease_service_stub, session_service_stub
+from fleet.wire.peers import server_security
+from fleet.wire.rpc import Channel, bind, from_rpc_error, make_channel, make_server
+from fleet.wire.stubs import add_fleet_service, fleet_service_stub, lease_service_stub, session_service_stub
 from fleet.wire.tokens import TOKEN_HEADER
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
@@ -62,6 +65,21 @@ async def revoke(address: str, proof: Credentials, lease_name: str) -> None:
             )
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, TrackerUnavailable) from None
+
+
+class Answering:
+    """Has no devices."""
+
+    async def get_fleet(self, request: object, context: object) -> fleet_service_pb2.GetFleetResponse:
+        return fleet_service_pb2.GetFleetResponse()
+
+    async def get_history(self, request: object, context: object) -> fleet_service_pb2.GetHistoryResponse:
+        return fleet_service_pb2.GetHistoryResponse()
+
+    async def watch_fleet(
+        self, request: object, context: object
+    ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:
+        yield fleet_service_pb2.WatchFleetResponse()
 
 
 def user() -> Credentials:
@@ -393,6 +411,35 @@ async def test_the_same_tracker_is_known_by_another_address() -> None:
         finally:
             store.forget(f"pi4.local:{port}")
             store.save(served.address, kept)
+
+
+@pytest.mark.slow
+async def test_a_tracker_that_was_only_found_is_not_used(tmp_path: Path) -> None:
+    """Whatever zeroconf says: an agent that has joined no fleet there ends with what to do."""
+    async with serve_agent("192.0.2.1:9290", tmp_path) as agent:
+        with pytest.raises(NotJoined, match="fleet agent join TOKEN --tracker 192"):
+            await agent.wait_attached(10.0)
+
+
+async def test_a_renewed_certificate_is_shown_from_then_on() -> None:
+    """A server need not be restarted: connections of before go on, new ones see the new certificate."""
+    shown = [credentials(Role.TRACKER)]
+    server = make_server()
+    add_fleet_service(server, Answering())
+    port = bind(server, "127.0.0.1", 0, server_security(lambda: shown[0]), what="the test")
+    await server.start()
+    seen = []
+    async with make_channel(f"127.0.0.1:{port}", user()) as before:
+        await get_fleet(before)
+        for _ in range(2):
+            seen.append(await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port)))
+            shown[0] = credentials(Role.TRACKER)
+        await get_fleet(before)
+        async with make_channel(f"127.0.0.1:{port}", user()) as after:
+            await get_fleet(after)
+    await server.stop(0)
+
+    assert seen[0] != seen[1]
 
 
 @pytest.mark.slow

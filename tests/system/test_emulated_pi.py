@@ -20,8 +20,10 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.upload import messages
 from fleet.domain.measuring import ErrorKind, Evaluator, Trial
 from fleet.errors import ArtifactRefused
+from fleet.identity.credentials import agent_name
 from fleet.optimizer.numerics import compare
 from fleet.testing import eventually_sync
+from fleet.testing.identity import account_proof
 from fleet.v1 import session_service_pb2
 from fleet.wire.rpc import Stub, make_channel
 from fleet.wire.tokens import TOKEN_HEADER
@@ -86,9 +88,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory, kernels: dict[str, Path]) ->
         tracker.stop()
 
 
-async def _put(device: fleet.Device, artifact: Artifact) -> list[str]:
+async def _put(client: fleet.Fleet, device: fleet.Device, artifact: Artifact) -> list[str]:
     """Upload an artifact, whatever the agent has; return what it took."""
-    async with make_channel(device.address) as channel:
+    (key_id,) = [shown.agent_key_id for shown in client.snapshot().devices if shown.name == device.name]
+    async with make_channel(device.address, account_proof(client.address), agent_name(key_id)) as channel:
         stub = Stub(channel, session_service_pb2.DESCRIPTOR.services_by_name["SessionService"])
         response = await stub.put_artifact(messages([artifact]), metadata=((TOKEN_HEADER, device.token),))
     return list(response.digests)
@@ -202,7 +205,7 @@ def test_a_library_that_is_in_use_can_be_put_again(bench: Bench) -> None:
         before = module(left, right)
         workers = bench.agent.workers()
         # As a client over a slow link does it: sent before the agent says that it has it.
-        assert asyncio.run(_put(device, artifact)) == [artifact.digest]
+        assert asyncio.run(_put(client, device, artifact)) == [artifact.digest]
         after = module(left, right)
 
         assert bench.agent.workers() == workers

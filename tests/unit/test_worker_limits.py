@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from device_agents.runtimes.contract import CandidateFailed, classify
-from device_agents.workers.limits import count_files
+from device_agents.workers.limits import WorkerLimits, count_files, find_excess
 from fleet.domain.measuring import ErrorKind
 
 
@@ -40,3 +41,29 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
     assert 100_000 <= size < 300_000
     assert count_files(str(tmp_path / "gone"), at_most=100) == (0, 0)
     assert count_files(str(tmp_path), at_most=1)[0] == 2
+
+
+def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> None:
+    """On the disk of its home they are disk; the file is gone from the directory, its blocks are not."""
+    limits = WorkerLimits(memory_bytes=2**40, disk_bytes=1_000_000)
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes([1]) * 2_000_000)
+        file.flush()
+        (tmp_path / "file").unlink()
+
+        excess = find_excess([os.getpid()], str(tmp_path), limits)
+
+    assert excess is not None
+    assert excess.kind is ErrorKind.OUT_OF_DISK
+    assert find_excess([os.getpid()], str(tmp_path), limits) is None
+
+
+def test_files_in_memory_count_as_memory(tmp_path: Path) -> None:
+    """What a worker puts into file systems of its own that lie in memory; one that is gone counts nothing."""
+    limits = WorkerLimits(memory_bytes=1, disk_bytes=1)
+
+    excess = find_excess([], str(tmp_path / "home"), limits, [str(tmp_path)])
+
+    assert excess is not None
+    assert excess.kind is ErrorKind.OUT_OF_MEMORY
+    assert find_excess([], str(tmp_path / "home"), limits, [str(tmp_path / "gone")]) is None

@@ -246,6 +246,7 @@ class AndroidDriver(Driver):
                 "device_type": self._config.device_type,
                 "session_sec": _SESSION_SEC,
             },
+            needs_network=True,
         )
 
     def _telemetry(self) -> Telemetry:

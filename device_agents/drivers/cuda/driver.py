@@ -162,6 +162,7 @@ class CudaDriver(GpuDriver[Gpu]):
             runtime="device_agents.runtimes.gpu:GpuRuntime",
             settings={"device_type": "cuda", "libraries": self._libraries(), "l2_bytes": l2_bytes(gpu)},
             environment={"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            devices=("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*"),
             limits_address_space=False,
         )
 

@@ -143,6 +143,7 @@ class RocmDriver(GpuDriver[AmdGpu]):
             runtime="device_agents.runtimes.gpu:GpuRuntime",
             settings={"device_type": "rocm", "libraries": self._libraries(), "l2_bytes": last_cache_bytes(gpu)},
             environment={"ROCR_VISIBLE_DEVICES": visible},
+            devices=("/dev/kfd", "/dev/dri/*"),
             limits_address_space=False,
         )
 

@@ -145,7 +145,16 @@ class ZynqDriver(BoardDriver):
             "registers_yaml": self._opened(self.fabric).registers_yaml,
             "root": str(self._zynq.sys_root),
         }
-        return replace(super()._worker_spec(), runtime=_PLAIN_FABRIC if self._is_plain else _FABRIC, settings=settings)
+        root = self._zynq.sys_root
+        memories = [path.name for path in (root / "sys/class/u-dma-buf").glob("*")]
+        return replace(
+            super()._worker_spec(),
+            runtime=_PLAIN_FABRIC if self._is_plain else _FABRIC,
+            settings=settings,
+            devices=tuple(str(root / "dev" / name) for name in ("mem", "uio*", *memories)),
+            readable=(str(root / "sys"),),
+            needs_owner=True,
+        )
 
     def _probe(self) -> Health:
         fault = self._opened(self.fabric).fault

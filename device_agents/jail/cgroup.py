@@ -1,0 +1,154 @@
+"""Cgroups (v2), one for each worker: killed at once, and limited by the controllers that are there.
+
+They lie beside the agent's own processes, in the cgroup that it was started in: with systemd, `Delegate=yes` in its
+unit makes that its own, with controllers for memory and processes. Without controllers a group still kills.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_CONTROLLERS = ("memory", "pids")
+_AGENTS_OWN = "fleet-agent"
+_MOST_TASKS = 4096
+"""Processes and threads: those of a parallel loop on a large machine, many times over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The place for the groups of one agent's workers."""
+
+    path: Path
+    controllers: tuple[str, ...] = ()
+    """Those that limit the groups."""
+
+    def make(self, name: str, memory_bytes: int) -> Path | None:
+        """Make a group; None when it cannot be made."""
+        group = self.path / name
+        try:
+            group.mkdir()
+        except OSError as error:
+            logger.warning("cannot make a cgroup", extra={"path": str(group), "error": str(error)})
+            return None
+        if "memory" in self.controllers:
+            _write(group / "memory.max", memory_bytes)
+            _write(group / "memory.swap.max", 0)
+        if "pids" in self.controllers:
+            _write(group / "pids.max", _MOST_TASKS)
+        return group
+
+    def close(self) -> None:
+        """Kill what is left in the groups, and remove them."""
+        for group in [entry for entry in self.path.iterdir() if entry.is_dir()] if self.path.is_dir() else []:
+            kill(group)
+            remove(group)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+
+def open_groups(name: str, root: Path = Path("/")) -> Groups:
+    """Make the place for groups, and end what an earlier agent of this name left in it.
+
+    Args:
+        name: of the agent, the same in its next life.
+        root: where /proc is found.
+
+    Raises:
+        OSError: there is no cgroup v2, or it is not this user's.
+    """
+    own = _make_way(own_group(root))
+    groups = Groups(path=own / f"fleet-{name}", controllers=_usable_controllers(own))
+    groups.close()
+    groups.path.mkdir(exist_ok=True)
+    try:
+        if not (groups.path / "cgroup.kill").exists():
+            raise OSError("this kernel cannot kill a cgroup; Linux 5.14 can")
+        if not os.access(groups.path / "cgroup.procs", os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
+            raise PermissionError(f"{own} belongs to another user; start the agent in a cgroup of its own")
+        for controller in groups.controllers:
+            _write(groups.path / "cgroup.subtree_control", f"+{controller}")
+    except OSError:
+        groups.close()
+        raise
+    return groups
+
+
+def own_group(root: Path = Path("/")) -> Path:
+    """Return the directory of this process's cgroup.
+
+    Raises:
+        OSError: there is no cgroup v2.
+    """
+    mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
+    found = next((fields for fields in mounts if fields[fields.index("-") + 1] == "cgroup2"), None)
+    lines = (root / "proc/self/cgroup").read_text().splitlines()
+    group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+    if found is None or group is None:
+        raise OSError("no cgroup v2 is mounted")
+    inside = os.path.relpath(group, found[3])
+    return Path(os.path.normpath(Path(found[4]) / inside))
+
+
+def enter(group: str) -> None:
+    """Move this process into a group.
+
+    Raises:
+        OSError: it may not.
+    """
+    (Path(group) / "cgroup.procs").write_text("0")
+
+
+def kill(group: Path) -> None:
+    """Kill all processes of a group."""
+    _write(group / "cgroup.kill", 1)
+
+
+def remove(group: Path) -> None:
+    """Remove an empty group. One that is not yet empty stays, until the agent ends."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+
+
+def ran_out_of_memory(group: Path) -> bool:
+    """Tell whether the kernel killed a process of a group at its memory limit."""
+    with contextlib.suppress(OSError):
+        events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+        return int(events.get("oom_kill", 0)) > 0
+    return False
+
+
+def _make_way(own: Path) -> Path:
+    """Return the group that the groups of workers can lie in, without a process in it if that is possible.
+
+    Only a group without processes has controllers for those below it.
+    """
+    if own.name == _AGENTS_OWN:
+        return own.parent
+    with contextlib.suppress(OSError):
+        if (own / "cgroup.procs").read_text().split() == [str(os.getpid())]:
+            (own / _AGENTS_OWN).mkdir(exist_ok=True)
+            (own / _AGENTS_OWN / "cgroup.procs").write_text(str(os.getpid()))
+    return own
+
+
+def _usable_controllers(own: Path) -> tuple[str, ...]:
+    """Return the controllers that limit groups below this one, after turning on those that can be."""
+    with contextlib.suppress(OSError):
+        there = (own / "cgroup.controllers").read_text().split()
+        for controller in _CONTROLLERS:
+            if controller in there:
+                _write(own / "cgroup.subtree_control", f"+{controller}")
+        usable = (own / "cgroup.subtree_control").read_text().split()
+        return tuple(controller for controller in _CONTROLLERS if controller in usable)
+    return ()
+
+
+def _write(path: Path, value: object) -> None:
+    with contextlib.suppress(OSError):
+        path.write_text(str(value))

@@ -1,0 +1,64 @@
+"""Puts a worker into its jail, in three steps: before its keeper is forked, in the keeper, and in the worker itself."""
+
+from __future__ import annotations
+
+from device_agents.jail import cgroup, landlock, namespaces, privileges, seccomp
+from device_agents.jail.cell import Cell
+from device_agents.jail.layers import Layer
+from device_agents.jail.view import DEVICES, IN_MEMORY
+
+
+def leave_the_agent(cell: Cell) -> None:
+    """First step: the cgroup and the namespaces. What is forked next is the first in its pid namespace.
+
+    Raises:
+        OSError: a layer that worked when the agent started does not.
+    """
+    if cell.cgroup:
+        cgroup.enter(cell.cgroup)
+    wanted = [layer for layer in namespaces.FLAGS if layer in cell.layers]
+    if cell.has_network:
+        wanted = [layer for layer in wanted if layer is not Layer.NETWORK]
+    flags = 0
+    for layer in wanted:
+        flags |= namespaces.FLAGS[layer]
+    if flags:
+        namespaces.enter(flags)
+
+
+def furnish(cell: Cell) -> None:
+    """Second step: what the worker sees of the file system.
+
+    Raises:
+        OSError: see above.
+    """
+    if Layer.MOUNT in cell.layers:
+        namespaces.furnish(cell, has_pid_namespace=Layer.PID in cell.layers)
+
+
+def confine(cell: Cell) -> None:
+    """Third step, without a way back: user, capabilities, rules for files, filter of system calls.
+
+    Raises:
+        OSError: see above.
+    """
+    if cell.uid:
+        privileges.become(cell.uid, cell.groups)
+    if Layer.NO_NEW_PRIVILEGES in cell.layers:
+        privileges.drop_capabilities(keeps_raw_io=cell.keeps_raw_io)
+        privileges.forbid_new_privileges()
+    if Layer.LANDLOCK in cell.layers:
+        writable = [cell.home, *cell.devices, *DEVICES]
+        if Layer.MOUNT in cell.layers:
+            writable += IN_MEMORY
+        landlock.restrict([*cell.readable, "/proc", "/dev"], writable, has_network=cell.has_network)
+
+
+def filter_calls(cell: Cell) -> None:
+    """Last step of all, after whatever the filter refuses.
+
+    Raises:
+        OSError: see above.
+    """
+    if Layer.SECCOMP in cell.layers:
+        seccomp.restrict()

@@ -1,0 +1,140 @@
+"""Finds out which layers this machine has, by trying each in a process that ends at once.
+
+    python -m device_agents.jail.probe
+
+prints them as JSON, for who has threads and should not fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from device_agents.jail import cgroup, landlock, namespaces, privileges, seccomp
+from device_agents.jail.cell import Cell
+from device_agents.jail.layers import Jail, Layer
+from device_agents.jail.view import readable_paths
+
+_NAMESPACES = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NETWORK)
+_MESSAGE_BYTES = 1000
+
+
+def probe() -> Jail:
+    """Return the layers of this machine but the cgroup, which is the agent's. Forks: for processes without threads."""
+    missing = {layer: reason for layer, reason in _tried().items() if reason}
+    layers = tuple(layer for layer in Layer if layer not in missing and layer is not Layer.CGROUP)
+    return Jail(layers=layers, missing=missing)
+
+
+def _tried() -> dict[Layer, str]:
+    """Return why each layer cannot be used; empty where it can."""
+    outside = {layer: _why_not(partial(namespaces.enter, namespaces.FLAGS[layer])) for layer in _NAMESPACES}
+    if not any(outside.values()):
+        reasons = {**outside, Layer.USER: "not needed: the agent may make the others without"}
+    else:
+        with_user = namespaces.FLAGS[Layer.USER]
+        user = _why_not(partial(namespaces.enter, with_user))
+        reasons = {
+            layer: user or _why_not(partial(namespaces.enter, with_user | namespaces.FLAGS[layer]))
+            for layer in _NAMESPACES
+        }
+        reasons[Layer.USER] = user
+    if not reasons[Layer.MOUNT]:
+        flags = sum(namespaces.FLAGS[layer] for layer in namespaces.FLAGS if not reasons[layer])
+        with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
+            reasons[Layer.MOUNT] = _why_not(lambda: _furnish(folder, flags, has_pid_namespace=not reasons[Layer.PID]))
+    reasons[Layer.NO_NEW_PRIVILEGES] = _why_not(privileges.forbid_new_privileges, privileges.drop_capabilities)
+    reasons[Layer.SECCOMP] = (
+        _why_not(privileges.forbid_new_privileges, seccomp.restrict)
+        if seccomp.is_known()
+        else "the numbers of this architecture's system calls are not known"
+    )
+    reasons[Layer.LANDLOCK] = _why_not(
+        privileges.forbid_new_privileges, lambda: landlock.restrict(["/"], [], has_network=False)
+    )
+    reasons[Layer.UID] = _why_no_user(reasons)
+    return reasons
+
+
+def _why_no_user(reasons: dict[Layer, str]) -> str:
+    if os.geteuid() != 0:
+        return "the agent is not root"
+    if reasons[Layer.MOUNT] or not reasons[Layer.USER]:
+        return "takes a mount namespace of root's: another user could not come to its own home"
+    uids = privileges.free_uids()
+    if not uids:
+        return "this container has too few users"
+    return _why_not(lambda: privileges.become(uids[0], []))
+
+
+def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:
+    """Make a root, as for a worker, and look around in it."""
+    places = {name: Path(folder, name) for name in ("root", "home")}
+    for place in places.values():
+        place.mkdir()
+    cell = Cell(
+        layers=[],
+        root=str(places["root"]),
+        home=str(places["home"]),
+        readable=readable_paths({}, [], [Path.home()]),
+        devices=[],
+        groups=[],
+        shared_memory_bytes=1 << 20,
+    )
+    namespaces.enter(flags)
+    reason = _why_not(lambda: _look_around(cell, has_pid_namespace=has_pid_namespace))
+    if reason:
+        raise OSError(reason)
+
+
+def _look_around(cell: Cell, *, has_pid_namespace: bool) -> None:
+    namespaces.furnish(cell, has_pid_namespace=has_pid_namespace)
+    os.chdir(cell.home)
+    for path in (sys.executable, "/proc/self/stat", "/dev/null"):
+        Path(path).stat()
+
+
+def _why_not(*attempts: Callable[[], None]) -> str:
+    """Make attempts in a process of their own; return what went wrong, or nothing."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        reason = ""
+        try:
+            for attempt in attempts:
+                attempt()
+        except OSError as error:
+            reason = str(error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run on in a copy of this process
+            reason = f"{type(error).__name__}: {error}"
+        os.write(writer, reason.encode()[:_MESSAGE_BYTES] or b"\0")
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read()
+    status = os.waitpid(child, 0)[1]
+    if not said:
+        return f"trying it ended with {os.waitstatus_to_exitcode(status)}"
+    return "" if said == b"\0" else said.decode(errors="replace")
+
+
+def main() -> int:
+    """Print the layers, the cgroup included."""
+    jail = probe()
+    try:
+        cgroup.open_groups(f"probe-{os.getpid()}").close()
+    except OSError as error:
+        jail = jail.without(Layer.CGROUP, str(error))
+    else:
+        jail = jail.plus(Layer.CGROUP)
+    sys.stdout.write(json.dumps(jail.to_json()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

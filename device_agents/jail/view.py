@@ -1,0 +1,87 @@
+"""Which part of the file system a worker sees: the system's programs and libraries, Python's, and what it was given.
+
+What is not named here is not there: homes of users, state of the agent and the tracker, and other workers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fleet.base import inspection
+
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys"),
+    *("/nix", "/gnu", "/vendor", "/system", "/apex"),
+)
+"""With the libraries of GPUs, wherever distributions and Android put them."""
+
+_VARIABLES = (
+    *("LD_LIBRARY_PATH", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "HIP_PATH"),
+    *("TVM_LIBRARY_PATH", "POCL_BUILDING", "ANDROID_ROOT"),
+)
+"""Variables that name libraries."""
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+"""What every program expects."""
+
+
+IN_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - of its own
+"""File systems of a worker's own, which lie in memory."""
+
+
+def readable_paths(environment: Mapping[str, str], named: Iterable[object], private: Iterable[Path]) -> list[str]:
+    """Return what a worker may read: existing paths, none of them below another.
+
+    Args:
+        environment: of the agent; what its variables for libraries name is readable.
+        named: by the driver: paths, or lists with paths among other texts.
+        private: places that no worker may see. Where Python's path has a directory around one of them, as the one that
+            the agent was started in, only the fleet's own packages of it are readable.
+    """
+    variables = [part for name in _VARIABLES for part in environment.get(name, "").split(os.pathsep)]
+    paths = [*_SYSTEM, *_python_paths(list(private)), *variables, *_texts(named)]
+    return outermost(path for path in paths if path.startswith("/") and Path(path) != Path("/") and _exists(path))
+
+
+def _python_paths(private: list[Path]) -> list[str]:
+    packages = [str(Path(file).resolve().parents[1]) for file in (__file__, inspection.__file__)]
+    paths = [*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
+    return packages + [path for path in paths if not any(place.is_relative_to(path) for place in private)]
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
+def device_files(patterns: Iterable[str]) -> list[str]:
+    """Return the device files that patterns as "/dev/nvidia*" stand for, on this machine, now."""
+    return sorted({path for pattern in patterns for path in _glob(pattern) if not Path(path).is_dir()})
+
+
+def _glob(pattern: str) -> list[str]:
+    return list(map(str, Path("/").glob(pattern.removeprefix("/"))))
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Return the paths, in order, without those below another."""
+    kept: list[str] = []
+    for path in sorted({os.path.normpath(path) for path in paths}):
+        if not kept or not path.startswith(f"{kept[-1]}/"):
+            kept.append(path)
+    return kept
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    found: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(_texts(value))
+    return found
