@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,12 @@ def tune(model: Path, scratch: Path, *, trials: int | None, minutes: float | Non
     return library
 
 
+def _within_mask() -> dict[str, str]:
+    """Return what keeps TVM's threads on the processors that this process may use, where those are not all."""
+    is_limited = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+    return {"TVM_BIND_THREADS": "0"} if is_limited else {}
+
+
 class Engine:
     """A process that has a model loaded and waits for its turn."""
 
@@ -96,7 +103,7 @@ class Engine:
                 *("--inputs", inputs, "--threads", threads),
             ),
             scratch / f"run-{program.name}.log",
-            environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)},
+            environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads), **_within_mask()},
         )
 
     def __enter__(self) -> Engine:

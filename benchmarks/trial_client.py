@@ -1,6 +1,6 @@
 """Our client as a process: one JSON line in, a batch of artifacts measured under a new lease, one JSON line out.
 
-    python -m benchmarks.trial_client TRACKER_ADDRESS
+    python -m benchmarks.trial_client TRACKER_ADDRESS KIND
     < {"artifacts": [{"path": "/tmp/x.so", "digest": "sha256:..."}, ...], "args": [[[64, 64], "float32", false], ...]}
     > {"wall_sec": 0.1, "run_secs": [0.0002, ...], "parts_sec": {"acquire": 0.001, "upload": 0.05, "measure": 0.05}}
 
@@ -32,7 +32,7 @@ _POLL_SEC = 0.1
 _EVALUATOR = Evaluator(number=1, repeat=1, min_repeat_ms=0)
 
 
-async def main(address: str) -> None:
+async def main(address: str, kind: str) -> None:
     """Answer requests until stdin ends."""
     async with fleet.aio.connect(address) as client:
         async with asyncio.timeout(_READY_TIMEOUT_SEC):
@@ -41,11 +41,11 @@ async def main(address: str) -> None:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             request = json.loads(line)
-            answer = await _open(client, request["opens"]) if "opens" in request else await _run(client, request)
+            answer = await _open(client, request["opens"]) if "opens" in request else await _run(client, kind, request)
             print(json.dumps(answer), flush=True)
 
 
-async def _run(client: Fleet, request: JsonObject) -> JsonObject:
+async def _run(client: Fleet, kind: str, request: JsonObject) -> JsonObject:
     args = tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in request["args"])
     artifacts = [Artifact(path=Path(a["path"]), digest=a["digest"], args=args) for a in request["artifacts"]]
     trials = [
@@ -53,7 +53,7 @@ async def _run(client: Fleet, request: JsonObject) -> JsonObject:
         for number, artifact in enumerate(artifacts)
     ]
     started = time.perf_counter()
-    async with client.acquire("cpu", purpose="trial overhead") as device:
+    async with client.acquire(f"kind={kind}", purpose="trial overhead") as device:
         acquired = time.perf_counter()
         await device.ensure(artifacts)
         uploaded = time.perf_counter()
@@ -83,4 +83,4 @@ def _run_sec(measurement: Measurement) -> float:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -10,6 +10,7 @@ jail, and how long a session takes to start with and without.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import statistics
@@ -30,6 +31,7 @@ from benchmarks.processes import Process, python
 from cross.build.library import build
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
@@ -115,21 +117,25 @@ class Work:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = common.make_parser("trial_overhead", __doc__ or "", rounds=3).parse_args(argv)
+    parser = common.make_parser("trial_overhead", __doc__ or "", rounds=3)
+    parser.add_argument("--target", default=host_target_json(), help="of a GPU of this machine, as JSON (default: CPU)")
+    options = parser.parse_args(argv)
+    kind = json.loads(options.target)["kind"]
+    device = "cpu" if kind == "llvm" else kind
     machine = common.machine()
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         scratch = Path(directory)
         work = Work(
-            artifact=_build(scratch),
+            artifact=_build(scratch, options.target),
             scratch=scratch,
             trials=_QUICK_TRIALS if options.quick else _TRIALS,
             rounds=options.rounds or (1 if options.quick else 3),
         )
-        with _clients(Site(name="loopback"), scratch) as sides:
+        with _clients(Site(name="loopback"), scratch, device) as sides:
             loopback = _measure(sides, work, "loopback")
             same = _measure(sides, work, "loopback, one artifact", is_same=True)
             starts = _measure_starts(sides, 2 if options.quick else _STARTS)
-        link, reason = _measure_link(work)
+        link, reason = _measure_link(work) if device == "cpu" else (None, "measured on the CPU only")
     _print(loopback, same, link, reason, work, starts, quick=options.quick, machine=machine)
     figures = {
         "name": "trial_overhead",
@@ -152,9 +158,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(scratch: Path) -> Artifact:
+def _build(scratch: Path, target_json: str) -> Artifact:
     workload = matmul(64)
-    return build(module_of(workload.mod_json), host_target_json(), scratch / "built", args=workload.args)
+    mod = module_of(workload.mod_json)
+    if json.loads(target_json)["kind"] != "llvm":
+        mod = default_schedule(mod, target_json)
+    return build(mod, target_json, scratch / "built", args=workload.args)
 
 
 def _measure_link(work: Work) -> tuple[Figures | None, str]:
@@ -162,14 +171,14 @@ def _measure_link(work: Work) -> tuple[Figures | None, str]:
     try:
         with DelayLink(round_trip_ms=_ROUND_TRIP_MS) as link:
             site = Site(name="link", host=link.far.address, server=link.far.command, client=link.near.command)
-            with _clients(site, work.scratch) as sides:
+            with _clients(site, work.scratch, "cpu") as sides:
                 return _measure(sides, work, f"{_ROUND_TRIP_MS:g} ms round trip"), ""
     except LinkUnavailable as error:
         return None, str(error)
 
 
 @contextlib.contextmanager
-def _clients(site: Site, scratch: Path) -> Iterator[dict[str, Process]]:
+def _clients(site: Site, scratch: Path, device: str) -> Iterator[dict[str, Process]]:
     """Start both sides' servers and clients; yield the clients."""
     with contextlib.ExitStack() as stack:
 
@@ -182,7 +191,7 @@ def _clients(site: Site, scratch: Path) -> Iterator[dict[str, Process]]:
         tracker = f"{site.host}:{port}"
         server = _listen(site.host, common.free_port())
         start("peer-server", site.server, "tvm.exec.rpc_server", *server, "--tracker", tracker, "--key", _KEY)
-        peer = start("peer", site.client, "benchmarks.peers.stock_rpc_runner", site.host, port, _KEY)
+        peer = start("peer", site.client, "benchmarks.peers.stock_rpc_runner", site.host, port, _KEY, device)
 
         open_to = () if site.host.startswith("127.") else ("--allow-network",)
         ours_listen = ("--host", site.host, "--port", 0, *open_to, "--state-dir")
@@ -197,7 +206,7 @@ def _clients(site: Site, scratch: Path) -> Iterator[dict[str, Process]]:
             address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
             agent_words = (*ours_listen, folder / "agent", "--tracker", address, "--config", folder / "agent.yaml")
             start(f"{side}-agent", site.server, "device_agents", *agent_words).wait_for(r"agent listening on")
-            clients[side] = start(side, site.client, "benchmarks.trial_client", address)
+            clients[side] = start(side, site.client, "benchmarks.trial_client", address, device)
         for client in clients.values():
             client.wait_for("^ready$", 120.0)
         yield clients

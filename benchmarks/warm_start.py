@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = common.make_parser("warm_start", __doc__ or "", rounds=3)
     parser.add_argument("--trials", type=int, help=f"of a cold search (default: {_TRIALS})")
     parser.add_argument("--workloads", type=int, default=len(_SEEN) + len(_NEW), help="only the first so many")
+    parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose operator has this in its name")
+    parser.add_argument("--first-seed", type=int, default=0, help="rounds count from it (default: 0)")
     parser.add_argument("--prefix", default="", help="put before the measuring process, as in benchmarks.collect")
     options = parser.parse_args(argv)
     machine, target = common.machine(), host_target_json()
@@ -80,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = [pair for both in zip(_SEEN, _NEW, strict=True) for pair in both][
         : 1 if options.quick else options.workloads
     ]
+    wanted = [(model, operator) for model, operator in wanted if options.only in operator]
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="fleet-warm-") as folder:
         timer = Timer(options.prefix.split(), Path(folder) / "timing.log")
@@ -89,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     program = pool.submit_within(
                         300.0, workloads.find_program, model, operator, target, folder
                     ).result()
-                    for seed in range(rounds):
+                    for seed in range(options.first_seed, options.first_seed + rounds):
                         row = _compare(program, pool, timer, Path(folder), trials, seed)
                         rows += [row] if row is not None else []
                         common.say(f"{row}")

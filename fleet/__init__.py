@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from fleet.export.pipeline import pipeline, tir_pipeline
     from fleet.optimizer.from_python import tune
 
-# gRPC reads this when it is first imported. Otherwise its C code writes lines of its own to stderr, one for every
-# failed try to connect; what went wrong reaches us as an error anyway.
+# gRPC reads this when it is first imported. Otherwise its C code writes lines of its own to stderr: one for every
+# failed try to connect, which reaches us as an error anyway, and what a peer says, which could look like our log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [

@@ -9,6 +9,7 @@
           NotJoined                no credentials for this tracker; join it first
         NotAllowed                 known, but this takes another role or another key
         ArtifactRefused            wrong hash, or built for another architecture
+      LimitReached                 more than one peer, one user or the fleet may have; give something back
       NotFound                     no such named thing
       AlreadyExists                the name is taken
       LeaseError
@@ -101,6 +102,12 @@ class NotAllowed(InvalidRequest):
 
 class ArtifactRefused(InvalidRequest):
     """An artifact with a wrong hash or for another architecture."""
+
+
+class LimitReached(FleetError):
+    """More than one peer, one user or the whole fleet may have; give something back, or wait until others do."""
+
+    is_retryable = True
 
 
 class NotFound(FleetError):

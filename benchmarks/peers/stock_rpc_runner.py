@@ -1,6 +1,6 @@
 """Stock `RPCRunner` as a process: one JSON line in, a batch of artifacts measured, one JSON line out.
 
-    python -m benchmarks.peers.stock_rpc_runner HOST PORT KEY
+    python -m benchmarks.peers.stock_rpc_runner HOST PORT KEY DEVICE
     < {"artifacts": [{"path": "/tmp/x.so", ...}, ...], "args": [[[64, 64], "float32", false], ...]}
     > {"wall_sec": 6.5, "run_secs": [0.0002, ...]}
 
@@ -22,7 +22,7 @@ _READY_TIMEOUT_SEC = 60.0
 _POLL_SEC = 0.1
 
 
-def main(host: str, port: int, key: str) -> None:
+def main(host: str, port: int, key: str, device: str) -> None:
     """Answer requests until stdin ends."""
     _wait_for_server(host, port, key)
     runner = ms.runner.RPCRunner(
@@ -31,12 +31,12 @@ def main(host: str, port: int, key: str) -> None:
     )
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps(_run(runner, json.loads(line))), flush=True)
+        print(json.dumps(_run(runner, device, json.loads(line))), flush=True)
 
 
-def _run(runner: ms.runner.RPCRunner, request: dict[str, list[Any]]) -> dict[str, object]:
+def _run(runner: ms.runner.RPCRunner, device: str, request: dict[str, list[Any]]) -> dict[str, object]:
     args = [ms.arg_info.TensorInfo(dtype, ShapeTuple(shape)) for shape, dtype, _ in request["args"]]
-    inputs = [ms.runner.RunnerInput(artifact["path"], "cpu", args) for artifact in request["artifacts"]]
+    inputs = [ms.runner.RunnerInput(artifact["path"], device, args) for artifact in request["artifacts"]]
     started = time.perf_counter()
     results = [future.result() for future in runner.run(inputs)]
     wall_sec = time.perf_counter() - started
@@ -61,4 +61,4 @@ def _wait_for_server(host: str, port: int, key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])

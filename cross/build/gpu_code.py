@@ -42,7 +42,7 @@ def check_tools(target_json: str) -> None:
     """
     target = parse_target(target_json)
     if target["kind"] == "cuda":
-        cuda_code.find_compiler(cuda_code.architecture(target))
+        cuda_code.find_compilers(cuda_code.architecture(target))
     if target["kind"] == "rocm":
         rocm_code.architecture(target)
         rocm_code.find_linker()

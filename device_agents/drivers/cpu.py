@@ -14,6 +14,7 @@ device_agents.runtimes.plain.runtime.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,8 +155,9 @@ class CpuDriver(Driver):
     def _worker_spec(self) -> WorkerSpec:
         threads = self._config.threads or self._opened(self._host).core_count
         environment = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
-        if self._cpus:
-            # TVM counts processors from 0, and would bind its threads to the wrong ones.
+        if self._cpus or self._opened(self._host).cpu_count < (os.cpu_count() or 1):
+            # TVM counts processors from 0, and would bind its threads to the wrong ones: also to some that this agent
+            # may not use, since a mask that `taskset` set does not hold against a process that sets another.
             environment["TVM_BIND_THREADS"] = "0"
         return WorkerSpec(
             runtime=_PLAIN_RUNTIME if self._is_plain else "device_agents.runtimes.tvm:TvmRuntime",

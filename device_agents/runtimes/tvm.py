@@ -169,11 +169,15 @@ class TvmRuntime:
         return self._ffi.load_module(path, keep_module_alive=False)
 
     def _copies(self) -> CopyReferenceKernel:
-        shape, dtype = self._ffi.Shape((CopyReferenceKernel.size_bytes,)), self._ffi.dtype("int8")
-        source, goal = (self._alloc(shape, dtype, self._device, None) for _ in range(2))
         copy = self._ffi.get_global_func("runtime.TVMTensorCopyFromTo")
         synchronize = self._ffi.get_global_func("runtime.Device_StreamSync")
-        return CopyReferenceKernel(lambda: copy(source, goal), lambda: synchronize(self._device, 0))
+
+        def copier(size_bytes: int) -> Callable[[], object]:
+            shape, dtype = self._ffi.Shape((size_bytes,)), self._ffi.dtype("int8")
+            source, goal = (self._alloc(shape, dtype, self._device, None) for _ in range(2))
+            return lambda: copy(source, goal)
+
+        return CopyReferenceKernel(copier, lambda: synchronize(self._device, 0))
 
     def _time(self, module: tvm_ffi.Module, arguments: list[PackedArgument], trial: Trial) -> Timing:
         evaluator = self._checked(trial)

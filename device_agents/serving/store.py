@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Self
 
 from fleet.artifacts.artifact import digest_of
-from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, LimitReached
 
 logger = logging.getLogger(__name__)
 
 _HASHED_AT_ONCE_BYTES = 256 * 1024
 """Takes a fifth of a millisecond; asking a thread takes as long."""
+
+_MOST_UPLOADS = 64
+"""Each holds a file open; a client sends one or two at a time."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -39,6 +42,10 @@ class ArtifactStore:
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._total_bytes = 0
+        self._reserved_bytes = 0
+        """Announced by uploads that are not finished."""
+        self._uploads = 0
+        """How many of them there are."""
         self._users: dict[str, set[Hashable]] = {}
         self._checked: set[tuple[str, Hashable]] = set()
         """Which artifacts were hashed for which user."""
@@ -89,15 +96,26 @@ class ArtifactStore:
 
         Raises:
             InvalidRequest: `digest` is not a digest.
-            DiskFull: it is larger than the store, or than the space that live sessions leave.
+            DiskFull: it is larger than the store, or than the space that live sessions and other uploads leave.
+            LimitReached: too many uploads are under way.
         """
         check_digest(digest)
         if size_bytes > self._max_bytes:
             raise DiskFull(
                 f"the artifact has {size_bytes} bytes, this agent keeps {self._max_bytes}; raise cache_max_bytes"
             )
+        if self._uploads >= _MOST_UPLOADS:
+            raise LimitReached(f"{self._uploads} uploads to this agent are under way; finish one first")
         self._make_room(size_bytes)
-        return Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
+        incoming = Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
+        self._reserved_bytes += size_bytes
+        self._uploads += 1
+        return incoming
+
+    def end_upload(self, size_bytes: int) -> None:
+        """Give back what an upload had reserved. Called by `Incoming`, once."""
+        self._reserved_bytes -= size_bytes
+        self._uploads -= 1
 
     def release(self, user: Hashable) -> None:
         """Release everything that is kept for `user`."""
@@ -130,12 +148,12 @@ class ArtifactStore:
             return False
 
     def _make_room(self, size_bytes: int) -> None:
-        while self._total_bytes + size_bytes > self._max_bytes:
+        while self._total_bytes + self._reserved_bytes + size_bytes > self._max_bytes:
             unused = next((digest for digest in self._sizes if digest not in self._users), None)
             if unused is None:
                 raise DiskFull(
-                    f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, "
-                    f"{size_bytes} more do not fit; raise cache_max_bytes"
+                    f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, and "
+                    f"uploads under way {self._reserved_bytes}; {size_bytes} more do not fit; raise cache_max_bytes"
                 )
             self._forget(unused)
 
@@ -156,11 +174,13 @@ class Incoming:
         self._hash = hashlib.sha256()
         self._received_bytes = 0
         self._file = path.open("wb")
+        self._is_under_way = True
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
         # Closing writes what is buffered: on a full disk it fails once more, and the space has to be given back first.
         with contextlib.suppress(OSError):
             self._file.close()
@@ -197,7 +217,13 @@ class Incoming:
             raise ArtifactRefused(f"the artifact was announced as {self._digest}, but is {found}; put it again")
         os.fchmod(self._file.fileno(), 0o444)
         self._file.close()
+        self._end()
         self._store.admit(self._digest, self._path, self._size_bytes, user)
+
+    def _end(self) -> None:
+        if self._is_under_way:
+            self._is_under_way = False
+            self._store.end_upload(self._size_bytes)
 
 
 def check_digest(digest: str) -> None:

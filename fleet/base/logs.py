@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 
+from fleet.base.text import shown
+
 context: ContextVar[Mapping[str, str]] = ContextVar("fleet_log_context", default=MappingProxyType({}))
 """Fields added to every record of the current task: device, lease, job, peer."""
+
+_THROTTLE_SEC = 10.0
+_MOST_IN_A_WINDOW = 20
+"""Warnings of one text in that time."""
+_MOST_TEXTS = 1_000
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -20,6 +28,7 @@ def setup(level: str = "INFO", *, is_json: bool | None = None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     as_json = not sys.stderr.isatty() if is_json is None else is_json
     handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
+    handler.addFilter(Throttle())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -28,6 +37,33 @@ def setup(level: str = "INFO", *, is_json: bool | None = None) -> None:
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     own = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
     return {**context.get(), **own}
+
+
+class Throttle(logging.Filter):
+    """Lets a warning through a few times; the one after a pause says how many were left out.
+
+    What a peer does wrong, it can do a thousand times a second.
+    """
+
+    def __init__(self, clock_sec: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock_sec = clock_sec
+        self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """Of each text: since when it is counted, and how often it came."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        key, now_sec = (record.name, str(record.msg)[:200], record.levelno), self._clock_sec()
+        since_sec, count = self._seen.get(key, (now_sec, 0))
+        if now_sec - since_sec > _THROTTLE_SEC:
+            if count > _MOST_IN_A_WINDOW:
+                record.left_out = count - _MOST_IN_A_WINDOW
+            since_sec, count = now_sec, 0
+        if len(self._seen) > _MOST_TEXTS:
+            self._seen.clear()
+        self._seen[key] = (since_sec, count + 1)
+        return count < _MOST_IN_A_WINDOW
 
 
 class _JsonFormatter(logging.Formatter):
@@ -47,5 +83,6 @@ class _JsonFormatter(logging.Formatter):
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
-        text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
+        words = shown(f"{record.getMessage()} {fields}".rstrip())
+        text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {words}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

@@ -15,7 +15,7 @@ from fleet.cli.options import JsonOption, LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import with_tune_options
-from fleet.cli.tune_view import records_line, render_report
+from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
 from fleet.library import Job, Library
 from fleet.optimizer.fleets import fleet_behind
@@ -116,10 +116,7 @@ def watch(
     if options.wants_json(ctx, json_output):
         print_document({"reports": [report.to_json() for report in reports]}, indent=None)
         return
-    console = make_console(is_wide=wide)
-    for report in reports:
-        console.print(render_report(report, width=console.width))
-        console.print(records_line(report), soft_wrap=True, highlight=False)
+    print_reports(reports, make_console(is_wide=wide))
 
 
 @app.command()

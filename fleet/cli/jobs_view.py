@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -17,8 +17,10 @@ from fleet.cli.tables import (
     make_table,
     workload_table,
 )
-from fleet.cli.watching import progress_of
-from fleet.library import Job, JobSummary
+from fleet.cli.watching import progress_of, reports_of
+from fleet.library import Job, JobState, JobSummary, WorkloadSummary
+
+_UNDER_WAY = (JobState.RUNNING, JobState.INTERRUPTED)
 
 
 def job_data(job: Job) -> dict[str, object]:
@@ -74,6 +76,7 @@ def summary_data(summary: JobSummary) -> dict[str, object]:
             "name": entry.workload.name,
             "operator": entry.workload.operator,
             "shash": entry.workload.shash,
+            "device_model": entry.device_model,
             "weight": entry.weight,
             "trials": entry.trials,
             "untuned_sec": entry.untuned_sec,
@@ -94,28 +97,47 @@ def print_summary(summary: JobSummary, console: Console) -> None:
     job = summary.job
     why = f": {job.message}" if job.message else ""
     console.print(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials", markup=False)
-    rows = [
-        WorkloadRow(
-            operator=entry.workload.operator,
-            name=entry.workload.name,
-            weight=entry.weight,
-            trials=entry.trials,
-            untuned_sec=entry.untuned_sec,
-            best_sec=entry.best_sec,
-            gflops=gflops(entry.workload.flop, entry.best_sec),
-            errors={kind.value: count for kind, count in entry.errors.items()},
-        )
-        for entry in summary.workloads
-    ]
-    console.print(workload_table(rows, console.width))
-    for note in failure_notes(rows):
-        console.print(note, style="dim", markup=False)
-    for kind in progress_of(job):
-        for decision in kind.decisions:
-            console.print(Text(f"{decision.count} candidates of {decision.operator}: {decision.sentence}", style="dim"))
+    models = list(dict.fromkeys(entry.device_model for entry in summary.workloads))
+    for model in models:
+        rows = [_row(entry) for entry in summary.workloads if entry.device_model == model]
+        if len(models) > 1:
+            console.print(f"\non {model}:", markup=False, highlight=False)
+        console.print(workload_table(rows, console.width))
+        for note in failure_notes(rows):
+            console.print(note, style="dim", markup=False)
+    for line_of_text in (*_why_it_ended(job), *(_what_it_does(job) if job.state in _UNDER_WAY else ())):
+        console.print(Text(line_of_text, style="dim"))
     for run in summary.model_runs:
         parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
         console.print("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
+
+
+def _why_it_ended(job: Job) -> Iterator[str]:
+    reports = reports_of(job)
+    for report in reports:
+        on = f"{report.device_model}, " if len(reports) > 1 else ""
+        yield from (f"{on}{item.operator}: {item.note}" for item in report.workloads if item.note)
+
+
+def _what_it_does(job: Job) -> Iterator[str]:
+    for kind in progress_of(job):
+        on = f", on {kind.device.removeprefix('devices/')}" if kind.device else ""
+        yield f"{kind.selector}: {kind.activity}, {kind.trials_done}/{kind.trials_total} trials{on}"
+        for decision in kind.decisions:
+            yield f"{decision.count} candidates of {decision.operator}: {decision.sentence}"
+
+
+def _row(entry: WorkloadSummary) -> WorkloadRow:
+    return WorkloadRow(
+        operator=entry.workload.operator,
+        name=entry.workload.name,
+        weight=entry.weight,
+        trials=entry.trials,
+        untuned_sec=entry.untuned_sec,
+        best_sec=entry.best_sec,
+        gflops=gflops(entry.workload.flop, entry.best_sec),
+        errors={kind.value: count for kind, count in entry.errors.items()},
+    )
 
 
 def lasted(job: Job) -> str:

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from fleet.cli.json_out import print_document
 from fleet.cli.tables import make_console
 from fleet.cli.tune_options import with_tune_options
-from fleet.cli.tune_view import records_line, render_progress, render_report, stopped_line
+from fleet.cli.tune_view import print_reports, render_progress, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Library, Optimizer
@@ -42,11 +42,8 @@ def _tune(options: TuneOptions, as_json: bool, is_wide: bool) -> None:
     if as_json:
         one_or_all = reports[0].to_json() if len(reports) == 1 else {"reports": [each.to_json() for each in reports]}
         print_document(one_or_all, indent=None)
-    for report in reports:
-        if not as_json:
-            console = make_console(is_wide=is_wide)
-            console.print(render_report(report, width=console.width))
-            console.print(records_line(report), soft_wrap=True, highlight=False)
+    else:
+        print_reports(reports, make_console(is_wide=is_wide))
     for report in reports:
         check_model(report)
 

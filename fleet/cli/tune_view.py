@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -65,6 +67,17 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
         parts.append(Text(_repeats_line(report.repeats), style="yellow"))
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))
     return Group(*parts)
+
+
+def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
+    """Print what a finished job gained, on each kind of board that it had."""
+    for report in reports:
+        if len(reports) > 1:
+            console.print(f"on {report.device_model}:", style="bold", markup=False, highlight=False)
+        console.print(render_report(report, width=console.width))
+        console.print(records_line(report), soft_wrap=True, highlight=False)
+        if report is not reports[-1]:
+            console.print()
 
 
 def records_line(report: TuneReport) -> str:

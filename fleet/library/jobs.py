@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import platform
 import uuid
@@ -74,8 +76,9 @@ def job_id(connection: sa.Connection, name: str) -> int:
 def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
     """Return jobs with their counts, newest first."""
     candidates = records.c.kind.in_([RecordKind.CANDIDATE.value, RecordKind.REVERTED_CANDIDATE.value])
-    # A candidate that was measured twice, as the best few are, is one trial.
-    trial = sa.distinct(sa.cast(records.c.workload_id, sa.String) + records.c.trace_digest)
+    # A candidate that was measured twice, as the best few are, is one trial; on another kind of board it is another.
+    parts = (records.c.trace_digest, records.c.device_model, records.c.target_key)
+    trial = sa.distinct(functools.reduce(operator.add, parts, sa.cast(records.c.workload_id, sa.String)))
     done = sa.select(sa.func.count(trial)).where(records.c.job_id == jobs.c.id, candidates).scalar_subquery()
     failed = (
         sa.select(sa.func.count(trial))

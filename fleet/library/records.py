@@ -180,6 +180,18 @@ def scopes(connection: sa.Connection, selection: Selection) -> list[RecordScope]
     return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
+def device_models(connection: sa.Connection, selection: Selection) -> list[str]:
+    """Return the device models that have records, in the order of their first one."""
+    query = (
+        sa.select(records.c.device_model)
+        .select_from(records.join(workloads).outerjoin(jobs))
+        .where(*selection.clauses())
+        .group_by(records.c.device_model)
+        .order_by(sa.func.min(records.c.id))
+    )
+    return list(connection.scalars(query))
+
+
 def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:
     """Return which of the uids are stored."""
     return set(connection.scalars(sa.select(records.c.uid).where(records.c.uid.in_(uids))))

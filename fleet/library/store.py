@@ -22,7 +22,6 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import engine as engines
@@ -156,11 +155,12 @@ class Library:
             job = jobs.read_jobs(connection, name=name)[0]
             weight_by_shash = {row["shash"]: row["weight"] for row in jobs.job_workload_rows(connection, owner)}
             by_shash = {w.shash: w for w in records.read_workloads(connection, list(weight_by_shash))}
-            trials = records.trial_counts(connection, Selection(job_name=name, kinds=_TRIALS))
-            errors = records.error_counts(connection, Selection(job_name=name))
+            measured = Selection(job_name=name, kinds=(*SCHEDULED, RecordKind.BASELINE))
+            models: list[str | None] = [*records.device_models(connection, measured)] or [None]
             summaries = tuple(
-                _summary(connection, by_shash[shash], weight, trials.get(shash, 0), errors.get(shash, {}), name)
-                for shash, weight in weight_by_shash.items()
+                summary
+                for model in models
+                for summary in _summaries(connection, name, ScopeFilter(device_model=model), by_shash, weight_by_shash)
             )
             return JobSummary(
                 job=job, workloads=summaries, model_runs=tuple(jobs.read_model_runs(connection, owner, name))
@@ -273,25 +273,34 @@ class Library:
             jobs.interrupt(connection, names)
 
 
-def _summary(
+def _summaries(
     connection: sa.Connection,
-    workload: StoredWorkload,
-    weight: float,
-    trials: int,
-    errors: Mapping[ErrorKind, int],
     job_name: str,
-) -> WorkloadSummary:
-    candidates = Selection(workloads=[workload.shash], job_name=job_name)
-    fastest = records.best(connection, candidates, k=1, checked_only=True)
-    if not fastest:  # nothing was checked, as on boards that return no numbers
-        fastest = records.best(connection, candidates, k=1, checked_only=False)
-    untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
-    return WorkloadSummary(
-        workload=workload,
-        weight=weight,
-        trials=trials,
-        errors=errors,
-        untuned_sec=untuned.median_sec if untuned else None,
-        best_sec=fastest[0].median_sec if fastest else None,
-        best_record_id=fastest[0].id if fastest else None,
-    )
+    within: ScopeFilter,
+    by_shash: Mapping[str, StoredWorkload],
+    weight_by_shash: Mapping[str, float],
+) -> list[WorkloadSummary]:
+    """Return what a job did for each of its workloads on one device model."""
+    selection = Selection(job_name=job_name, within=within)
+    trials = records.trial_counts(connection, replace(selection, kinds=_TRIALS))
+    errors = records.error_counts(connection, selection)
+    found = []
+    for shash, weight in weight_by_shash.items():
+        candidates = replace(selection, workloads=[shash])
+        fastest = records.best(connection, candidates, k=1, checked_only=True)
+        if not fastest:  # nothing was checked, as on boards that return no numbers
+            fastest = records.best(connection, candidates, k=1, checked_only=False)
+        untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
+        found.append(
+            WorkloadSummary(
+                workload=by_shash[shash],
+                device_model=within.device_model or "",
+                weight=weight,
+                trials=trials.get(shash, 0),
+                errors=errors.get(shash, {}),
+                untuned_sec=untuned.median_sec if untuned else None,
+                best_sec=fastest[0].median_sec if fastest else None,
+                best_record_id=fastest[0].id if fastest else None,
+            )
+        )
+    return found

@@ -307,9 +307,12 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSummary:
-    """What one job did for one workload."""
+    """What one job did for one workload on one device model."""
 
     workload: StoredWorkload
+    device_model: str
+    """Empty: nothing was measured yet."""
+
     weight: float
     """How often the model calls it."""
 
@@ -326,6 +329,6 @@ class JobSummary:
 
     job: Job
     workloads: tuple[WorkloadSummary, ...]
-    """In the order in which the job named them."""
+    """By device model, in the order in which these were first measured on, and the job named them."""
 
     model_runs: tuple[ModelRun, ...]

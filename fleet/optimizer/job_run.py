@@ -22,7 +22,7 @@ from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError
-from fleet.library import Job, JobState, Library
+from fleet.library import Job, JobState, Library, ModelRun
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
@@ -107,6 +107,8 @@ class JobRun:
         state = JobState.FAILED
         try:
             model = await self._tune(items)
+            if model is not None:
+                await asyncio.to_thread(self.library.add_model_run, _model_run(begun.job, model))
             state = JobState.FINISHED
             feed(self.core, Said(""))
             return self._report(begun.job, model)
@@ -339,6 +341,11 @@ class JobRun:
             workloads=report_workloads(progress),
             model=model,
         )
+
+
+def _model_run(job: Job, model: ModelReport) -> ModelRun:
+    names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")
+    return ModelRun(job_name=job.name, **{name: getattr(model, name) for name in names})
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:

@@ -9,18 +9,21 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
+from fleet.base.text import shown
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
-from fleet.errors import AlreadyExists, InvalidRequest, NotAllowed
+from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NotAllowed
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import with_bitstream
 from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import owned_id
 from fleet.tracker.outbox import Outbox
+from fleet.tracker.streams import first_message
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.shown import clean
 from fleet.wire.times import timestamp
 
 logger = logging.getLogger(__name__)
@@ -73,10 +76,11 @@ class AgentServicer:
         context: CallContext,
     ) -> AsyncIterator[agent_service_pb2.AttachResponse]:
         messages = aiter(requests)
-        first = await anext(messages, None)
+        first = await first_message(messages, self._engine.state.limits.hello_sec)
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
         event = _attached(first, context.peer(), caller_of(context).key_id)
+        self._check_limits(event)
         self._check_keys(event)
         outbox: FenceOutbox = Outbox(_MAX_UNSENT)
         older = self._outboxes.get(event.agent_id)
@@ -97,6 +101,31 @@ class AgentServicer:
             if reader:
                 reader.cancel()
             self._drop(event.agent_id, outbox)
+
+    def _check_limits(self, event: ev.AgentAttached) -> None:
+        """Refuse an agent that offers more than fits.
+
+        Raises:
+            LimitReached: it says what there is too much of.
+        """
+        state = self._engine.state
+        limits, names = state.limits, {offered.name for offered in event.devices}
+        if len(names) > limits.max_devices_per_agent:
+            raise LimitReached(
+                f"an agent may serve {limits.max_devices_per_agent} devices, not {len(names)}; start a second one"
+            )
+        if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
+            raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
+        others = [device for name, device in state.devices.items() if name not in names]
+        if len(others) + len(names) > limits.max_devices:
+            raise LimitReached(f"the fleet has {len(others)} devices, and may have {limits.max_devices}")
+        size_bytes = sum(len(device.description) for device in others)
+        size_bytes += sum(len(offered.description) for offered in event.devices)
+        if size_bytes > limits.max_inventory_bytes:
+            raise LimitReached(
+                f"with these, the devices of the fleet say {size_bytes} bytes of themselves, and may say "
+                f"{limits.max_inventory_bytes}; let inventories say less"
+            )
 
     def _check_keys(self, event: ev.AgentAttached) -> None:
         """Refuse an agent that says to serve what another one's key has; what is nobody's becomes its own.
@@ -170,6 +199,7 @@ class AgentServicer:
         if device is None or device.agent_id != agent_id:
             return
         if report.HasField("telemetry") and report.telemetry.ByteSize() <= _MAX_TELEMETRY_BYTES:
+            clean(report.telemetry)
             self._view.set_telemetry(report.device_name, report.telemetry)
         digest = _digest(report.bitstream_digest)
         is_healthy, reason, epoch = _condition(report)
@@ -222,6 +252,8 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         raise InvalidRequest(f"{device.name} has the kind {inventory.kind!r}; write it like 'cpu'")
     if bad := [key for key in inventory.labels if not _LABEL_KEY.fullmatch(key)]:
         raise InvalidRequest(f"{device.name} has the label {bad[0]!r}; write labels like 'arch'")
+    if inventory.ByteSize() <= _MAX_INVENTORY_BYTES:
+        clean(inventory)
     description = inventory.SerializeToString(deterministic=True)
     if len(description) > _MAX_INVENTORY_BYTES:
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
@@ -245,7 +277,7 @@ def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, int]:
     An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
     """
     if report.highest_epoch < EPOCHS_END - 1:
-        return report.is_healthy, report.reason[:_MAX_REASON_CHARS], report.highest_epoch
+        return report.is_healthy, shown(report.reason, _MAX_REASON_CHARS), report.highest_epoch
     name = report.device_name.removeprefix("devices/")
     reason = (
         f"its agent has seen epoch {report.highest_epoch}, which was forged; run 'fleet devices reset-epochs {name}'"

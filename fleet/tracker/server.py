@@ -140,7 +140,7 @@ class Tracker:
         self.audit = AuditLog(directory / "audit.jsonl")
         self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
         self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key)
-        self.fleet_servicer = FleetServicer(self.view)
+        self.fleet_servicer = FleetServicer(self.view, max_watchers=self.settings.limits.max_watchers)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock)
         self.engine.changed = self.view.forget
         self.engine.deliver = self._deliver

@@ -8,17 +8,20 @@ import logging
 from collections.abc import AsyncIterator
 from itertools import islice
 
+from fleet.base.text import shown
 from fleet.domain.tokens import TokenSigner, new_nonce
-from fleet.errors import DeviceUnreachable, InvalidRequest, NotFound
+from fleet.errors import DeviceUnreachable, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
+from fleet.tracker.streams import first_message
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.shown import clean
 from fleet.wire.times import duration_sec
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,9 @@ class LeaseServicer:
         self.outboxes: dict[str, ClientOutbox] = {}
         """By client: what waits for it."""
 
+        self._users: dict[str, str] = {}
+        """Whose stream each is."""
+
         self._told_positions: dict[str, dict[str, int]] = {}
         """The position last told, by client and request."""
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
@@ -81,19 +87,26 @@ class LeaseServicer:
         context: CallContext,
     ) -> AsyncIterator[lease_service_pb2.OpenLeasesResponse]:
         messages = aiter(requests)
-        first = await anext(messages, None)
+        limits = self._engine.state.limits
+        first = await first_message(messages, limits.hello_sec)
         if first is None or not first.hello.client_id:
             raise InvalidRequest("the first message of OpenLeases has no hello with a client_id; send one")
         client_id = first.hello.client_id
         if len(client_id) > _MAX_CLIENT_ID_CHARS:
             raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
-        client_id = owned_id(caller_of(context).key_id, client_id)
-        outbox: ClientOutbox = Outbox(self._max_unsent)
+        key_id = caller_of(context).key_id
+        client_id = owned_id(key_id, client_id)
+        holder = shown(first.hello.holder, MAX_SHOWN_CHARS) or "unknown"
+        user = key_id or holder
         older = self.outboxes.get(client_id)
         if older is not None:
             older.close()
+        else:
+            self._check_limits(user, holder)
+        outbox: ClientOutbox = Outbox(self._max_unsent)
         self.outboxes[client_id] = outbox
-        self._engine.submit(ev.ClientConnected(client_id, first.hello.holder[:MAX_SHOWN_CHARS] or "unknown"))
+        self._users[client_id] = user
+        self._engine.submit(ev.ClientConnected(client_id, holder, user))
         context.add_done_callback(lambda _: self._drop(client_id, outbox))
         reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[-8:]}")
         try:
@@ -110,13 +123,15 @@ class LeaseServicer:
         lease = self._engine.state.leases.get(request.lease_name)
         if lease is not None:
             check_owner(_REVOKE, caller_of(context), key_of(lease.client_id), what=lease.name)
-        effects = await self._engine.ask(ev.Revoke(request.lease_name, request.reason[:MAX_SHOWN_CHARS]))
+        effects = await self._engine.ask(ev.Revoke(request.lease_name, shown(request.reason, MAX_SHOWN_CHARS)))
         revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
         if revoked is None:
             raise NotFound(
                 f"there is no live lease {request.lease_name[:MAX_SHOWN_CHARS]!r}; 'fleet leases' lists those there are"
             )
-        logger.info("lease revoked", extra={"lease": request.lease_name, "reason": request.reason})
+        logger.info(
+            "lease revoked", extra={"lease": request.lease_name, "reason": shown(request.reason, MAX_SHOWN_CHARS)}
+        )
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
 
     async def reset_epochs(
@@ -147,6 +162,21 @@ class LeaseServicer:
         """End all streams."""
         for outbox in self.outboxes.values():
             outbox.close()
+
+    def _check_limits(self, user: str, holder: str) -> None:
+        """Refuse one stream too many.
+
+        Raises:
+            LimitReached: of everybody, or of this user.
+        """
+        limits = self._engine.state.limits
+        if len(self.outboxes) >= limits.max_clients:
+            raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
+        # Counted only where it can matter: a loop over all for each new one would be quadratic.
+        if len(self.outboxes) >= limits.max_clients_per_user:
+            own = sum(1 for other in self._users.values() if other == user)
+            if own >= limits.max_clients_per_user:
+                raise LimitReached(f"{own} clients of {holder} are connected, and no more may be; close some of them")
 
     def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
         state = self._engine.state
@@ -184,6 +214,7 @@ class LeaseServicer:
                 await outbox.wait_drained()
             if wish.HasField("job"):
                 if wish.job.ByteSize() <= _MAX_JOB_BYTES:
+                    clean(wish.job)
                     self._view.set_job(client_id, wish.job)
             elif event := client_event(client_id, wish):
                 self._engine.submit(event)
@@ -193,6 +224,7 @@ class LeaseServicer:
         if self.outboxes.get(client_id) is not outbox:
             return
         del self.outboxes[client_id]
+        del self._users[client_id]
         self._told_positions.pop(client_id, None)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))
@@ -201,8 +233,10 @@ class LeaseServicer:
 class FleetServicer:
     """fleet.v1.FleetService."""
 
-    def __init__(self, view: FleetView) -> None:
+    def __init__(self, view: FleetView, *, max_watchers: int) -> None:
         self._view = view
+        self._max_watchers = max_watchers
+        self._watchers = 0
         self._is_closed = asyncio.Event()
 
     async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
@@ -219,16 +253,22 @@ class FleetServicer:
         interval_sec = duration_sec(request.min_interval) if request.HasField("min_interval") else 1.0
         interval_sec = min(max(interval_sec, 0.1), 60.0)
         shown_version = -1
-        while not self._is_closed.is_set():
-            if self._view.version != shown_version:
-                snapshot = await self._view.snapshot()
-                shown_version = snapshot.version
-                yield fleet_service_pb2.WatchFleetResponse(snapshot=snapshot)
-            try:
-                async with asyncio.timeout(interval_sec):
-                    await self._is_closed.wait()
-            except TimeoutError:
-                continue
+        if self._watchers >= self._max_watchers:
+            raise LimitReached(f"{self._watchers} others watch the fleet, and no more may; try again later")
+        self._watchers += 1
+        try:
+            while not self._is_closed.is_set():
+                if self._view.version != shown_version:
+                    snapshot = await self._view.snapshot()
+                    shown_version = snapshot.version
+                    yield fleet_service_pb2.WatchFleetResponse(snapshot=snapshot)
+                try:
+                    async with asyncio.timeout(interval_sec):
+                        await self._is_closed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._watchers -= 1
 
     def close(self) -> None:
         """End all streams."""

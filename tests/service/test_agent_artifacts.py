@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import zlib
 from collections.abc import AsyncIterator
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from device_agents.serving.store import ArtifactStore
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.pieces import Deflater
 from fleet.client import upload
-from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, Unauthenticated
+from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, LimitReached, Unauthenticated
 from fleet.v1.session_service_pb2 import PutArtifactRequest
 from fleet.wire.tokens import TICKET_HEADER
 from tests.service.agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
@@ -155,6 +157,28 @@ async def test_what_a_live_session_uses_is_not_evicted(bench: Bench) -> None:
     assert [old] == await holder.find_missing([old, mine, more])
     with pytest.raises(DiskFull, match="live sessions"):
         await holder.put(b"too much" + bytes(140_000))
+
+
+async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> None:
+    """Ten that were begun do not pass the cache's bound together; those that end give their space back."""
+    store = ArtifactStore(tmp_path, max_bytes=300_000)
+    store.open()
+    with contextlib.ExitStack() as uploads:
+        for number in range(3):
+            uploads.enter_context(store.receive(digest_of_bytes(b"%d" % number), 100_000))
+        with pytest.raises(DiskFull, match="uploads under way 300000"):
+            store.receive(digest_of_bytes(b"4"), 1)
+
+    content = b"whole" + bytes(290_000)
+    with store.receive(digest_of_bytes(content), len(content)) as incoming:
+        incoming.write(content)
+        incoming.finish("someone")
+    assert store.size_bytes == len(content)
+    with contextlib.ExitStack() as uploads:
+        for _ in range(64):
+            uploads.enter_context(store.receive(digest_of_bytes(b""), 0))
+        with pytest.raises(LimitReached, match="64 uploads"):
+            store.receive(digest_of_bytes(b""), 0)
 
 
 async def test_the_same_artifact_may_come_twice_at_once(bench: Bench) -> None:

@@ -109,6 +109,24 @@ def kinds(result: Measurement) -> set[int]:
     return {found.kind for found in result.provenance.disturbances}
 
 
+@pytest.fixture
+def one_processor() -> Iterator[None]:
+    """Let this process, and what it starts, use one processor only, as `taskset` does."""
+    os.sched_setaffinity(0, [CPU])
+    yield
+    os.sched_setaffinity(0, CPUS)
+
+
+@pytest.mark.usefixtures("one_processor")
+async def test_threads_keep_to_the_processors_that_the_agent_was_given(tmp_path: Path, models: Path) -> None:
+    """TVM would bind them from processor 0 on, where others measure: a mask does not hold against another mask."""
+    async with serve_bench(tmp_path, {"devices": [{"driver": "cpu", "name": "here", "threads": 2}]}) as bench:
+        holder = bench.holding(epoch=1, device=DEVICE)
+        result = await timed(holder, models / "parallel.so", number=3)
+
+        assert cpus_of_threads(result.provenance.worker_pid) == {str(CPU)}
+
+
 async def test_every_thread_of_a_worker_keeps_to_its_processors(holder: Holder, models: Path) -> None:
     """Threads that TVM starts and binds for a parallel loop keep to them, too; the record says where it ran."""
     result = await timed(holder, models / "parallel.so", number=3)

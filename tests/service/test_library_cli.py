@@ -88,7 +88,22 @@ def test_a_workload_has_a_readable_name_and_that_of_tvm(path: str) -> None:
     assert "fused_conv2d" in wide.stdout
     assert {(row["workload"], row["operator"]) for row in data} == {("fused_conv2d", OPERATOR)}
     assert OPERATOR in shown.stdout
-    assert [(row["name"], row["operator"]) for row in summary["workloads"]] == [("fused_conv2d", OPERATOR)]
+    assert {(row["name"], row["operator"]) for row in summary["workloads"]} == {("fused_conv2d", OPERATOR)}
+
+
+def test_a_job_on_several_boards_is_shown_for_each(path: str) -> None:
+    """A time on one says nothing about the other; a schedule that ran on both is a trial of each."""
+    [job] = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])["jobs"]
+    _, out, _ = fleet("jobs", "show", job["name"], "--library", path)
+    found = json.loads(fleet("jobs", "show", job["name"], "--library", path, "--json")[1])
+
+    assert [(row["device_model"], row["trials"], row["best_sec"]) for row in found["workloads"]] == [
+        ("pi4", 3, 0.001),
+        ("pi5", 1, 0.0005),
+    ]
+    assert job["trials_done"] == 4
+    assert out.index("on pi4:") < out.index("on pi5:")
+    assert "model: untuned 270.00 ms, tuned 9.00 ms" in out
 
 
 def test_best_is_of_one_tvm(path: str) -> None:
@@ -195,7 +210,7 @@ def test_jobs_are_listed_and_shown(path: str) -> None:
     """The list names the job; by its name it is shown with its workloads and the model's latency."""
     code, out, _ = fleet("jobs", "list", "--library", path, "--json")
     [job] = json.loads(out)["jobs"]
-    assert (code, job["state"], job["trials_done"], job["trials_failed"]) == (0, "finished", 3, 1)
+    assert (code, job["state"], job["trials_done"], job["trials_failed"]) == (0, "finished", 4, 1)
 
     assert job["name"] in fleet("jobs", "list", "--library", path)[1]
     shown = fleet("jobs", "show", job["name"].removeprefix("jobs/"), "--library", path)[1]

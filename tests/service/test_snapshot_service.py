@@ -162,7 +162,7 @@ async def test_readers_are_bounded() -> None:
             with pytest.raises(rpc.grpc.aio.AioRpcError) as refused:
                 await call.read()
             assert isinstance(rpc.from_rpc_error(refused.value, InvalidRequest), QueueFull)
-            await channel.close(None)
+            await channel.close()
         async with reading(address) as again:
             await eventually(lambda: again == [b"good"])
 

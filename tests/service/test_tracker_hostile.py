@@ -11,14 +11,16 @@ import grpc.aio
 import pytest
 
 import fleet.aio
-from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, TrackerUnavailable
+from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NoMatchingDevice, TrackerUnavailable
+from fleet.identity.certificates import Role, make_key
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
-from fleet.testing.identity import agent_credentials
-from fleet.tracker.core.entries import Changes, DeviceEntry
+from fleet.testing.identity import account_channel, agent_credentials, credentials
+from fleet.tracker.core.entries import Changes, DeviceEntry, TrackerLimits
 from fleet.tracker.journal.file import Journal
-from fleet.v1 import agent_service_pb2, device_pb2, job_pb2, lease_pb2, lease_service_pb2
+from fleet.v1 import agent_service_pb2, device_pb2, fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import rpc
 from fleet.wire.snapshots import snapshot_to_proto
+from fleet.wire.stubs import fleet_service_stub, lease_service_stub
 
 LONG = "x" * 2_000_000
 _ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
@@ -122,6 +124,113 @@ async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: py
         with pytest.raises(NoMatchingDevice):
             async with fleet.aio.connect(served.address) as client:
                 await client.acquire_device("name=c")
+
+
+async def test_a_stream_that_says_nothing_ends() -> None:
+    """Of clients and agents alike; ten thousand silent ones would stay for ever."""
+    async with (
+        serve_tracker(limits=TrackerLimits(hello_sec=0.05)) as served,
+        account_channel(served.address) as channel,
+    ):
+        for call in (lease_service_stub(channel).open_leases(), rpc.Stub(channel, _ATTACH).attach()):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), InvalidRequest)
+
+
+async def test_one_client_cannot_fill_the_queue() -> None:
+    """Whoever asks for very much is told so, and others wait as if it were not there."""
+    limits = TrackerLimits(max_waiting=6, max_waiting_per_user=4, max_waiting_per_client=3)
+    async with (
+        serve_tracker(limits=limits) as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "greedy", holder="mallory") as greedy,
+        LeaseStream(served.address, "second", holder="mallory") as second,
+        LeaseStream(served.address, "modest", holder="alice", proof=credentials(Role.USER, make_key())) as modest,
+    ):
+        await modest.grant("held", "simulated")
+        for stream in (greedy, second):
+            for number in range(6):
+                stream.acquire(f"r{number}", "simulated")
+            await eventually(lambda stream=stream: len(stream.queued) + len(stream.refused) == 6)
+        modest.acquire("mine", "simulated")
+        await eventually(lambda: "mine" in modest.queued)
+    assert (len(greedy.queued), len(second.queued)) == (3, 1)
+    assert {refused.error_class for refused in (*greedy.refused.values(), *second.refused.values())} == {"QueueFull"}
+    assert "this client" in greedy.refused["r5"].message
+    assert "mallory" in second.refused["r5"].message
+
+
+async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
+    """One stream too many is refused with an error that says of whom there are too many; a newer stream of a client
+    takes the place of its older one."""
+    limits = TrackerLimits(max_clients=3, max_clients_per_user=2)
+    async with serve_tracker(limits=limits) as served:
+        proofs = {name: credentials(Role.USER, make_key()) for name in ("mallory", "alice", "bob")}
+
+        def stream(client_id: str, user: str) -> LeaseStream:
+            return LeaseStream(served.address, client_id, holder=user, proof=proofs[user])
+
+        async with stream("1", "mallory"), stream("2", "mallory"):
+            with pytest.raises(LimitReached, match="2 clients of mallory"):
+                await stream("3", "mallory").open()
+            async with stream("4", "alice"), stream("1", "mallory"):
+                with pytest.raises(LimitReached, match="3 clients are connected"):
+                    await stream("5", "bob").open()
+
+
+@pytest.mark.parametrize(
+    ("limits", "names", "text"),
+    [
+        (TrackerLimits(max_devices_per_agent=2), ["a", "b", "c"], "may serve 2 devices"),
+        (TrackerLimits(max_devices=2), ["b", "c"], "has 1 devices"),
+        (TrackerLimits(max_agents=1), ["b"], "1 agents are attached"),
+        (TrackerLimits(max_inventory_bytes=40), ["b"], "say less"),
+    ],
+)
+async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text: str) -> None:
+    """Devices of one and of all, agents, and what all of them say together: each has its error."""
+    async with serve_tracker(limits=limits) as served, SimulatedAgent(served.address, ["devices/a"], agent_id="one"):
+        with pytest.raises(LimitReached, match=text):
+            await SimulatedAgent(served.address, [f"devices/{name}" for name in names], agent_id="two").open()
+
+
+async def test_a_watcher_too_many_is_refused() -> None:
+    """Each is sent every snapshot."""
+    async with (
+        serve_tracker(limits=TrackerLimits(max_watchers=1)) as served,
+        account_channel(served.address) as channel,
+    ):
+        stub = fleet_service_stub(channel)
+        first = stub.watch_fleet(fleet_service_pb2.WatchFleetRequest())
+        assert await first.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.watch_fleet(fleet_service_pb2.WatchFleetRequest()).read()
+        assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), LimitReached)
+        first.cancel()
+
+
+async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> None:
+    """Holder, purpose, reason, labels, model, last error and job: cleaned where they enter. A selector is refused."""
+    evil = "x\x1b[2J\u202ey\n"
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"], labels={"note": evil}) as agent,
+        LeaseStream(served.address, "c", holder=evil) as stream,
+    ):
+        acquire = lease_pb2.Acquire(request_id="r", selector="simulated", purpose=evil)
+        job = job_pb2.Job(name="jobs/1", title=evil)
+        stream.say(lease_service_pb2.ClientEvent(job=job), lease_service_pb2.ClientEvent(acquire=acquire))
+        stream.acquire("evil", "name=\x1b[2J")
+        await eventually(lambda: stream.granted.get("r") and stream.refused.get("evil"))
+        agent.report("devices/a", is_healthy=False, reason=evil, last_error=evil)
+        await eventually(lambda: not served.tracker.state.devices["devices/a"].is_healthy)
+        snapshot = await served.tracker.view.snapshot()
+    assert stream.refused["evil"].error_class == "InvalidRequest"
+    (device,), (lease,), (shown_job,) = snapshot.devices, snapshot.leases, snapshot.jobs
+    texts = [device.reason, device.inventory.labels["note"], device.telemetry.last_error, device.holder]
+    texts += [lease.holder, lease.purpose, shown_job.title]
+    assert texts == ["x[2Jy "] * 7
 
 
 def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path) -> None:

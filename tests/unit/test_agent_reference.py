@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from device_agents.measuring.reference import ReferenceTimes
+from device_agents.runtimes.reference_kernels import CopyReferenceKernel
 from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 CALM = (1.0, 1.01, 1.02)
@@ -111,3 +114,46 @@ def test_a_kernel_that_kills_its_worker_again_and_again_is_none() -> None:
         reference.miss()
 
     assert not reference.is_due(PID, 0.0)
+
+
+class Gpu:
+    """Copies at a rate; a host needs a while to start each copy. Its clock is its own."""
+
+    def __init__(self, *, bytes_per_sec: float, memory_bytes: int = 1 << 34, start_sec: float = 5e-6) -> None:
+        self.now_sec = 0.0
+        self.sizes: list[int] = []
+        self._bytes_per_sec, self._memory_bytes, self.start_sec = bytes_per_sec, memory_bytes, start_sec
+
+    def copier(self, size_bytes: int) -> Callable[[], object]:
+        if 2 * size_bytes > self._memory_bytes:
+            raise MemoryError
+        self.sizes.append(size_bytes >> 20)
+
+        def copy() -> None:
+            self.now_sec += max(self.start_sec, size_bytes / self._bytes_per_sec)
+
+        return copy
+
+    def kernel(self) -> CopyReferenceKernel:
+        return CopyReferenceKernel(self.copier, lambda: None, lambda: self.now_sec)
+
+
+def test_copies_are_long_enough_that_a_busy_host_does_not_show() -> None:
+    """Of a fast GPU a buffer of 8 MiB would tell how fast the host starts copies."""
+    fast, slow = Gpu(bytes_per_sec=1.5e12), Gpu(bytes_per_sec=1e10)
+    kernel = fast.kernel()
+    calm = kernel()
+    fast.start_sec *= 5
+
+    assert fast.sizes == [8, 32, 128]
+    assert kernel() == pytest.approx(calm)
+    slow.kernel()
+    assert slow.sizes == [8]
+
+
+def test_a_gpu_without_room_for_large_copies_gets_smaller_ones() -> None:
+    """A reference that says little is better than none."""
+    small = Gpu(bytes_per_sec=1.5e12, memory_bytes=100 << 20)
+
+    assert len(small.kernel()()) > 1
+    assert small.sizes == [8, 32]

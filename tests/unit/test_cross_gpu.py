@@ -104,6 +104,22 @@ def test_half_floats_compile(compiler: str, only: Any, tmp_path: Path) -> None:
 
 
 @slow
+def test_a_compiler_with_a_header_stands_in_for_one_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """NVRTC comes first, since it is faster, and its package brings fewer headers than the toolkit of nvcc."""
+    found = {compiler.name: compiler for compiler in cuda_code.compilers()}
+    if "nvcc" not in found:
+        pytest.skip("no nvcc on this machine")
+    nvrtc = found["NVRTC"]
+    assert isinstance(nvrtc, cuda_code.Nvrtc)
+    bare = dataclasses.replace(nvrtc, includes=())
+    monkeypatch.setattr(cuda_code, "compilers", lambda: (bare, found["nvcc"]))
+
+    artifact = built({"kind": "cuda", "arch": "sm_86"}, tmp_path, "float16")
+
+    assert cuda_code.cubin_architecture(code_in(packed_modules(artifact)["cuda"])) == "sm_86"
+
+
+@slow
 def test_a_jetson_gets_arm_code_around_its_cubin(tmp_path: Path) -> None:
     """The host part is for the board's CPU, whatever this machine's is."""
     board = find_board("jetson-orin")
@@ -224,7 +240,7 @@ def test_missing_pieces_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """The message names the packages that bring them."""
     monkeypatch.setattr(cuda_code, "compilers", lambda: ())
     with pytest.raises(ConfigError, match=r"neither nvcc nor NVRTC .* nvidia-cuda-nvrtc"):
-        cuda_code.find_compiler("sm_90")
+        cuda_code.find_compilers("sm_90")
     monkeypatch.setenv("HIP_DEVICE_LIB_PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"no ROCm device libraries .*apt install rocm-device-libs"):
         rocm_code.find_device_library()

@@ -27,6 +27,6 @@ def test_every_class_tells_its_caller_what_to_do(cls: type[FleetError]) -> None:
     mistakes = (errors.ConfigError, errors.InvalidRequest, errors.ImportFailed)
     assert {errors.WaitTimeout: 124}.get(cls, 2 if issubclass(cls, mistakes) else 1) == cls.exit_code
     unavailable = (errors.TrackerUnavailable, errors.BuildersUnavailable, errors.OptimizerUnavailable)
-    retryable = (errors.QueueFull, errors.DeviceUnreachable, *unavailable)
+    retryable = (errors.LimitReached, errors.QueueFull, errors.DeviceUnreachable, *unavailable)
     assert issubclass(cls, retryable) is cls.is_retryable
     assert cls.__doc__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from fleet.base.text import shown
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
 from fleet.tracker.core.entries import BITSTREAM_LABEL, DeviceEntry, RequestEntry, TrackerLimits
@@ -30,6 +31,8 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
+    if shown(event.selector) != event.selector:
+        raise InvalidRequest("the selector has control characters in it; leave them out")
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
         raise InvalidRequest(_TOO_MUCH)
     if abs(event.priority) > limits.max_priority:
@@ -47,7 +50,7 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         max_duration_sec=min(duration_sec, limits.max_duration_sec),
         deadline_sec=now + event.wait_timeout_sec if event.wait_timeout_sec > 0 else None,
         asked_at_sec=now,
-        purpose=event.purpose[:MAX_SHOWN_CHARS],
+        purpose=shown(event.purpose, MAX_SHOWN_CHARS),
         order=(now - event.priority * limits.aging_sec, arrival),
         preferred=preferred_selector(event.selector, event.prefer),
         bid=checked_bid(event.bid),

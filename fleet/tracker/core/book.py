@@ -44,6 +44,8 @@ class Book:
 
         self.clients: dict[str, ClientEntry] = {}
         self.queue = Queue()
+        self.waiting_by_user: dict[str, int] = {}
+        """How many requests of each user wait."""
         self.boot = boot
         self.nonce = nonce or f"{boot:x}"
         self.last_epoch = boot << BOOT_SHIFT
@@ -85,10 +87,20 @@ class Book:
 
     def remove_request(self, request: RequestEntry) -> None:
         """Let a request wait no more."""
-        self.clients[request.client_id].requests.pop(request.request_id, None)
+        client = self.clients[request.client_id]
+        if client.requests.pop(request.request_id, None) is not None:
+            self.count_waiting(client, -1)
         self.queue.discard(request)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
+
+    def count_waiting(self, client: ClientEntry, more: int) -> None:
+        """Note that so many more requests of a client wait; fewer if negative."""
+        count = self.waiting_by_user.get(client.user, 0) + more
+        if count:
+            self.waiting_by_user[client.user] = count
+        else:
+            self.waiting_by_user.pop(client.user, None)
 
     def forget_client(self, client: ClientEntry) -> None:
         """Let a client go that has nothing any more. Idempotent."""

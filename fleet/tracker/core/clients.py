@@ -21,7 +21,7 @@ def connect(book: Book, event: ev.ClientConnected) -> None:
     client = book.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
         _park_requests(book, client)
-    client.holder, client.is_connected = event.holder, True
+    client.holder, client.user, client.is_connected = event.holder, event.user or event.holder, True
     book.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
 
 
@@ -61,6 +61,7 @@ def start_grace(book: Book, client: ClientEntry) -> None:
 def _park_requests(book: Book, client: ClientEntry) -> None:
     """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
     book.queue.discard_many(client.requests.values())
+    book.count_waiting(client, -len(client.requests))
     client.parked |= client.requests
     client.requests.clear()
     start_grace(book, client)

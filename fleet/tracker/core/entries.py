@@ -34,6 +34,22 @@ class TrackerLimits:
     max_priority: int = 100
     """Largest priority, positive or negative; with aging it bounds how long anyone can be passed by."""
     max_waiting: int = 200_000
+    """Requests that wait, of everybody."""
+    max_waiting_per_user: int = 50_000
+    max_waiting_per_client: int = 1_000
+    """A client that waits for a thousand devices has asked for more than any fleet gives it."""
+    max_clients: int = 10_000
+    """Streams of clients at once."""
+    max_clients_per_user: int = 1_000
+    max_agents: int = 5_000
+    max_devices: int = 20_000
+    max_devices_per_agent: int = 1_000
+    max_inventory_bytes: int = 64 * 1024 * 1024
+    """Of all devices together: every snapshot carries them."""
+    max_watchers: int = 1_000
+    """Streams that watch the fleet."""
+    hello_sec: float = 5.0
+    """A stream that says nothing for this long ends."""
     forget_device_sec: float = 24 * 3600.0
     """A device is forgotten when its agent has been away this long."""
     remembered_ends: int = 10_000
@@ -144,6 +160,8 @@ class ClientEntry:
 
     client_id: str
     holder: str
+    user: str = ""
+    """Whose share of the queue its requests count in."""
     is_connected: bool = False
     lost_until_sec: float = 0.0
     """When a lost client's leases end."""

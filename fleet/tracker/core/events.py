@@ -63,6 +63,8 @@ class ClientConnected:
 
     client_id: str
     holder: str
+    user: str = ""
+    """Whose share of the queue its requests count in; empty: its holder's."""
 
 
 @dataclass(frozen=True, slots=True)

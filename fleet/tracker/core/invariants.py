@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fleet.tracker.core.state import TrackerState
 
 
@@ -31,6 +33,8 @@ def _validate_leases(state: TrackerState) -> None:
 
 def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
+    users = Counter(client.user for client in state.clients.values() for _ in client.requests)
+    _require(dict(users) == state.waiting_by_user, "requests of each user are counted")
     queued = list(state.queue.first(len(state.queue)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():

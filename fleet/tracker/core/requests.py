@@ -76,16 +76,28 @@ def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> No
     if name is not None:
         leases.grant(book, book.devices[name], request)
         return
-    if len(book.queue) >= book.limits.max_waiting:
-        message = f"{len(book.queue)} requests wait already; try again later"
+    if message := _too_many(book, client):
         book.refuse(client.client_id, request.request_id, QueueFull, message)
         return
     client.requests[request.request_id] = request
+    book.count_waiting(client, 1)
     book.queue.push(request)
     book.changes.requests[request.key] = request
     if request.deadline_sec is not None:
         book.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, book, request.key))
     book.effects.append(ev.Queued(client.client_id, request))
+
+
+def _too_many(book: Book, client: ClientEntry) -> str:
+    """Say that this client, its user or everybody waits for enough; empty if not."""
+    limits, of_user = book.limits, book.waiting_by_user.get(client.user, 0)
+    if len(client.requests) >= limits.max_waiting_per_client:
+        return f"{len(client.requests)} requests of this client wait already; wait for some of them, or cancel some"
+    if of_user >= limits.max_waiting_per_user:
+        return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
+    if len(book.queue) >= limits.max_waiting:
+        return f"{len(book.queue)} requests wait already; try again later"
+    return ""
 
 
 def _end_wait(book: Book, key: tuple[str, str]) -> None:

@@ -1,0 +1,21 @@
+"""Texts of strangers, made fit to be shown: nothing in them moves a cursor, hides, or turns the way of writing."""
+
+from __future__ import annotations
+
+import re
+
+_SPACES = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: what terminals obey
+    "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"  # invisible, or turning left to right
+    "\ud800-\udfff\ufff9-\uffff\U000e0000-\U000e0fff"  # no characters, or tags
+    "]"
+)
+
+
+def shown(text: str, limit: int | None = None) -> str:
+    """Return a text as it may be shown to anybody: one line, without control characters, at most `limit` long."""
+    if not (text.isascii() and text.isprintable()):
+        text = _HIDDEN.sub("", _SPACES.sub(" ", text))
+    return text if limit is None else text[:limit]
