@@ -149,9 +149,6 @@ class TuningLoop:
         self._is_next_built = lambda: not queue.empty()
         await together({"produce": self._produce(queue), "measure": self.measure_rounds(queue)})
         self._is_next_built = lambda: False
-        if self._gives_back:
-            for bench in self._benches[1:]:
-                await bench.device.give_back()
         async with self.measuring():
             for item in self._core.progress.workloads:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
@@ -180,10 +177,20 @@ class TuningLoop:
 
     async def _consume(self, queue: asyncio.Queue[Round | None], bench: Bench) -> None:
         _bench.set(bench)
-        while (made := await queue.get()) is not None:
+        while (made := await self._next_round(queue, bench)) is not None:
             await self._measure_round(made)
             queue.task_done()
         queue.put_nowait(None)  # for the next; nothing else comes, so there is room
+        await self._give_back_unused(bench)
+
+    async def _next_round(self, queue: asyncio.Queue[Round | None], bench: Bench) -> Round | None:
+        if queue.empty():
+            await self._give_back_unused(bench)
+        return await queue.get()
+
+    async def _give_back_unused(self, bench: Bench) -> None:
+        if self._gives_back and not bench.users:
+            await bench.device.give_back()
 
     async def _make_static(self, shash: str) -> Round:
         async with self._turns.building():
@@ -257,11 +264,19 @@ class TuningLoop:
                 await self.apply(await self._checker.build_baseline(made[0]))
         bench, (shash, digests) = self._here, made
         bench.device.bid(self._core.progress.bid)
+        if len(self._benches) > 1:
+            # First the workload, then the lease: who has a device and waits for what another one is about to say of the
+            # workload may have the very device that the other one waits for, once its own is gone.
+            if self._applied_one_by_one[shash].locked():
+                await self._give_back_unused(bench)
+            async with self._applied_one_by_one[shash], self.measuring():
+                await self.apply(ev.BatchWanted(*made))
+            return
         known = [self._core.candidates.get((shash, digest)) for digest in digests]
         artifacts = [one.artifact for one in known if one is not None and one.stage is Stage.BUILT and one.artifact]
         async with self.measuring():
             if not artifacts or self._turns.are_ours((await bench.device.device()).inventory):
-                async with bench.applying, self._applied_one_by_one[shash]:
+                async with bench.applying:
                     await self.apply(ev.BatchWanted(*made))
                 return
             await bench.device.send_ahead(artifacts)
@@ -269,7 +284,7 @@ class TuningLoop:
             (measure,) = [
                 effect for effect in feed(self._core, ev.BatchWanted(*made)) if isinstance(effect, ev.Measure)
             ]
-            async with bench.measuring_ahead(measure) as results, self._applied_one_by_one[shash]:
+            async with bench.measuring_ahead(measure) as results:
                 async for result in results:
                     await self.apply(result)
 

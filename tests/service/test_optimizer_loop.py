@@ -291,6 +291,65 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
     assert again.workload("w").trials == 4
 
 
+class Vanishing(OddAgent):
+    """Takes candidates, and is gone before it has measured one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked, self.is_gone = asyncio.Event(), asyncio.Event()
+
+    async def measure(self, requests: Any, context: Any) -> AsyncGenerator[measurement_pb2.Measurement, None]:  # type: ignore[override]
+        async for _ in requests:
+            self.was_asked.set()
+            await self.is_gone.wait()
+            raise DeviceUnreachable("gone")
+            yield
+
+
+async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_path: Path) -> None:
+    """Also where that one has a batch of the same workload: neither keeps the other from going on."""
+    left, gone = OddAgent(), Vanishing()
+    core = JobCore(JobProgress())
+    args = (TensorSpec((4,), "float32"), TensorSpec((4,), "float32", is_output=True))
+    item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        core.apply(JobStarted(conditions(tmp_path, library.start_job(title="t").name), 100, [item]))
+        async with (
+            serving(session=left) as left.address,
+            serving(session=gone) as gone.address,
+            serve_tracker() as tracker,
+            SimulatedAgent(tracker.address, ["devices/left"], address=left.address),
+            contextlib.AsyncExitStack() as agent_of_gone,
+            fleet.aio.connect(tracker.address) as client,
+            SteadyDevice(client, make_wish("simulated", prefer="name=gone"), stays_alike=False) as first,
+            SteadyDevice(client, make_wish("simulated", prefer="name=left"), stays_alike=False) as second,
+        ):
+            agent = SimulatedAgent(tracker.address, ["devices/gone"], agent_id="gone", address=gone.address)
+            await agent_of_gone.enter_async_context(agent)
+            pool, turns = BuiltAlready(tmp_path), Turns(shares_cores=False)
+            loop = TuningLoop(
+                core, device=first, others=[second], pool=pool, library=library, turns=turns, gives_back=True
+            )
+            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            await loop.apply(Proposed("w", {digest: f'["{digest}"]' for digest in "abc"}))
+            queue.put_nowait(("w", ("a", "b")))
+            await second.device()
+            measuring = asyncio.create_task(loop.measure_rounds(queue))
+            await gone.was_asked.wait()
+            queue.put_nowait(("w", ("c",)))
+            queue.put_nowait(None)
+            await eventually(lambda: left.measured or not second.name)
+            await agent_of_gone.aclose()
+            gone.is_gone.set()
+            async with asyncio.timeout(60):
+                await measuring
+        found = {record.trace_json: (record.device_name, record.error) for record in library.records("w")}
+
+    validate(core)
+    assert found['["b"]'] == found['["c"]'] == ("devices/left", None)
+
+
 def conditions(folder: Path, job_name: str) -> Conditions:
     return Conditions(
         job_name=job_name,
