@@ -92,6 +92,10 @@ class Admission:
             self._epochs.fenced[name] = fence.epoch
             self._write_ledger()
 
+    def fenced_epoch(self, device_name: str) -> int:
+        """Return the largest epoch that was fenced on a device; 0: none."""
+        return self._epochs.fenced.get(device_name, 0)
+
     def highest_epoch(self, device_name: str) -> int:
         """Return the largest epoch that was admitted or fenced on a device; 0: none."""
         return max(self._epochs.admitted.get(device_name, 0), self._epochs.fenced.get(device_name, 0))

@@ -241,7 +241,7 @@ class TrackerLink:
     async def _reports(self) -> list[pb.DeviceReport]:
         # All at once: several hanging devices delay the report no longer than one.
         reports = await asyncio.gather(*(device.report() for device in self._devices))
-        return [_report_to_proto(report, self._sessions.highest_epoch(report.device_name)) for report in reports]
+        return [_report_to_proto(report, self._sessions) for report in reports]
 
     async def _urgent(self) -> list[tuple[str, bool, str]]:
         """Return what the tracker must know within a second, because it affects who gets which device."""
@@ -302,14 +302,15 @@ def _hello_to_proto(hello: Hello) -> pb.AgentHello:
     )
 
 
-def _report_to_proto(report: DeviceReport, highest_epoch: int) -> pb.DeviceReport:
+def _report_to_proto(report: DeviceReport, sessions: SessionTable) -> pb.DeviceReport:
     return pb.DeviceReport(
         device_name=report.device_name,
         telemetry=telemetry_to_proto(report.telemetry),
         is_healthy=report.health.is_healthy,
         reason=report.health.reason,
         bitstream_digest=report.bitstream_digest,
-        highest_epoch=highest_epoch,
+        highest_epoch=sessions.highest_epoch(report.device_name),
+        fenced_epoch=sessions.fenced_epoch(report.device_name),
     )
 
 

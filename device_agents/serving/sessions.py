@@ -105,6 +105,10 @@ class SessionTable:
             error = LeaseRevoked(f"{claims.lease_name} of {claims.device_name} was ended by the tracker; acquire again")
             self._soon(session.end(error), f"fence-{claims.lease_name}")
 
+    def fenced_epoch(self, device_name: str) -> int:
+        """Return the largest epoch that was fenced on a device; 0: none."""
+        return self._admission.fenced_epoch(device_name)
+
     def highest_epoch(self, device_name: str) -> int:
         """Return the largest epoch that was admitted or fenced on a device; 0: none."""
         return self._admission.highest_epoch(device_name)

@@ -202,10 +202,12 @@ class AgentServicer:
             clean(report.telemetry)
             self._view.set_telemetry(report.device_name, report.telemetry)
         digest = _digest(report.bitstream_digest)
-        is_healthy, reason, epoch = _condition(report)
-        is_ahead = epoch > max(device.epoch, self._engine.state.last_epoch)
-        if is_ahead or (device.is_healthy, device.reason, device.bitstream_digest) != (is_healthy, reason, digest):
-            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, epoch))
+        is_healthy, reason, epochs = _condition(report)
+        is_ahead = epochs[0] > max(device.epoch, self._engine.state.last_epoch)
+        is_over = device.lease is not None and device.lease.epoch <= epochs[1]
+        found = (device.is_healthy, device.reason, device.bitstream_digest)
+        if is_ahead or is_over or found != (is_healthy, reason, digest):
+            self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, *epochs))
 
     def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
         outbox.close()
@@ -259,7 +261,7 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
     # Prefer the report: the hello is as old as the agent.
     digest = _digest(report.bitstream_digest if report else device.bitstream_digest)
-    is_healthy, reason, epoch = _condition(report) if report else (True, "", 0)
+    is_healthy, reason, epochs = _condition(report) if report else (True, "", (0, 0))
     return ev.OfferedDevice(
         name=device.name,
         kind=inventory.kind,
@@ -267,22 +269,23 @@ def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport |
         description=description,
         is_healthy=is_healthy,
         reason=reason,
-        highest_epoch=epoch,
+        highest_epoch=epochs[0],
+        fenced_epoch=epochs[1],
     )
 
 
-def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, int]:
-    """Return whether a device is healthy, why not, and the highest epoch that its agent has seen.
+def _condition(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, tuple[int, int]]:
+    """Return whether a device is healthy, why not, and the highest epochs that its agent has seen, and fenced.
 
     An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
     """
     if report.highest_epoch < EPOCHS_END - 1:
-        return report.is_healthy, shown(report.reason, _MAX_REASON_CHARS), report.highest_epoch
+        return report.is_healthy, shown(report.reason, _MAX_REASON_CHARS), (report.highest_epoch, report.fenced_epoch)
     name = report.device_name.removeprefix("devices/")
     reason = (
         f"its agent has seen epoch {report.highest_epoch}, which was forged; run 'fleet devices reset-epochs {name}'"
     )
-    return False, reason, 0
+    return False, reason, (0, 0)
 
 
 def _fence_to_proto(fence: ev.Fence) -> agent_service_pb2.Fence:

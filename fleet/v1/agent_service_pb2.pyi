@@ -31,20 +31,22 @@ class AgentHello(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
-    __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest", "highest_epoch")
+    __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest", "highest_epoch", "fenced_epoch")
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     IS_HEALTHY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FENCED_EPOCH_FIELD_NUMBER: _ClassVar[int]
     device_name: str
     telemetry: _device_pb2.Telemetry
     is_healthy: bool
     reason: str
     bitstream_digest: str
     highest_epoch: int
-    def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ...) -> None: ...
+    fenced_epoch: int
+    def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("tracker_time", "public_key", "fences")

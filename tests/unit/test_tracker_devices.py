@@ -96,6 +96,19 @@ def test_lease_below_what_the_agent_has_seen_is_over(bench: Bench) -> None:
     assert bench.state.devices["devices/a"].epoch == lease.epoch + 8
 
 
+def test_lease_that_the_agent_has_fenced_is_over(bench: Bench) -> None:
+    """A restored copy of the journal has it as live: nobody could use the device, and nobody else would get it."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "r1").lease
+    bench.acquire("bob", "r1")
+
+    effects = bench.apply(ev.DeviceReported("agent", "devices/a", True, "", "", lease.epoch, lease.epoch))
+
+    assert granted(effects) == ["r1"]
+    assert lease.name not in bench.state.leases
+
+
 def test_an_epoch_of_one_device_moves_no_other(bench: Bench) -> None:
     """What one agent claims to have seen uses up nobody else's numbers."""
     bench.attach("a", highest_epoch=2**61)

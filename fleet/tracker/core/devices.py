@@ -48,7 +48,7 @@ def report(book: Book, event: ev.DeviceReported) -> None:
         return
     device = book.devices[event.device_name]
     lease = device.lease
-    epochs.count_from(book, device, event.highest_epoch)
+    epochs.count_from(book, device, event.highest_epoch, event.fenced_epoch)
     is_over = device.lease is not lease
     is_programmed = device.bitstream_digest != event.bitstream_digest
     if not (is_over or is_programmed) and (device.is_healthy, device.reason) == (event.is_healthy, event.reason):
@@ -98,7 +98,7 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
     device.is_healthy, device.reason = offered.is_healthy, offered.reason
     book.queue.add_device(device.name, labels)
     book.changes.devices[device.name] = device
-    epochs.count_from(book, device, offered.highest_epoch)
+    epochs.count_from(book, device, offered.highest_epoch, offered.fenced_epoch)
     return device
 
 

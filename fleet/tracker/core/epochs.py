@@ -13,16 +13,13 @@ from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import DeviceEntry, LeaseEnd
 
 
-def count_from(book: Book, device: DeviceEntry, highest_epoch: int) -> None:
-    """Grant larger epochs than the highest that the device's agent has seen. A live lease below it is over."""
-    if highest_epoch <= device.epoch:
-        return
+def count_from(book: Book, device: DeviceEntry, highest_epoch: int, fenced_epoch: int) -> None:
+    """Grant larger epochs than the highest that the device's agent has seen. A live lease that it refuses is over."""
     lease = device.lease
-    if lease is None and highest_epoch <= book.last_epoch:
-        return
-    device.epoch = highest_epoch
-    book.changes.leases[device.name] = device
-    if lease is not None:
+    if highest_epoch > max(device.epoch, 0 if lease else book.last_epoch):
+        device.epoch = highest_epoch
+        book.changes.leases[device.name] = device
+    if lease is not None and (lease.epoch < highest_epoch or lease.epoch <= fenced_epoch):
         message = f"the agent of {device.name} knows a newer lease than the tracker, whose journal was replaced"
         leases.end(book, lease, LeaseEnd.REVOKED, message)
 

@@ -21,6 +21,8 @@ class OfferedDevice:
     reason: str = ""
     highest_epoch: int = 0
     """The largest that the agent has admitted or fenced on it."""
+    fenced_epoch: int = 0
+    """The largest that it has fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class DeviceReported:
     reason: str
     bitstream_digest: str = ""
     highest_epoch: int = 0
+    fenced_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
