@@ -86,11 +86,14 @@ class Fleet:
 
 
 @contextmanager
-def running_fleet(directory: Path, config: str | None = None, *, around: Sequence[str] = ()) -> Iterator[Fleet]:
+def running_fleet(
+    directory: Path, config: str | None = None, *, around: Sequence[str] = (), host: str | None = None
+) -> Iterator[Fleet]:
     """Run a tracker and an agent; `config` is the agent's YAML, this machine's CPU when None.
 
     Args:
         around: what runs them in another network; the agent may have no device yet then.
+        host: what the agent listens on there, for others of that network.
     """
     tracker = Server(
         ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(directory / "tracker")],
@@ -102,6 +105,8 @@ def running_fleet(directory: Path, config: str | None = None, *, around: Sequenc
     if config is not None:
         (directory / "agent.yaml").write_text(config)
         words += ["--config", str(directory / "agent.yaml")]
+    if host is not None:
+        words += ["--host", host, "--allow-network"]
     agent = Server(words, "agent", directory / "agent.log", around)
     try:
         agent.start()

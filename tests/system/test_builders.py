@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, aclosing
@@ -21,6 +22,7 @@ from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.cluster.builder import BuiltElsewhere
 from fleet.optimizer.cluster.courier import ClusterCourier
+from fleet.optimizer.cluster.delivery import Delivery
 from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.testing import eventually_sync
@@ -117,8 +119,11 @@ async def test_what_is_built_goes_from_its_builder_to_the_agent(
                 lost.kill()
                 second = await _measure(device, two)
                 lost.start()
+    wanted = Delivery(artifacts=(two,), ticket=None, asker_fingerprint="", timeout_sec=30)
+    cut_off = await asyncio.wrap_future(pool.submit_delivery(one.builder, wanted))
 
     assert (first.error, second.error) == (None, None)
+    assert hashlib.sha256(cut_off.contents[two.digest]).hexdigest() in two.digest, "it passes through, as a last resort"
     assert not one.path.exists()
     assert not two.path.exists()
 
@@ -138,13 +143,26 @@ async def _measure(device: SteadyDevice, artifact: Artifact) -> Measurement:
 
 
 def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Path) -> None:
-    """Scheduler, optimizer and builders are on three machines; all trials come, and none twice."""
+    """On three machines: all trials come, none twice, and what was built went from its builder to the agent."""
     library = tmp_path / "library.sqlite"
     with joined_networks(3) as networks, ExitStack() as stack:
         hub, hosts, arounds = networks[0], [n.address for n in networks], [n.command() for n in networks]
-        fleet = stack.enter_context(running_fleet(tmp_path, "devices: [{driver: simulated}]", around=hub.command()))
+        fleet = stack.enter_context(
+            running_fleet(tmp_path, "devices: [{driver: simulated}]", around=hub.command(), host=hub.address)
+        )
         cluster = stack.enter_context(running_cluster(tmp_path, hosts=hosts, arounds=arounds))
-        words = ["tune", str(two_products), "--trials", "16", "--batch", "4", "--no-model", "--json"]
+        words = [
+            "--log-level",
+            "debug",
+            "tune",
+            str(two_products),
+            "--trials",
+            "16",
+            "--batch",
+            "4",
+            "--no-model",
+            "--json",
+        ]
         more = ["--on", "simulated", "--tracker", fleet.address, "--library", str(library), *cluster.options]
         tuning = stack.enter_context(start_fleet(*words, *more, around=hub.command()))
 
@@ -156,6 +174,8 @@ def test_a_job_goes_on_when_a_builder_is_killed(two_products: Path, tmp_path: Pa
     found = [(record.workload, record.trace_digest) for record in trials(library)]
     assert json.loads(out)["trials"] == len(set(found[:16])) == 16
     assert set(found[16:]) < set(found[:16]), "the best few are compared once more at the end"
+    brought = [json.loads(line) for line in said.splitlines() if '"artifacts brought"' in line]
+    assert {each["is_put"] for each in brought} == {True}
 
 
 def trials(path: Path) -> list[Record]:
