@@ -20,7 +20,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
-from fleet.optimizer.tasks.evolution import Evolution, has_decisions
+from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.recall import recall_programs
 from fleet.optimizer.tasks.search_state import SearchState
@@ -306,3 +306,11 @@ def test_a_record_that_does_not_replay_stops_no_search(workload: Workload, propo
 
     assert len(found) == 2
     assert [program != NO_PROGRAM for program in recalled] == [True, False, False, True]
+
+
+def test_a_search_that_knows_nothing_makes_only_what_leaves_a_choice() -> None:
+    """It cannot tell good programs from bad ones, so more of them are time lost."""
+    assert blind_population(64, 8) == 16
+    assert blind_population(64, 24) == 48
+    assert blind_population(64, 100) == 64
+    assert blind_population(64, 1) > 1

@@ -29,13 +29,28 @@ if TYPE_CHECKING:
 _MIN_UNMEASURED = 50
 """Fresh samples in each round's first population: TVM's own figure."""
 
+_MOST_REFUSED = 320
+"""So many samples in a row that no GPU could run end a search: TVM's own figure, 5 populations of 64. Of a matrix
+product's on a GPU nine in ten are refused, so a smaller population needs more attempts."""
+
 _PARENTS = 0.2
 """Share of the first population that comes from records: TVM's own figure."""
+
+_SPARE = 2
+_LEAST_POPULATION = 16
 
 EXPLORED = 0.05
 """Share of what is returned that is picked at random: TVM's own figure. It comes last."""
 
 _MAX_SEED = 2**31 - 2
+
+
+def blind_population(population: int, most: int) -> int:
+    """Return how many programs a search makes that can tell none from another: as many as leave a choice.
+
+    More are made in vain, and on GPUs each costs a twentieth of a second, of which most are refused.
+    """
+    return min(population, max(_LEAST_POPULATION, _SPARE * most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,7 @@ class Evolution:
             init_min_unmeasured=min(_MIN_UNMEASURED, self.population // 2),
             genetic_num_iters=self.generations,
             eps_greedy=EXPLORED,
+            max_fail_count=math.ceil(_MOST_REFUSED / self.population),
         )
         context = ms.TuneContext(
             module_of(self.mod_json),

@@ -22,7 +22,7 @@ from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.tasks.adapting import Seed, adapted
-from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, has_decisions
+from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.expecting import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
@@ -231,15 +231,18 @@ def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) 
 
 
 def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
-    """Return MetaSchedule's search; a smaller one beside an own space."""
+    """Return MetaSchedule's search; a smaller one beside an own space, and one that knows nothing yet."""
+    ranker = _ranker(task)
+    most = task.count + task.ahead + len(task.records) + len(task.known)  # it may return all known ones again
+    population = task.population if is_alone else math.ceil(task.population * _BESIDE_OWN)
     return Evolution(
         mod_json=task.mod_json,
         target_json=task.target_json,
         times=[(record.trace_json, record.run_sec) for record in task.records],
-        ranker=_ranker(task),
-        population=task.population if is_alone else math.ceil(task.population * _BESIDE_OWN),
-        generations=task.generations if is_alone else 1,
-        most=task.count + task.ahead + len(task.records) + len(task.known),  # it may return all known ones again
+        ranker=ranker,
+        population=blind_population(population, most) if ranker.is_blind else population,
+        generations=task.generations if is_alone and not ranker.is_blind else 1,
+        most=most,
         seed=task.seed,
         threads=task.threads,
     )
