@@ -31,6 +31,7 @@ from device_agents.given import Given, GivingFinder, give, split_given
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
 from fleet.base.config import Key, keys_of, parse
+from fleet.base.network import check_address
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
             raise ConfigError(f"{where}: {key}: expected a number above zero, found {value}")
     if config.jail not in JAILS:
         raise ConfigError(f"{where}: jail: expected {', '.join(JAILS)}, found {config.jail!r}")
+    if config.tracker is not None:
+        check_address(config.tracker, f"{where}: tracker:")
     if config.devices is not None and not config.devices:
         raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve what is found here")
     return config

@@ -23,7 +23,7 @@ from device_agents.serving.membership import Membership
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
-from fleet.base.network import refuse_network, refuse_plain_network
+from fleet.base.network import check_address, refuse_network, refuse_plain_network
 from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken, parse_join_token
@@ -99,6 +99,8 @@ async def _serve(options: AgentOptions) -> int:
         loop.add_signal_handler(number, _stop, stopped)
     where = str(options.config_path or "agent.yaml")
     config = _config(options, where)
+    if options.tracker is not None:
+        check_address(options.tracker, "the tracker's address")
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
         state_dir=(options.state_dir or _default_state_dir()).absolute(),  # workers have directories of their own

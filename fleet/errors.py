@@ -30,6 +30,7 @@
       MeasurementError             a candidate failed; `kind` says how
       LibraryError                 a library that cannot be used
         LibraryReadOnly            it can be read, not written
+        NoLibrary                  what was named is none; exit code 2
       DiskFull                     no space left where something has to be written
       TrackerUnavailable           no tracker answers (retryable)
       BuildersUnavailable          no cluster of builders answers (retryable)
@@ -200,6 +201,12 @@ class MeasurementError(FleetError):
 
 class LibraryError(FleetError):
     """A library that cannot be used."""
+
+
+class NoLibrary(LibraryError):
+    """What was named is none: a directory, another file, a version that there never was."""
+
+    exit_code = 2
 
 
 class LibraryReadOnly(LibraryError):

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from fleet.errors import ConfigError
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(\d{1,5})")
+
+
+def check_address(address: str, what: str) -> None:
+    """Refuse what is no "host:port" before anything waits for it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ConfigError(f"cannot read {what} {address!r}; write it like 127.0.0.1:9290")
 
 
 def host_of(address: str) -> str:

@@ -17,7 +17,6 @@ import contextlib
 import logging
 import math
 import os
-import re
 from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Unpack
@@ -25,7 +24,7 @@ from typing import Unpack
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.config import TRACKER_PORT
 from fleet.base.machine import account_name
-from fleet.base.network import host_of, is_loopback
+from fleet.base.network import check_address, host_of, is_loopback
 from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
@@ -35,7 +34,6 @@ from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, make_wish
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
-    ConfigError,
     FleetError,
     NotAllowed,
     NotJoined,
@@ -49,7 +47,6 @@ from fleet.wire.joining import is_answered, renew_account, why_no_tracker
 
 logger = logging.getLogger(__name__)
 
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(\d{1,5})")
 _RELEASE_TIMEOUT_SEC = 2.0
 _LOCAL_SLACK_SEC = 1.0
 """The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
@@ -86,9 +83,7 @@ class Fleet:
     """A client of one tracker. Used on one event loop."""
 
     def __init__(self, address: str, connect_timeout_sec: float, holder: str, clock: Clock) -> None:
-        match = _ADDRESS.fullmatch(address)
-        if match is None or int(match[2]) > 65535:
-            raise ConfigError(f"cannot read the tracker's address {address!r}; write it like 127.0.0.1:{TRACKER_PORT}")
+        check_address(address, "the tracker's address")
         self.address = address
         self.holder = holder
         self._connect_timeout_sec = connect_timeout_sec

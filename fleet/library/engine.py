@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from fleet.base import config
-from fleet.errors import DiskFull, LibraryError, LibraryReadOnly
+from fleet.errors import DiskFull, LibraryError, LibraryReadOnly, NoLibrary
 from fleet.library import schema
 from fleet.library.migrations import migrate
 
@@ -86,12 +86,10 @@ def migrate_to(url: sa.URL, version: int, backup: Callable[[sa.Engine, int], Non
         LibraryError: there is none, of no version that this program knows, or it cannot be changed.
     """
     if not schema.OLDEST_VERSION <= version <= schema.SCHEMA_VERSION:
-        raise LibraryError(
-            f"there is no version {version}; known are {schema.OLDEST_VERSION} to {schema.SCHEMA_VERSION}"
-        )
+        raise NoLibrary(f"there is no version {version}; known are {schema.OLDEST_VERSION} to {schema.SCHEMA_VERSION}")
     _check_directory(url, make=False)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        raise LibraryError(f"there is no library {url.database}")
+        raise NoLibrary(f"there is no library {url.database}")
     engine = _make_engine(url)
     try:
         with translated_errors(engine):
@@ -161,9 +159,9 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
         except OSError as error:
             raise LibraryError(f"cannot make {path.parent} for the library: {error.strerror}") from error
     if not path.parent.is_dir():
-        raise LibraryError(f"the directory of the library {path} does not exist; make it, or name another --library")
+        raise NoLibrary(f"the directory of the library {path} does not exist; make it, or name another --library")
     if path.is_dir():
-        raise LibraryError(f"the library {path} is a directory; name a file in it")
+        raise NoLibrary(f"the library {path} is a directory; name a file in it")
 
 
 def _is_frozen(url: sa.URL) -> bool:
@@ -285,11 +283,12 @@ def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskF
     if code == sqlite3.SQLITE_READONLY:
         return LibraryReadOnly(f"{where} is read-only; make it writable, or name another --library")
     advice_by_code = {
-        sqlite3.SQLITE_NOTADB: "is no SQLite database; name another --library",
         sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a copy, or name another --library",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it and its directory are yours to read and write",
         sqlite3.SQLITE_BUSY: f"has been locked by another program for {_BUSY_TIMEOUT_MS // 1000} s; end that first",
     }
+    if code == sqlite3.SQLITE_NOTADB:
+        return NoLibrary(f"{where} is no SQLite database; name another --library")
     return LibraryError(f"{where} {advice_by_code.get(code, f'cannot be used: {error}')}")
 
 

@@ -1,0 +1,194 @@
+"""Files that are not what they should be, on the command line: an exit code, one line, no traceback, nothing left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fleet.cli.main import app
+
+NO_TRACKER = ("--tracker", "127.0.0.1:1", "--connect-timeout", "0.1")
+
+AGENT_FILES = {
+    "unknown_key": "device: []",
+    "no_driver": "devices: [{name: a}]",
+    "odd_driver": "devices: [{driver: cpuu}]",
+    "dup": "devices: [{driver: simulated, name: a}, {driver: simulated, name: a}]",
+    "badname": "devices: [{driver: simulated, name: 'a b'}]",
+    "neg": "cache_max_bytes: -1",
+    "str": "cache_max_bytes: lots",
+    "emptyd": "devices: []",
+    "scalar": "devices: 3",
+    "label": "devices: [{driver: cpu, labels: {Arch: 1}}]",
+    "tracker": "tracker: nowhere",
+    "list": "- a",
+}
+
+REFUSED = [
+    (("tune", ""), 2, ". is of no known type; known: *.onnx, *.pt2, *.keras,"),
+    (("tune", "folder"), 2, "folder is of no known type; known: *.onnx, *.pt2,"),
+    (("tune", "bad.txt"), 2, "bad.txt is of no known type; known: *.onnx, *.pt2,"),
+    (("tune", "bad.onnx", "--trials", "0"), 2, "bad.onnx is no ONNX model: Error parsing message with"),
+    (("tune", "empty.onnx"), 2, "empty.onnx is no ONNX model: its graph has no node"),
+    (("tune", "nowhere.onnx", "--shape", "x"), 2, "--shape 'x': write it like --shape data=1,3,224,224"),
+    (("tune", "nowhere.onnx", "--shape", "x=a"), 2, "--shape 'x=a': write it like --shape data=1,3,224,224"),
+    (("tune", "nowhere.onnx", "--shape", "x=0"), 2, "--shape 'x=0': write it like --shape data=1,3,224,224"),
+    (("tune", "nowhere.onnx", "--shape", "x=-1,3"), 2, "--shape 'x=-1,3': write it like --shape data=1,3,224,224"),
+    (("tune", "nowhere.onnx", "--shape", "=1"), 2, "--shape '=1': write it like --shape data=1,3,224,224"),
+    (("tune", "nowhere.onnx", "--target", "rpi9"), 2, "unknown board 'rpi9'; list them with: fleet targets"),
+    (("tune", "nowhere.onnx", "--target", "{"), 2, "the target '{' is no JSON: Expecting property name"),
+    (("tune", "nowhere.onnx", "--on", ""), 2, "selector '': cannot read ''; write it like 'cpu' or"),
+    (("tune", "nowhere.onnx", "--on", "a b"), 2, "selector 'a b': cannot read 'a b'; write it like 'cpu' or"),
+    (("tune", "nowhere.onnx", "--on", "kind="), 2, "selector 'kind=': cannot read 'kind='; write it like"),
+    (
+        ("jobs", "show", "nope", "--library", "bad.sqlite"),
+        2,
+        "sqlite:///bad.sqlite is no SQLite database; name another",
+    ),
+    (("jobs", "list", "--library", "folder"), 2, "the library folder is a directory; name a file in it"),
+    (("jobs", "cancel", "nope"), 1, "the library has no job 'jobs/nope'; `fleet jobs list`"),
+    (("jobs", "watch", "nope"), 1, "the library has no job 'jobs/nope'; `fleet jobs list`"),
+    (("jobs", "resume", "nope"), 1, "the library has no job 'jobs/nope'; `fleet jobs list`"),
+    (("jobs", "revert", "nope"), 1, "the library has no job 'jobs/nope'; `fleet jobs list`"),
+    (("library", "best", "--target", "{"), 2, "target '{' is no JSON: Expecting property name enclosed"),
+    (("library", "best", "--library", "bad.sqlite"), 2, "sqlite:///bad.sqlite is no SQLite database; name another"),
+    (
+        ("library", "import", "folder", "--device-model", "x"),
+        1,
+        "cannot read folder/database_workload.json: [Errno 2] No",
+    ),
+    (
+        ("library", "export", "folder/x", "--library", "nowhere.sqlite"),
+        2,
+        "there is no library nowhere.sqlite; name the one that a",
+    ),
+    (
+        ("library", "snapshots", "--library", "nowhere.sqlite"),
+        2,
+        "there is no library nowhere.sqlite; name the one that a",
+    ),
+    (("library", "migrate", "--to", "99"), 2, "there is no version 99; known are 1 to 4"),
+    (("library", "migrate", "--to", "-1"), 2, "there is no version -1; known are 1 to 4"),
+    (("time", "bad.so"), 2, "the arguments of 'main' in bad.so are not known:"),
+    (("time", "folder"), 2, "cannot read the artifact folder: Is a directory"),
+    (("time", "bad.so", "--args", "x"), 2, "--args 'x': write a tensor like 'float32[256,256]'"),
+    (("run", "bad.so"), 2, "the arguments of 'main' in bad.so are not known:"),
+    (("run", "folder"), 2, "cannot read the artifact folder: Is a directory"),
+    (("build", "folder"), 2, "unknown workload 'folder'; write model.onnx:OPERATOR,"),
+    (("build", "bad.onnx"), 2, "bad.onnx is no ONNX model: Error parsing message with"),
+    (("build", "empty.onnx:x"), 2, "empty.onnx is no ONNX model: its graph has no node"),
+    (("build", "nowhere.onnx:conv"), 2, "cannot read nowhere.onnx: No such file or directory"),
+    (("build", "matmul-64-float3"), 1, "main does not compile for"),
+    (("build", "matmul-64", "--target", "{}"), 2, 'the target \'{}\' names no kind; write {"kind": "llvm", ...}'),
+    (("build", "matmul-64", "--linker", "nolinker"), 2, "the linker 'nolinker' (from --linker) is not on PATH"),
+    (("build", "matmul-x"), 2, "unknown workload 'matmul-x'; write model.onnx:OPERATOR,"),
+    (("explain", "folder"), 2, "folder is of no known type; known: *.onnx, *.pt2,"),
+    (("explain", "bad.onnx"), 2, "bad.onnx is no ONNX model: Error parsing message with"),
+    (("explain", "bad.tflite"), 2, "bad.tflite is no TFLite model: it lacks the mark TFL3"),
+    (("export", "bad.onnx"), 2, "bad.onnx is no ONNX model: Error parsing message with"),
+    (("serve-check", "nowhere.fleet"), 2, "cannot read the model nowhere.fleet: No such file or"),
+    (("serve-check", "bad.fleet"), 2, "bad.fleet is no exported model, or cut short; make one"),
+    (("serve-check", "folder"), 2, "folder lacks manifest.json, or it is damaged ([Errno 2]"),
+    (("profile", "nowhere.onnx"), 2, "there is no model file nowhere.onnx"),
+    (("program", "bad.bit", *NO_TRACKER), 1, "no tracker answers at 127.0.0.1:1 (tried for 0.1 s): is"),
+    (("devices", "=!", *NO_TRACKER), 2, "selector '=!': cannot read '=!'; write it like 'cpu' or"),
+    (("devices", "show", "x", *NO_TRACKER), 1, "no tracker answers at 127.0.0.1:1 (tried for 0.1 s): is"),
+    (("leases", "revoke", "x", *NO_TRACKER), 1, "no tracker answers at 127.0.0.1:1 (tried for 0.1 s): is"),
+    (("targets", "show", ""), 2, "unknown board ''; list them with: fleet targets"),
+    (("agent", "serve", "--config", "list.yaml"), 2, "list.yaml: expected 'key: value' lines, found a list"),
+    (("agent", "serve", "--config", "bin.yaml"), 2, "bin.yaml is not YAML: 'utf-8' codec can't decode byte"),
+    (("agent", "serve", "--config", "folder"), 2, "cannot read folder: Is a directory"),
+    (
+        ("agent", "serve", "--config", "unknown_key.yaml", "--state-dir", "state"),
+        2,
+        "unknown_key.yaml: unknown key 'device'; did you mean",
+    ),
+    (
+        ("agent", "serve", "--config", "no_driver.yaml", "--state-dir", "state"),
+        2,
+        "no_driver.yaml: devices[0]: the key 'driver' is missing",
+    ),
+    (
+        ("agent", "serve", "--config", "odd_driver.yaml", "--state-dir", "state"),
+        2,
+        "odd_driver.yaml: devices[0]: unknown driver 'cpuu'; did",
+    ),
+    (
+        ("agent", "serve", "--config", "dup.yaml", "--state-dir", "state"),
+        2,
+        "dup.yaml: two devices are named 'a'; give one of them",
+    ),
+    (
+        ("agent", "serve", "--config", "badname.yaml", "--state-dir", "state"),
+        2,
+        "badname.yaml: 'a b' is no device name; use letters,",
+    ),
+    (
+        ("agent", "serve", "--config", "neg.yaml", "--state-dir", "state"),
+        2,
+        "neg.yaml: cache_max_bytes: expected a number above zero,",
+    ),
+    (
+        ("agent", "serve", "--config", "str.yaml", "--state-dir", "state"),
+        2,
+        "str.yaml: cache_max_bytes: expected a whole number, found",
+    ),
+    (
+        ("agent", "serve", "--config", "emptyd.yaml", "--state-dir", "state"),
+        2,
+        "emptyd.yaml: devices: name at least one, or leave the key",
+    ),
+    (
+        ("agent", "serve", "--config", "scalar.yaml", "--state-dir", "state"),
+        2,
+        "scalar.yaml: devices: expected a list, found 3",
+    ),
+    (
+        ("agent", "serve", "--config", "label.yaml", "--state-dir", "state"),
+        2,
+        "label.yaml: devices[0]: labels: 'Arch' is no key; write",
+    ),
+    (("agent", "serve", "--driver", "nope"), 2, "agent.yaml: devices[0]: unknown driver 'nope'; did you"),
+    (("agent", "bundle", "--board", "nope"), 2, "unknown board 'nope'; list them with: fleet targets; or"),
+    (("agent", "join", "notatoken"), 2, "this is no join token; it looks like fleet1.XXXX.XXXX and"),
+    (
+        ("agent", "serve", "--config", "tracker.yaml", "--state-dir", "state"),
+        2,
+        "cannot read tracker.yaml: tracker: 'nowhere'",
+    ),
+    (("agent", "serve", "--tracker", "lab", "--state-dir", "state"), 2, "cannot read the tracker's address 'lab'"),
+    (("devices", "--tracker", "x:99999"), 2, "cannot read the tracker's address 'x:99999'"),
+    (("devices", "--tracker", "x:0"), 2, "cannot read the tracker's address 'x:0'"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("FLEET_TRACKER", raising=False)
+    for name in ("bad.onnx", "bad.tflite", "bad.so", "bad.sqlite", "bad.fleet", "bad.bit"):
+        Path(name).write_text("this is nothing of that kind, whatever its name says")
+    Path("empty.onnx").touch()
+    Path("bin.yaml").write_bytes(b"\xff\xfe\x00")
+    Path("folder").mkdir()
+    for name, content in AGENT_FILES.items():
+        Path(f"{name}.yaml").write_text(content)
+
+
+@pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
+def test_what_is_not_what_it_should_be_is_refused_in_one_line(
+    words: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    """The line says what and which; nothing is left where the command was given."""
+    before = set(tmp_path.iterdir())
+
+    done = CliRunner().invoke(app, words)
+
+    assert done.exit_code == code, (done.output, done.exception)
+    assert isinstance(done.exception, SystemExit), "what is not refused on purpose would be a traceback"
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said in message
+    assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"data"}
