@@ -34,6 +34,7 @@ from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
 from fleet.optimizer.numerics import Array, tolerance_of
 from fleet.optimizer.pool import run_within
+from fleet.optimizer.turns import Turns
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.package import write_archive
 from fleet.workloads.extract import compile_model, extract
@@ -113,25 +114,26 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
         pool = BuildPool(_WORKERS, target_json=options.target_json)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        say(f"importing {options.model.name}")
-        model = await run_within(
-            pool,
-            _TASK_TIMEOUT_SEC,
-            load_model,
-            options.model,
-            shapes=options.shapes,
-            batch_size=options.input_batch_size,
-            random_weights_seed=options.seed if options.random_weights else None,
-        )
-        workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)
-        choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
-        say(f"compiling {model.title} with {len(choice.traces)} records for {len(workloads)} operators")
-        target_json, traces = options.target_json, dict(choice.traces)
-        finding = (run_within(pool, _TASK_TIMEOUT_SEC, find_answers, one, options.seed) for one in model.variants)
-        artifact, answers = await asyncio.gather(
-            run_within(pool, _TASK_TIMEOUT_SEC, compile_model, model, target_json, traces, out_dir),
-            asyncio.gather(*finding),
-        )
+        async with Turns.of_this_machine().building():
+            say(f"importing {options.model.name}")
+            model = await run_within(
+                pool,
+                _TASK_TIMEOUT_SEC,
+                load_model,
+                options.model,
+                shapes=options.shapes,
+                batch_size=options.input_batch_size,
+                random_weights_seed=options.seed if options.random_weights else None,
+            )
+            workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)
+            choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
+            say(f"compiling {model.title} with {len(choice.traces)} records for {len(workloads)} operators")
+            target_json, traces = options.target_json, dict(choice.traces)
+            finding = (run_within(pool, _TASK_TIMEOUT_SEC, find_answers, one, options.seed) for one in model.variants)
+            artifact, answers = await asyncio.gather(
+                run_within(pool, _TASK_TIMEOUT_SEC, compile_model, model, target_json, traces, out_dir),
+                asyncio.gather(*finding),
+            )
         say(f"writing {options.output.name}")
         manifest = await asyncio.to_thread(_write, options, model, artifact, answers, choice, terms_of_model(workloads))
     return Exported(

@@ -111,9 +111,12 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
         tracker=options.tracker or "",
         fleet_id=fleet_id,
     )
-    return library.queue.submit(
+    job = library.queue.submit(
         title=options.model.name, spec=order.to_plain(), priority=options.priority, holder=holder
     )
+    for path in files:  # once more: a file that no job names is one that `fleet library prune` takes
+        library.model_files.add(source / path)
+    return job
 
 
 def restore_model(library: Library, order: JobOrder, folder: Path) -> Path:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import ContextVar
+from typing import Self
 
 from cross.targets.target import parse_target
 from fleet.base.machine import machine_fingerprint
@@ -135,6 +136,11 @@ class Turns:
         self.shares_cores = shares_cores
         self.cores = cores or Cores()
         self._hosts = hosts
+
+    @classmethod
+    def of_this_machine(cls) -> Self:
+        """Return the turns of a process that has no other jobs."""
+        return cls(shares_cores=True, cores=Cores(MachineTurns.of_this_machine()))
 
     @asynccontextmanager
     async def building(self) -> AsyncIterator[None]:

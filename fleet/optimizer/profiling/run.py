@@ -36,6 +36,7 @@ from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
 from fleet.optimizer.profiling.profile import CALL_SEC, VM_PREFIX, ModelProfile, join
 from fleet.optimizer.tasks.alone import build_alone
 from fleet.optimizer.tasks.build import BuildTask
+from fleet.optimizer.turns import Turns
 from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.workload import Workload
@@ -144,29 +145,32 @@ class _Profiling:
 
     async def run(self) -> ModelProfile:
         options, inventory = self.options, self.device.inventory
-        self.say(f"importing {options.model.name}")
-        model = await self._import()
-        workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, extract, model, self.target_json)
-        traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
-        self.say("compiling the model")
-        artifact = await run_within(
-            self.pool, _COMPILE_TIMEOUT_SEC, compile_model, model, self.target_json, traces, self.folder
-        )
-        self.say("building the operators")
-        peaks = await build_peaks(self.pool, self.target_json, self.folder)
-        built = await self._build_alone(workloads, traces) if options.measures_alone else {}
-        self.say(f"timing the operators in their place on {self.device.name}")
-        measured = await self._measure_model(artifact, model)
-        if measured.operators is None:
-            raise InvalidRequest(
-                f"the agent of {self.device.name} is too old to time operators in their place; update it"
+        turns = Turns.of_this_machine()
+        async with turns.building():
+            self.say(f"importing {options.model.name}")
+            model = await self._import()
+            workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, extract, model, self.target_json)
+            traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
+            self.say("compiling the model")
+            artifact = await run_within(
+                self.pool, _COMPILE_TIMEOUT_SEC, compile_model, model, self.target_json, traces, self.folder
             )
-        self.say("timing the operators alone")
-        runs = len(measured.operators.run_secs)
-        alone = await self._measure_alone(workloads, built, runs)
-        roofline = await measure_roofline(self.device, peaks)
-        self.say("profiling ONNX Runtime")
-        reference = await self._profile_reference(model, runs)
+            self.say("building the operators")
+            peaks = await build_peaks(self.pool, self.target_json, self.folder)
+            built = await self._build_alone(workloads, traces) if options.measures_alone else {}
+        async with turns.measuring(inventory):
+            self.say(f"timing the operators in their place on {self.device.name}")
+            measured = await self._measure_model(artifact, model)
+            if measured.operators is None:
+                raise InvalidRequest(
+                    f"the agent of {self.device.name} is too old to time operators in their place; update it"
+                )
+            self.say("timing the operators alone")
+            runs = len(measured.operators.run_secs)
+            alone = await self._measure_alone(workloads, built, runs)
+            roofline = await measure_roofline(self.device, peaks)
+            self.say("profiling ONNX Runtime")
+            reference = await self._profile_reference(model, runs)
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]
         instrumented_sec = statistics.median(measured.operators.run_secs)
