@@ -34,7 +34,7 @@ from fleet.errors import NoMatchingDevice
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
-_BUDGET_MB = 120.0
+_BUDGET_MB = 70.0
 _MEASURE_MS, _QUICK_MEASURE_MS = 1000, 200
 _SAMPLE_SEC = 0.02
 _SETTLE_SEC = 1.0

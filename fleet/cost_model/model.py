@@ -100,8 +100,9 @@ def train(groups: Sequence[Group], *, seed: int = 0) -> Model:
     """Fit a model to groups of at least two workloads."""
     prepared = [experts.prepare(group) for group in groups]
     folds = _folds(groups, seed)
+    bins = experts.bins(prepared)
     members = tuple(
-        experts.train([one for one, its in zip(prepared, folds, strict=True) if its != fold], seed=seed + fold)
+        experts.train([one for one, its in zip(prepared, folds, strict=True) if its != fold], bins, seed=seed + fold)
         for fold in range(max(folds) + 1)
     )
     by_set, by_device = experts.residuals(prepared)
