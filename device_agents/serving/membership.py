@@ -18,9 +18,10 @@ from pathlib import Path
 from fleet.base.network import host_of, is_loopback
 from fleet.base.private_files import read_private, write_private
 from fleet.errors import FleetError, NotJoined
-from fleet.identity.certificates import Role, issue_own, make_authority, make_key, pin_of, read_identity
+from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
 from fleet.identity.credentials import Credentials, PlainSecret, Proof, parse_proof
 from fleet.identity.join_tokens import JoinToken
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
 from fleet.wire.rpc import Channel, make_channel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 
 from fleet.errors import ConfigError
 
@@ -24,6 +25,21 @@ def check_address(address: str, what: str) -> None:
 def host_of(address: str) -> str:
     """Return the host of "host:port"."""
     return address.rpartition(":")[0]
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of "host:port" as sockets take them."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_answered(address: str, timeout_sec: float = 2.0) -> bool:
+    """Tell whether anything listens at an address."""
+    try:
+        with socket.create_connection(host_and_port(address), timeout=timeout_sec):
+            return True
+    except OSError:
+        return False
 
 
 def is_any_host(host: str) -> bool:

@@ -111,7 +111,7 @@ def _join_token(tracker: str | None, host: str) -> str:
     """
     from fleet.client.aio import default_address
     from fleet.client.identity_calls import IdentityCalls
-    from fleet.identity.certificates import Role
+    from fleet.identity.roles import Role
 
     async def invite() -> str:
         async with IdentityCalls(tracker or default_address()) as calls:

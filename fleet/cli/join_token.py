@@ -59,7 +59,7 @@ def create(
     Example: fleet tracker token create --role agent --ttl 10m
     """
     from fleet.client.identity_calls import IdentityCalls
-    from fleet.identity.certificates import Role
+    from fleet.identity.roles import Role
 
     address = options.tracker_address(ctx, tracker) or default_address()
 

@@ -24,7 +24,7 @@ from typing import Unpack
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.config import TRACKER_PORT
 from fleet.base.machine import account_name
-from fleet.base.network import check_address, host_of, is_loopback
+from fleet.base.network import check_address, host_of, is_answered, is_loopback
 from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
@@ -43,13 +43,15 @@ from fleet.errors import (
 )
 from fleet.identity.credentials import Credentials
 from fleet.identity.store import CredentialStore
-from fleet.wire.joining import is_answered, renew_account, why_no_tracker
 
 logger = logging.getLogger(__name__)
 
 _RELEASE_TIMEOUT_SEC = 2.0
 _LOCAL_SLACK_SEC = 1.0
 """The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
+
+_FRESH_SEC = 20 * 24 * 3600.0
+"""Credentials that were written less than this ago need no look at when they end."""
 
 _NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect(...)'"
 
@@ -231,8 +233,17 @@ class Fleet:
                     "is it running? start one with: fleet up"
                 ) from None
             raise
-        self._renewing = asyncio.create_task(renew_account(self.address, CredentialStore()), name="renew certificate")
+        self._renewing = asyncio.create_task(self._renew(), name="renew certificate")
         return self
+
+    async def _renew(self) -> None:
+        """Renew this account's certificate for the tracker when it is time."""
+        store = CredentialStore()
+        if store.age_sec(self.address) < _FRESH_SEC:
+            return
+        from fleet.wire.joining import renew_account  # takes 20 ms to import
+
+        await renew_account(self.address, store)
 
     async def _explain(self) -> None:
         """Say why the tracker cannot be talked to, where that can be found out.
@@ -244,6 +255,8 @@ class Fleet:
             return
         if self._stream.not_joined is not None:
             raise self._stream.not_joined from None
+        from fleet.wire.joining import why_no_tracker
+
         proof = CredentialStore().find(self.address)
         reason = await asyncio.to_thread(why_no_tracker, self.address, proof) if isinstance(proof, Credentials) else ""
         if reason:

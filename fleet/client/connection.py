@@ -11,7 +11,6 @@ from collections.abc import Callable
 from fleet.errors import NotJoined
 from fleet.identity.credentials import Credentials, Proof
 from fleet.identity.store import CredentialStore
-from fleet.wire.joining import find_proof
 from fleet.wire.rpc import Channel, make_channel
 
 _KEPT = 2
@@ -48,7 +47,7 @@ class TrackerConnection:
         """
         version = self._store.version(self.address)
         if self._proof is None or version != self._version:
-            found = await find_proof(self.address, self._store)
+            found = self._store.find(self.address) or await _find_proof(self.address, self._store)
             if found is None:
                 raise not_joined(self.address)
             self._proof, self._version = found, version
@@ -78,7 +77,7 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
         NotJoined: it has none, or the tracker runs without TLS.
     """
     store = CredentialStore()
-    first = await find_proof(address, store)
+    first = store.find(address) or await _find_proof(address, store)
     if not isinstance(first, Credentials):
         raise not_joined(address)
 
@@ -87,3 +86,9 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
         return kept if isinstance(kept, Credentials) else first
 
     return current
+
+
+async def _find_proof(address: str, store: CredentialStore) -> Proof | None:
+    from fleet.wire.joining import find_proof  # takes 20 ms to import, and is seldom needed
+
+    return await find_proof(address, store)

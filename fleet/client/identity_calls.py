@@ -10,9 +10,10 @@ import grpc.aio
 
 from fleet.client.connection import TrackerConnection
 from fleet.errors import ConfigError, TrackerUnavailable
-from fleet.identity.certificates import Role, pin_of
+from fleet.identity.certificates import pin_of
 from fleet.identity.credentials import Credentials
 from fleet.identity.join_tokens import JoinToken
+from fleet.identity.roles import Role
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import ROLES
 from fleet.wire.rpc import from_rpc_error

@@ -18,7 +18,6 @@ from fleet.errors import InvalidRequest, NotJoined, OptimizerUnavailable
 from fleet.identity.credentials import MEMBER_NAME
 from fleet.identity.store import CredentialStore
 from fleet.v1 import snapshot_service_pb2
-from fleet.wire.joining import find_proof
 from fleet.wire.model_snapshots import model_snapshot_from_proto
 from fleet.wire.rpc import from_rpc_error, make_channel
 from fleet.wire.stubs import snapshot_service_stub
@@ -43,6 +42,8 @@ async def watch_snapshots(
         FleetError: it serves none.
     """
     known, is_away = "", False
+    from fleet.wire.joining import find_proof  # takes 20 ms to import
+
     proof = await find_proof(address, CredentialStore())
     if proof is None:
         raise NotJoined(

@@ -12,8 +12,6 @@ import datetime as dt
 import hashlib
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from fleet.errors import InvalidRequest
 from fleet.identity.credentials import MEMBER_NAME, TRACKER_NAME, Credentials, agent_name
+from fleet.identity.roles import Identity, Role
 
 AUTHORITY_LIFE = dt.timedelta(days=3650)
 CERTIFICATE_LIFE = dt.timedelta(days=90)
@@ -36,31 +35,6 @@ needs no registry."""
 _START = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
 _MAX_NAME_CHARS = 64
 """Bound of a common name in X.509."""
-
-
-class Role(StrEnum):
-    """What somebody may do follows from this; see `fleet.identity.policy`."""
-
-    TRACKER = "tracker"
-    AGENT = "agent"
-    USER = "user"
-    ADMIN = "admin"
-    STRANGER = "stranger"
-    """Has not joined: may only join."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who somebody is."""
-
-    name: str
-    """For people; not unique."""
-    role: Role
-    key_id: str
-    """SHA-256 of the public key, the first 40 hex digits."""
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.name} ({self.key_id[:8]})"
 
 
 def make_key() -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.errors import NotAllowed
-from fleet.identity.certificates import Identity, Role
+from fleet.identity.roles import Identity, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

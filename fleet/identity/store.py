@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from pathlib import Path
 
 from fleet.base.config import credentials_dir
@@ -63,6 +64,11 @@ class CredentialStore:
         except OSError:
             return (0, 0)
         return (found.st_mtime_ns, found.st_ino)
+
+    def age_sec(self, address: str) -> float:
+        """Return how long ago the credentials for a tracker were written; 0: there are none."""
+        written_ns, _ = self.version(address)
+        return max(time.time() - written_ns / 1e9, 0.0) if written_ns else 0.0
 
     def save(self, address: str, proof: Proof, *, home: Path | None = None) -> Path:
         """Keep credentials for a tracker; return where.

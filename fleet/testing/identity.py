@@ -15,8 +15,9 @@ from fleet.base.private_files import write_private
 from fleet.client.connection import not_joined
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import ConfigError
-from fleet.identity.certificates import Role, issue_own, make_authority, make_key, own_key_id
+from fleet.identity.certificates import issue_own, make_authority, make_key, own_key_id
 from fleet.identity.credentials import Credentials, Proof
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
 from fleet.wire.peers import server_security

@@ -15,17 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet.base.machine import account_name
 from fleet.base.private_files import make_private_dir, read_private, write_private
 from fleet.errors import ConfigError, DiskFull
-from fleet.identity.certificates import (
-    Role,
-    issue,
-    issue_own,
-    make_authority,
-    make_key,
-    needs_renewal,
-    own_key_id,
-    pin_of,
-)
+from fleet.identity.certificates import issue, issue_own, make_authority, make_key, needs_renewal, own_key_id, pin_of
 from fleet.identity.credentials import Credentials, parse_proof
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 
 logger = logging.getLogger(__name__)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
 from fleet.base.clock import Clock
 from fleet.errors import InvalidRequest
-from fleet.identity.certificates import Identity, Role, read_request
+from fleet.identity.certificates import read_request
 from fleet.identity.join_tokens import digest_of, make_join_token
 from fleet.identity.policy import rule_of, short_name
+from fleet.identity.roles import Identity, Role
 from fleet.tracker.audit import AuditEntry, AuditLog
 from fleet.tracker.authority import Authority
 from fleet.tracker.members import Members, WaitingToken
@@ -124,6 +124,8 @@ def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
 def _subject(attempt: Attempt) -> str:
     if not isinstance(attempt.request, Message):
         return ""
+    from google.protobuf.json_format import MessageToJson  # takes 3 ms, which no tracker's start has to wait for
+
     shown = type(attempt.request)()
     shown.CopyFrom(attempt.request)
     for name in rule_of(attempt.rpc).hidden:

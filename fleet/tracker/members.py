@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConfigError, DiskFull, NotFound, QueueFull, Unauthenticated
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 
 _APPLICATION_ID = 0x54564D49
 _VERSION = 1

@@ -18,11 +18,13 @@ from typing import TypeVar
 
 import grpc.aio
 
+from fleet.base.network import host_and_port
 from fleet.errors import FleetError, InvalidRequest, TrackerUnavailable, Unauthenticated
 from fleet.identity import stranger
-from fleet.identity.certificates import Role, authority_in, make_key, make_request, needs_renewal, pin_of
+from fleet.identity.certificates import authority_in, make_key, make_request, needs_renewal, pin_of
 from fleet.identity.credentials import TRACKER_NAME, Credentials, Proof
 from fleet.identity.join_tokens import JoinToken
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.rpc import from_rpc_error, make_channel
@@ -125,21 +127,12 @@ async def renew_account(address: str, store: CredentialStore) -> None:
         logger.warning("certificate is not renewed yet", extra={"tracker": address, "reason": str(error)})
 
 
-def is_answered(address: str) -> bool:
-    """Tell whether anything listens at an address."""
-    try:
-        with socket.create_connection(_host_port(address), timeout=2.0):
-            return True
-    except OSError:
-        return False
-
-
 def why_no_tracker(address: str, credentials: Credentials) -> str:
     """Find out why a tracker cannot be reached, in a sentence; empty: nothing answers there, or all is well by now."""
     context = _context(credentials)
     try:
         with (
-            socket.create_connection(_host_port(address), timeout=2.0) as connection,
+            socket.create_connection(host_and_port(address), timeout=2.0) as connection,
             context.wrap_socket(connection, server_hostname=TRACKER_NAME),
         ):
             return ""
@@ -181,7 +174,7 @@ def _shown_authority(address: str) -> bytes:
     context.set_alpn_protocols(["h2"])
     try:
         with (
-            socket.create_connection(_host_port(address), timeout=_TIMEOUT_SEC) as connection,
+            socket.create_connection(host_and_port(address), timeout=_TIMEOUT_SEC) as connection,
             context.wrap_socket(connection, server_hostname=TRACKER_NAME) as secured,
         ):
             shown = secured.getpeercert(binary_form=True)
@@ -208,8 +201,3 @@ def _load(context: ssl.SSLContext, content: bytes) -> None:
         path.touch(mode=0o600)
         path.write_bytes(content)
         context.load_cert_chain(path)
-
-
-def _host_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -11,16 +11,18 @@ import hmac
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from fleet.errors import InvalidRequest, Unauthenticated
-from fleet.identity.certificates import Identity, Role, public_key_of, read_identity
 from fleet.identity.credentials import Credentials, PlainSecret
 from fleet.identity.policy import check_role, rule_of
+from fleet.identity.roles import Identity, Role
 from fleet.identity.stranger import CERTIFICATE_PEM as STRANGER_PEM
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +116,8 @@ def caller_public_key(context: CallContext) -> ec.EllipticCurvePublicKey:
     certificate = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
     if certificate is None:
         raise InvalidRequest("this fleet runs without TLS, so that nobody has a certificate")
+    from fleet.identity.certificates import public_key_of
+
     return public_key_of(bytes(certificate))
 
 
@@ -168,6 +172,8 @@ class _Configurations:
 @functools.lru_cache(maxsize=4096)
 def _identity(certificate_pem: bytes) -> Identity:
     """Reading a certificate takes 50 us, and few connections make many calls."""
+    from fleet.identity.certificates import read_identity  # who only connects reads none, and it takes 15 ms
+
     return read_identity(certificate_pem)
 
 

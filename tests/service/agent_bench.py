@@ -21,8 +21,8 @@ from device_agents.serving.timing import USUAL, Timing
 from fleet.base.private_files import write_private
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceUnreachable
-from fleet.identity.certificates import Role
 from fleet.identity.credentials import agent_name
+from fleet.identity.roles import Role
 from fleet.testing import eventually
 from fleet.testing.identity import credentials, key_id, know_tracker, security
 from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2, tensor_pb2

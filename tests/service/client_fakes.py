@@ -16,7 +16,7 @@ from fleet import aio
 from fleet.client import arrays
 from fleet.client.device import Device
 from fleet.errors import ArtifactRefused, LeaseExpired, NotProgrammable
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 from fleet.testing.identity import key_id, know_tracker, security
 from fleet.v1 import (
     device_pb2,

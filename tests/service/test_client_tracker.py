@@ -25,7 +25,7 @@ from fleet.errors import (
     TrackerUnavailable,
     WaitTimeout,
 )
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core.entries import TrackerLimits
 from tests.service.client_fakes import SmallAgent, serving

@@ -14,7 +14,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import DeviceUnreachable, LeaseRevoked, NotFound
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import credentials
 from fleet.v1 import lease_pb2

@@ -25,9 +25,10 @@ from fleet.errors import (
     Unauthenticated,
 )
 from fleet.identity import stranger
-from fleet.identity.certificates import Role, issue_own, make_authority, make_key, own_key_id
+from fleet.identity.certificates import issue_own, make_authority, make_key, own_key_id
 from fleet.identity.credentials import Credentials, PlainSecret, agent_name
 from fleet.identity.join_tokens import parse_join_token
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof, authority, credentials, key

@@ -21,7 +21,7 @@ from fleet.errors import (
     TrackerUnavailable,
     error_classes,
 )
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 from fleet.testing.identity import credentials, security
 from fleet.v1 import agent_service_pb2, fleet_service_pb2
 from fleet.wire.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of

@@ -16,8 +16,8 @@ from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest, QueueFull
-from fleet.identity.certificates import Role
 from fleet.identity.credentials import MEMBER_NAME, Credentials
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.snapshot_service import ServingAddress, SnapshotServicer, serving_snapshots

@@ -12,7 +12,8 @@ import pytest
 
 import fleet.aio
 from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NoMatchingDevice, TrackerUnavailable
-from fleet.identity.certificates import Role, make_key
+from fleet.identity.certificates import make_key
+from fleet.identity.roles import Role
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, agent_credentials, credentials
 from fleet.tracker.core.entries import Changes, DeviceEntry, TrackerLimits

@@ -12,8 +12,6 @@ import pytest
 from fleet.errors import ConfigError, InvalidRequest, NotAllowed
 from fleet.identity.certificates import (
     CERTIFICATE_LIFE,
-    Identity,
-    Role,
     authority_in,
     issue,
     issue_own,
@@ -30,6 +28,7 @@ from fleet.identity.certificates import (
 from fleet.identity.credentials import Credentials, PlainSecret, parse_proof
 from fleet.identity.join_tokens import make_join_token, parse_join_token
 from fleet.identity.policy import RULES, check_owner, check_role
+from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore, canonical_address
 
 NOW = dt.datetime(2026, 11, 22, tzinfo=dt.UTC)

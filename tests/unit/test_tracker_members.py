@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConfigError, NotFound, Unauthenticated
-from fleet.identity.certificates import Role
+from fleet.identity.roles import Role
 from fleet.tracker.audit import AuditEntry, AuditLog
 from fleet.tracker.members import Members, WaitingToken
 
