@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.replaying import AHEAD, BATCH, Floats, Lane, Race
+from benchmarks.replaying import BATCH, Floats, Lane, Race
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import DeviceState, JobTerms, Outcome, WorkloadState
 
@@ -77,7 +77,7 @@ def predicted(lane: Lane, candidates: Sequence[int]) -> Floats:
 
 def ranked(lane: Lane) -> list[int]:
     """Return the candidates that lie ahead, the best predicted first."""
-    ahead = lane.waiting[:AHEAD]
+    ahead = lane.ahead
     said = lane.track.values.mean(axis=0)[ahead]
     return [ahead[place] for place in np.argsort(said, kind="stable")]
 

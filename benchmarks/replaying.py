@@ -17,7 +17,7 @@ BATCH = 8
 """Candidates in the first batch of every workload, and the most in any other."""
 
 AHEAD = 4 * BATCH
-"""Candidates of each workload that lie ahead, as in a job on a device of its own."""
+"""Most candidates of each workload that lie ahead, as in a job on a device of its own."""
 
 _LOAD_SEC = 0.02
 """Device time to load a candidate and to fill its arrays."""
@@ -80,6 +80,11 @@ class Lane:
         self.device_sec += spent_sec
         self.history.append(self.best_sec)
         return spent_sec
+
+    @property
+    def ahead(self) -> list[int]:
+        """What lies ahead, in the order in which the search finds it: a batch, and as many as were measured."""
+        return self.waiting[: min(AHEAD, BATCH + len(self.measured))]
 
     @property
     def run_secs(self) -> Floats:

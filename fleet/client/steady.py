@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
@@ -57,6 +58,9 @@ tracker since it started answers TrackerUnavailable. A faulted device is not gra
 
 _NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING, ErrorKind.DEVICE_FAULTED)
 _SUSPECTED = "the device went away while this candidate ran; it is not tried again"
+_A_MOMENT_SEC = 0.2
+"""Who has answered so lately needs not be asked whether it is there: over a network that would cost a round trip."""
+
 _SENT_AHEAD = 256
 """Trials under way to a device that is not shared, and artifacts uploaded together."""
 
@@ -113,6 +117,8 @@ class SteadyDevice:
         self._device: Device | None = None
         self._last_name = ""
         self._opening = asyncio.Lock()
+        self._answered_at = -math.inf
+        """When the device held now last sent anything, on the monotonic clock."""
 
     async def __aenter__(self) -> SteadyDevice:
         return self
@@ -156,7 +162,7 @@ class SteadyDevice:
 
     async def give_back(self) -> None:
         """End the lease, if there is one. The next measurement acquires another."""
-        self._last_name, self._device = self.last_name, None
+        self._last_name, self._device, self._answered_at = self.last_name, None, -math.inf
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 
@@ -201,6 +207,8 @@ class SteadyDevice:
             async with aclosing(batch.results()) as results:
                 async for result in results:
                     count += 1
+                    if not batch.problem:
+                        self._answered_at = time.monotonic()
                     yield result
             if batch.problem:
                 self._notice(batch.notice)
@@ -259,7 +267,9 @@ class SteadyDevice:
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
                 self._wish = replace(self._wish, selector=self._wish.selector & alike(self._device))
-        await self._device.open()
+        if time.monotonic() - self._answered_at > _A_MOMENT_SEC:
+            await self._device.open()
+            self._answered_at = time.monotonic()
         return self._device
 
     async def _pause(self, sec: float) -> None:

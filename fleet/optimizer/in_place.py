@@ -74,7 +74,7 @@ class Placing:
     library: Library
     conditions: Conditions
     turns: Turns
-    measuring: Callable[[], AbstractAsyncContextManager[None]]
+    measuring: Callable[[], AbstractAsyncContextManager[object]]
     """Holds the device, and its cores."""
 
     async def run(

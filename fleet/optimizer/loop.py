@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from fleet.artifacts.artifact import Artifact
 from fleet.base.tasks import stopped, together
+from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.library import Library
@@ -274,8 +275,8 @@ class TuningLoop:
             return
         known = [self._core.candidates.get((shash, digest)) for digest in digests]
         artifacts = [one.artifact for one in known if one is not None and one.stage is Stage.BUILT and one.artifact]
-        async with self.measuring():
-            if not artifacts or self._turns.are_ours((await bench.device.device()).inventory):
+        async with self.measuring() as device:
+            if not artifacts or self._turns.are_ours(device.inventory):
                 async with bench.applying:
                     await self.apply(ev.BatchWanted(*made))
                 return
@@ -289,7 +290,7 @@ class TuningLoop:
                     await self.apply(result)
 
     @asynccontextmanager
-    async def measuring(self) -> AsyncIterator[None]:
+    async def measuring(self) -> AsyncIterator[Device]:
         """Have a device, and its cores if they are ours; at the end, give it back unless it is needed at once.
 
         The lease comes first: who held the cores while waiting for one could keep others from ending theirs.
@@ -299,7 +300,7 @@ class TuningLoop:
         try:
             device = await bench.device.device()
             async with self._turns.measuring(device.inventory):
-                yield
+                yield device
         finally:
             bench.users -= 1
         if self._gives_back and not bench.users and not self._is_next_built():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class OddAgent(SmallAgent):
         self.answer: Answer | None = None
         self.last_word: Exception | None = None
         self.refuses_calls: list[Any] = []
+        self.before_call: Callable[[], Awaitable[object]] | None = None
         self.refuses_measure: list[Exception] = []
 
     async def open_session(self, request: Any, context: Any) -> session_service_pb2.OpenSessionResponse:
@@ -53,6 +54,8 @@ class OddAgent(SmallAgent):
 
     async def call(self, request: Any, context: Any) -> session_service_pb2.CallResponse:
         self.calls += 1
+        if self.before_call is not None:
+            await self.before_call()
         if self.refuses_calls:
             refusal = self.refuses_calls.pop(0)
             if isinstance(refusal, Exception):

@@ -350,6 +350,25 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
     assert found['["b"]'] == found['["c"]'] == ("devices/left", None)
 
 
+async def test_the_next_batch_is_measured_while_the_last_is_checked(tmp_path: Path) -> None:
+    """A device of its own waits for no check; results are applied batch by batch all the same."""
+    pool = Searching(tmp_path)
+    pool.most, pool.endless = 4, None
+    async with bench(tmp_path, pool, shares_cores=False) as job:
+        trials: list[int] = []
+
+        async def two_are_measured() -> None:
+            await eventually(lambda: len(job.agent.measured) > 1)
+            trials.append(job.item.trials)
+
+        job.agent.before_call = two_are_measured
+        await job.loop.run()
+
+    assert trials[0] == 1
+    assert job.item.trials == 4
+    assert job.item.best_trace is not None
+
+
 def conditions(folder: Path, job_name: str) -> Conditions:
     return Conditions(
         job_name=job_name,

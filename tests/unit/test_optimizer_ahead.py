@@ -117,6 +117,22 @@ def test_what_is_expected_of_candidates_decides_whose_turn_it_is() -> None:
     assert pytest.approx(0.5, abs=0.2) == job.core.workload("b").forecasts[-1]
 
 
+def test_a_search_looks_further_ahead_with_each_batch() -> None:
+    """Up to three batches after the next one beside a device of its own; one where a search costs device time."""
+    counts: dict[bool, list[int]] = {}
+    for shares_cores in (False, True):
+        job = Script(shares_cores=shares_cores)
+        for batch in ("abcd", "efgh", "ijkl", "mnop"):
+            counts.setdefault(shares_cores, []).extend(
+                one.ahead for one in job.feed(ev.RoundWanted()) if isinstance(one, ev.Propose)
+            )
+            job.find(*batch)
+            job.run(ev.RoundWanted())
+            job.run(ev.BatchWanted("w", list(batch)))
+
+    assert counts == {False: [4, 4, 8, 12], True: [4, 4, 4, 4]}
+
+
 def test_predictions_end_where_nobody_says_anything() -> None:
     """They stand in the order of the candidates, so what follows a gap is not known."""
     shelf = Shelf(candidates=(expecting("a", 1.0, 2.0), expecting("b", 3.0, 4.0), Ahead(digest="c", trace_json="c")))

@@ -81,9 +81,11 @@ def test_ours_believes_a_model_that_is_right() -> None:
 
 def test_only_what_lies_ahead_is_chosen_from() -> None:
     """The best predicted comes first; what the search has not found yet is not known, however good it is."""
-    secs = np.linspace(2.0, 1.0, BATCH + AHEAD + 1)
+    secs = np.linspace(2.0, 1.0, 2 * AHEAD)
     lane = Lane(Track("a", "j", 1.0, secs, np.log(secs)[None], 1.0, 0.1))
 
-    found = ranked(lane)
+    first = ranked(lane)
+    lane.measure(lane.waiting[:AHEAD])
 
-    assert found == list(range(BATCH + AHEAD - 1, BATCH - 1, -1))
+    assert first == list(range(3 * BATCH - 1, BATCH - 1, -1))
+    assert ranked(lane) == list(range(2 * AHEAD - 1, AHEAD + BATCH - 1, -1))

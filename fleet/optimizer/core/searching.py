@@ -98,13 +98,18 @@ class Searching(Recording):
                 known=frozenset(item.under_way | item.taken),
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
-                ahead=_BATCHES_AHEAD[self.conditions.shares_cores] * self.conditions.batch_size,
+                ahead=self._how_far_ahead(item),
                 lessons=tuple(item.lessons[-_OWN_LESSONS:]),
             )
         )
         item.is_searched = True
         item.search_began_at = item.trials
         self._searches += 1
+
+    def _how_far_ahead(self, item: WorkloadProgress) -> int:
+        """Return how many candidates are searched for later: more with each batch, so that no search takes long."""
+        most = _BATCHES_AHEAD[self.conditions.shares_cores] * self.conditions.batch_size
+        return min(most, max(self.conditions.batch_size, len(item.records)))
 
     def _find(self, event: ev.Found) -> None:
         item = self.workload(event.workload)
