@@ -17,10 +17,11 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Measurement, Trial
-from fleet.errors import BuildError, ErrorKind
+from fleet.errors import BuildError, BuildersUnavailable, ErrorKind
 from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.cluster.builder import BuiltElsewhere
+from fleet.optimizer.cluster.certs import make_certs
 from fleet.optimizer.cluster.courier import ClusterCourier
 from fleet.optimizer.cluster.delivery import Delivery
 from fleet.optimizer.cluster.pool import DaskPool
@@ -53,6 +54,19 @@ def pool(cluster: Cluster) -> Iterator[DaskPool]:
     found.open()
     yield found
     found.shutdown(wait=False)
+
+
+def test_strangers_are_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Other certificates are not let in, and where nobody listens nobody is waited for."""
+    make_certs(tmp_path / "others")
+    address = cluster.scheduler.address
+    stranger = DaskPool(ClusterAddress(address=address, certs=tmp_path / "others"))
+    lost = DaskPool(ClusterAddress(address="tls://127.0.0.1:1", certs=cluster.certs))
+
+    with pytest.raises(BuildersUnavailable, match="do not belong together"):
+        stranger.open()
+    with pytest.raises(BuildersUnavailable, match="no Dask scheduler listens"):
+        lost.open()
 
 
 def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 from fleet.base.network import host_of, is_loopback
 from fleet.base.version import package_version
 from fleet.domain.tvm_versions import tvm_version
-from fleet.errors import ConfigError
+from fleet.errors import BuildersUnavailable, ConfigError
 
 if TYPE_CHECKING:
     from distributed import Security
@@ -65,6 +67,30 @@ class ClusterAddress:
         if importlib.util.find_spec("distributed") is None:
             raise ConfigError("Dask is not installed; install it with: pip install 'tvm-fleet[dask]'")
 
+    async def reach(self, timeout_sec: float) -> None:
+        """Find somebody there who takes our certificate: Dask itself asks for half a minute whether a no was meant so.
+
+        Raises:
+            BuildersUnavailable: nobody listens, or they have other certificates.
+        """
+        scheme, _, place = self.address.partition("://")
+        host, _, port = place.rpartition(":")
+        context = self.security().get_connection_args("client").get("ssl_context") if scheme == "tls" else None
+        try:
+            async with asyncio.timeout(timeout_sec):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+        except ssl.SSLError as error:
+            raise BuildersUnavailable(
+                f"{self.address} and {self.certs} do not belong together ({error.reason}): all of a cluster need the "
+                "folder that 'fleet builder certs' made once"
+            ) from error
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {timeout_sec:g} s"
+            raise BuildersUnavailable(
+                f"no Dask scheduler listens at {self.address} ({reason}); start it: fleet builder scheduler"
+            ) from error
+        writer.close()
+
     def security(self) -> Security:
         """Return what Dask needs to know of the certificates."""
         from distributed import Security
@@ -105,3 +131,4 @@ def settle() -> None:
         found.handlers.clear()
         found.propagate = True
         found.setLevel(logging.WARNING)
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)  # each failed handshake, of which we report the last

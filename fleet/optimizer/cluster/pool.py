@@ -194,19 +194,26 @@ class DaskPool:
         from distributed import Client
 
         address = self._cluster.address
+        await self._cluster.reach(self._connect_timeout_sec)
+        client = Client(
+            address,
+            security=self._cluster.security(),
+            asynchronous=True,
+            set_as_default=False,
+            timeout=_AWAY_SEC,
+        )
+        reason = "no Dask scheduler answers"
         try:
             async with asyncio.timeout(self._connect_timeout_sec):
-                self._client = await Client(
-                    address,
-                    security=self._cluster.security(),
-                    asynchronous=True,
-                    set_as_default=False,
-                    timeout=_AWAY_SEC,
-                )
-                await self._first_builder(self._client)
-        except (OSError, TimeoutError) as error:
-            reason = "no builder has joined it; start one: fleet builder serve" if self._client else str(error)
-            raise BuildersUnavailable(f"{address}: {reason or 'no Dask scheduler answers'}") from error
+                await client
+                reason = "no builder has joined it; start one: fleet builder serve"
+                await self._first_builder(client)
+        except BaseException as error:
+            await client.close(timeout=_CLOSE_SEC)
+            if isinstance(error, OSError | TimeoutError):
+                raise BuildersUnavailable(f"{address}: {str(error) or reason}") from error
+            raise
+        self._client = client
 
     async def _first_builder(self, client: Client) -> None:
         while True:

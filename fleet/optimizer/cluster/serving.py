@@ -27,6 +27,7 @@ _PAGES = "127.0.0.1:0"
 """Dask's pages tell everybody what runs; they have no TLS, so only this machine sees them."""
 
 _REJOIN_SEC = 1.0
+_REACH_SEC = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]
 async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[str], None]) -> None:
     from distributed import Worker
 
+    await options.cluster.reach(_REACH_SEC)
     slots = builder.pool.size
     worker = Worker(
         options.cluster.address,
