@@ -22,12 +22,13 @@ if not __package__:  # run as a file: python benchmarks/cost_model.py
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import common, plot
+from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.processes import Process, python
 from fleet.cost_model.ranking import best_of_top, ranked_right
 from fleet.cost_model.samples import Query, Sample
 from fleet.cost_model.training import train_snapshot
+from fleet.reports.plot import Panel, svg_plots
 
 DATA = common.REPOSITORY / "benchmarks" / "data" / "x86_64_v4.npz"
 SPLIT = common.REPOSITORY / "benchmarks" / "data" / "x86_64_v4.split.json"
@@ -89,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plot:
         observed = [0.0, *np.mean(inside, axis=0).tolist(), 1.0]
         curves = {"observed": observed, "ideal": [0.0, *_LEVELS.tolist(), 1.0]}
-        panel = plot.Panel(title="share inside the central interval of 0, 10, ... 100 %", curves=curves, lines={})
-        options.plot.write_text(plot.svg_plots([panel], title="Calibration on workloads that were left out"))
+        panel = Panel(title="share inside the central interval of 0, 10, ... 100 %", curves=curves, lines={})
+        options.plot.write_text(svg_plots([panel], title="Calibration on workloads that were left out"))
     common.print_json({**figures, "quick": options.quick, "machine": machine}, wanted=options.json)
     return 0
 

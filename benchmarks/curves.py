@@ -35,12 +35,12 @@ from benchmarks import common
 from benchmarks.common import JsonObject
 from benchmarks.curve import Curve, Trial, mean_speeds
 from benchmarks.engines import Engine, Program
-from benchmarks.plot import Panel, svg_plots, text_plot
 from benchmarks.processes import Process, ProcessFailed, python
 from benchmarks.tune_conv2d import RESNET18, Layer, check_torch, run_torch, write_model
 from fleet.export.targets import target_of
 from fleet.library import Library
 from fleet.models.node_by_node import example_inputs
+from fleet.reports.plot import Panel, svg_plots, text_plot
 
 _TRIALS, _QUICK_TRIALS = 32, 4
 _MINUTES = 18.0

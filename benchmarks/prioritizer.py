@@ -31,7 +31,6 @@ from benchmarks.common import (
     print_table,
     say,
 )
-from benchmarks.plot import Panel, svg_plots, text_plot
 from benchmarks.policies import (
     Prioritizer,
     follow_gradient,
@@ -41,6 +40,7 @@ from benchmarks.policies import (
 )
 from benchmarks.replay_data import Recorded, load, prepare, save
 from benchmarks.replaying import Policy, Race, Track, run, seconds_to
+from fleet.reports.plot import Panel, svg_plots, text_plot
 
 DATA = REPOSITORY / "benchmarks/data/replay.npz"
 

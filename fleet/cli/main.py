@@ -39,6 +39,7 @@ _COMMANDS = {
     "leases": "List leases, or revoke one.",
     "acquire": "Run a command while holding a device.",
     "jobs": "Submit tuning runs, and see what became of them.",
+    "report": "Write a page about a tuning run.",
     "library": "Look into the records of all tuning runs.",
     "targets": "List the boards that can be built for, or show one.",
     "doctor": "Say what works on this machine, and what to do about the rest.",

@@ -6,7 +6,7 @@ import math
 import xml.etree.ElementTree
 
 from benchmarks.curve import Curve, Reached, Trial, mean_speeds
-from benchmarks.plot import Panel, svg_plots, text_plot
+from fleet.reports.plot import Panel, svg_plots, text_plot
 
 
 def curve(*times: float | None) -> Curve:

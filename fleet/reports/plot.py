@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -16,7 +17,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT, _LEFT, _TOP = 300, 190, 34, 24
 _COLUMNS = 4
 _TITLE_HEIGHT, _LEGEND_HEIGHT = 30, 28
 _LEGEND_STEP = 150
-_TICK_STEPS = (0.25, 0.5, 1.0, 2.0, 5.0)
+_TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _MOST_TICKS = 6
 
 
@@ -31,6 +32,10 @@ class Panel:
     lines: Mapping[str, float]
     """Level lines, by name."""
 
+    first: str = "1"
+    last: str = ""
+    """What stands below the ends of the axis; empty: how many trials there are."""
+
 
 def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> str:
     """Draw curves over 1, 2, ... with the first letter of their names, and level lines with a mark of their own."""
@@ -42,7 +47,7 @@ def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float])
     for name, values in curves.items():
         for column in range(_WIDTH):
             value = values[column * len(values) // _WIDTH] if values else 0.0
-            if value > 0:
+            if 0 < value < math.inf:
                 rows[_row(value, top)][column] = name[0]
     shown = [f"{top * (_HEIGHT - number) / _HEIGHT:5.2f} |{''.join(row)}" for number, row in enumerate(rows)]
     count = max((len(values) for values in curves.values()), default=0)
@@ -62,7 +67,7 @@ def svg_plots(panels: Sequence[Panel], *, title: str) -> str:
     width = max(columns * _PANEL_WIDTH, (len(curves) + len(lines)) * _LEGEND_STEP)
     styles = {name: f'stroke="{_COLORS[at % len(_COLORS)]}" stroke-width="2"' for at, name in enumerate(curves)}
     styles |= {name: f'stroke="black" stroke-dasharray="{_DASHES[at % len(_DASHES)]}"' for at, name in enumerate(lines)}
-    size = f'viewBox="0 0 {width} {legend_y + _LEGEND_HEIGHT}"'
+    size = f'width="{width}" viewBox="0 0 {width} {legend_y + _LEGEND_HEIGHT}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="none">',
@@ -91,17 +96,29 @@ def _panel(panel: Panel, styles: Mapping[str, str]) -> str:
     def y(value: float) -> float:
         return bottom - (bottom - _TOP) * value / top
 
-    step = next((step for step in _TICK_STEPS if top <= step * _MOST_TICKS), top)
+    step = _tick_step(top)
     ticks = [step * number for number in range(int(top / step + 0.01) + 1)]
     parts = [_label(_LEFT, _TOP - 9, panel.title)]
     parts += [f'<path d="M{_LEFT} {y(tick):.1f}H{right}" stroke="#e4e4e4"/>' for tick in ticks]
-    parts += [_label(6, y(tick) + 4, f"{tick:.2f}", size=10) for tick in ticks]
-    parts += [_label(_LEFT, bottom + 14, "1", size=10), _label(right - 42, bottom + 14, f"{count} trials", size=10)]
+    parts += [_label(2, y(tick) + 4, f"{tick:.3g}", size=10) for tick in ticks]
+    last = panel.last or f"{count} trials"
+    parts += [
+        _label(_LEFT, bottom + 14, panel.first, size=10),
+        _label(right - 6 * len(last), bottom + 14, last, size=10),
+    ]
     parts += [f'<path d="M{_LEFT} {y(height):.1f}H{right}" {styles[name]}/>' for name, height in panel.lines.items()]
     for name, values in panel.curves.items():
-        points = " ".join(_steps([(x(number), y(value)) for number, value in enumerate(values) if value > 0]))
+        points = " ".join(
+            _steps([(x(number), y(value)) for number, value in enumerate(values) if 0 < value < math.inf])
+        )
         parts.append(f'<polyline points="{points}" {styles[name]}/>')
     return "".join(parts)
+
+
+def _tick_step(top: float) -> float:
+    """Return a round step that makes a few ticks."""
+    scale = 10.0 ** math.floor(math.log10(top / _MOST_TICKS))
+    return next(step * scale for step in _TICK_STEPS if top <= step * scale * _MOST_TICKS)
 
 
 def _moved(x: int, y: int, content: str) -> str:
@@ -127,7 +144,8 @@ def _label(x: float, y: float, text: str, *, size: int = 12) -> str:
 
 
 def _top(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> float:
-    return max([*(value for values in curves.values() for value in values), *lines.values()], default=1.0) or 1.0
+    heights = [*(value for values in curves.values() for value in values), *lines.values()]
+    return max((height for height in heights if math.isfinite(height)), default=1.0) or 1.0
 
 
 def _row(value: float, top: float) -> int:

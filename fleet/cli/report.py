@@ -1,0 +1,50 @@
+"""`fleet report`: what became of a tuning run, to look at and to pass on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fleet.cli import options
+from fleet.cli.options import LibraryOption
+from fleet.cli.stored import existing_library
+from fleet.errors import ConfigError
+
+_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".svg": "svg"}
+
+
+def report(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, with or without 'jobs/'.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Default: stdout. *.html, *.md and *.svg say the format."),
+    ] = None,
+    format_: Annotated[
+        Literal["html", "markdown", "svg", "text"] | None,
+        typer.Option("--format", help="Default: by the file's ending, else text."),
+    ] = None,
+    library: LibraryOption = None,
+) -> None:
+    """Write a page about a tuning run: its curves, its workloads, where the time went, what disturbed it.
+
+    The page is one file that needs nothing else: send it, or keep it beside the model. Without a file, the curve is
+    drawn in the terminal.
+
+    Example: fleet report 20261122-153000-ab12cd -o report.html
+    """
+    from fleet.reports.report import Report
+
+    chosen = format_ or (_FORMATS.get(output.suffix.lower(), "html") if output is not None else "text")
+    with existing_library(library) as opened:
+        found = Report.of(opened, f"jobs/{job.removeprefix('jobs/')}")
+    content = {"html": found.html, "markdown": found.markdown, "svg": found.plot, "text": found.text}[chosen]()
+    if output is None:
+        print(content)
+        return
+    try:
+        output.write_text(content)
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror}") from error
+    options.stderr().print(f"{output}: {len(content.encode()) / 1e3:.0f} kB", markup=False, highlight=False)

@@ -1,0 +1,120 @@
+"""A page as blocks, and what they become: HTML in one file that needs nothing else, or Markdown. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+table { border-collapse: collapse; margin: .6rem 0; } th { text-align: left; font-weight: 600; }
+th, td { padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; } svg { max-width: 100%; height: auto; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Level 1 is the page's own."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A few sentences."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A command to copy."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing as SVG."""
+
+    svg: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of texts; all columns but the first are numbers unless named in `words`."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: frozenset[str] = frozenset()
+
+
+Block = Heading | Paragraph | Code | Picture | Table
+
+
+def to_html(blocks: Sequence[Block], *, title: str) -> str:
+    """Return a whole page, with style and pictures in it."""
+    body = "\n".join(map(_html, blocks))
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def to_markdown(blocks: Sequence[Block]) -> str:
+    """Return the same as Markdown; pictures are data URLs, which most viewers show."""
+    return "\n\n".join(map(_markdown, blocks)) + "\n"
+
+
+def _html(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{escape(text)}</h{level}>"
+        case Paragraph(text):
+            return f"<p>{escape(text)}</p>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Picture(svg, _):
+            return svg
+        case Table():
+            return _html_table(block)
+
+
+def _html_table(table: Table) -> str:
+    kinds = [' class="number"' if _is_number(table, at) else "" for at in range(len(table.header))]
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(kinds, table.header, strict=True))
+    rows = [
+        "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in table.rows
+    ]
+    return f"<table>\n<tr>{head}</tr>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {text}"
+        case Paragraph(text):
+            return text
+        case Code(text):
+            return f"```console\n{text}\n```"
+        case Picture(svg, title):
+            return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+        case Table():
+            marks = [" ---: " if _is_number(block, at) else " --- " for at in range(len(block.header))]
+            return "\n".join([_row(block.header), f"|{'|'.join(marks)}|", *map(_row, block.rows)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _is_number(table: Table, column: int) -> bool:
+    return column > 0 and table.header[column] not in table.words

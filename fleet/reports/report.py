@@ -1,0 +1,208 @@
+"""The report of a tuning run: `Report.of(library, "jobs/...")`, as a page, as Markdown, or in a notebook."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.dashboard import words
+from fleet.library import Library, RecordKind
+from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_html, to_markdown
+from fleet.reports.figures import Curve, DeviceFigures, JobFigures, figures_of
+from fleet.reports.plot import Panel, svg_plots, text_plot
+
+_HOW_COUNTED = (
+    "Curves show the least time that was measured so far; the table shows the times that count: the newest undisturbed "
+    "one of the best candidate that was checked."
+)
+_MOST_PANELS = 12
+"""Of single workloads: those that the model spends most time in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of one run. In a notebook it shows itself."""
+
+    figures: JobFigures
+
+    @classmethod
+    def of(cls, library: Library, job_name: str) -> Report:
+        """Read a run.
+
+        Raises:
+            NotFound: the library has no such job.
+        """
+        summary = library.job(job_name)
+        return cls(figures_of(summary, library.records(job_name=job_name, kinds=tuple(RecordKind))))
+
+    def html(self) -> str:
+        """Return one file with everything in it."""
+        return to_html(self._blocks(), title=self._title)
+
+    def markdown(self) -> str:
+        """Return the same as Markdown."""
+        return to_markdown(self._blocks())
+
+    def text(self) -> str:
+        """Return the model's curve for a terminal, a plot for each device model."""
+        return "\n\n".join(
+            f"{one.device_model}: the model's operators together, {_unit(one.model_curve.by_trial)[1]}\n"
+            + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {})
+            for one in self.figures.by_device
+            if _finite(one.model_curve.by_trial)
+        )
+
+    def plot(self) -> str:
+        """Return the curves as SVG: best over trials and over time, of the model and of its workloads."""
+        return "\n".join(picture.svg for one in self.figures.by_device for picture in _pictures(one, self.figures))
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    @property
+    def _title(self) -> str:
+        return f"Tuning {self.figures.job.title}"
+
+    def _blocks(self) -> list[Block]:
+        figures = self.figures
+        blocks: list[Block] = [Heading(self._title, 1), Paragraph(_summary(figures))]
+        if figures.model_runs:
+            blocks += [Heading("The whole model"), _model_table(figures)]
+        for one in figures.by_device:
+            blocks += [Heading(f"{one.device_model} ({', '.join(one.devices) or 'no device'})")]
+            blocks += [*_pictures(one, figures), Paragraph(_HOW_COUNTED), _workload_table(one)]
+            blocks += [Heading("Where the time went", 3), _time_table(one, figures), Paragraph(_disturbed(one))]
+        return [*blocks, Heading("Conditions"), _condition_table(figures), Heading("Again"), Code(_command(figures))]
+
+
+def _summary(figures: JobFigures) -> str:
+    job = figures.job
+    why = f" ({job.message})" if job.message else ""
+    failed = f", {job.trials_failed} of them failed" if job.trials_failed else ""
+    return (
+        f"{job.name}, {job.state.value.lower()}{why}: {job.trials_done} trials{failed} in "
+        f"{words.duration(figures.lasted_sec)}, begun {job.started_at:%Y-%m-%d %H:%M} UTC by {job.holder}."
+    )
+
+
+def _model_table(figures: JobFigures) -> Table:
+    rows = [
+        [*map(_ms, (run.untuned_ms, run.tuned_ms, run.onnxruntime_ms)), _ratio(run.untuned_ms, run.tuned_ms)]
+        for run in figures.model_runs
+    ]
+    return Table(["untuned", "tuned", "ONNX Runtime", "untuned / tuned"], rows)
+
+
+def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:
+    together = _panels("all operators", one.model_curve, figures.lasted_sec)
+    costly = sorted(one.curves.items(), key=lambda item: -_first(item[1]))[:_MOST_PANELS]
+    each = [panel for name, curve in costly for panel in _panels(name, curve, figures.lasted_sec)[:1]]
+    found = (
+        [Picture(svg_plots(together, title="Best time so far of the model's operators"), "the model")]
+        if together
+        else []
+    )
+    if each:
+        found.append(Picture(svg_plots(each, title="Best time so far of each workload"), "the workloads"))
+    return found
+
+
+def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
+    panels = []
+    if _finite(curve.by_trial):
+        title = f"{name} [{_unit(curve.by_trial)[1]}]"
+        panels.append(Panel(title=title, curves={"best so far": _scaled(curve.by_trial)}, lines={}))
+    if _finite(curve.by_time):
+        title = f"{name} [{_unit(curve.by_time)[1]}]"
+        values = {"best so far": _scaled(curve.by_time)}
+        panels.append(Panel(title=title, curves=values, lines={}, first="0", last=words.duration(lasted_sec)))
+    return panels
+
+
+def _workload_table(one: DeviceFigures) -> Table:
+    rows = []
+    for entry in one.workloads:
+        flop, best = entry.workload.flop, entry.best_sec
+        rows.append(
+            [
+                entry.workload.operator,
+                f"{entry.weight:g}",
+                str(entry.trials),
+                _us(entry.untuned_sec),
+                _us(best),
+                _ratio(entry.untuned_sec, best),
+                f"{flop / best / 1e9:.1f}" if flop and best else "",
+                ", ".join(f"{count} {kind.value}" for kind, count in entry.errors.items()),
+            ]
+        )
+    header = ["workload", "calls", "trials", "untuned", "best", "speed-up", "GFLOP/s", "failed"]
+    return Table(header, rows, words=frozenset({"failed"}))
+
+
+def _time_table(one: DeviceFigures, figures: JobFigures) -> Table:
+    device_sec = sum(one.device_sec.values())
+    rest_sec = max(0.0, figures.lasted_sec - device_sec)
+    spent = [
+        *((f"device: {what}", sec) for what, sec in one.device_sec.items()),
+        ("search, builds and waiting", rest_sec),
+    ]
+    whole = max(figures.lasted_sec, device_sec) or 1.0
+    return Table(["what", "seconds", "share"], [[what, f"{sec:.1f}", f"{sec / whole:.0%}"] for what, sec in spent])
+
+
+def _disturbed(one: DeviceFigures) -> str:
+    if not one.disturbances:
+        return "Nothing disturbed the measurements."
+    kinds = ", ".join(f"{count} by {kind.lower().replace('_', ' ')}" for kind, count in one.disturbances.items())
+    return f"Disturbed measurements, which are marked and count only where there are no others: {kinds}."
+
+
+def _condition_table(figures: JobFigures) -> Table:
+    job = figures.job
+    rows = [[key, str(value)] for key, value in job.conditions.items() if value not in (None, [], [{}], False)]
+    rows += [["tuner", job.tuner], ["TVM", ", ".join(figures.tvm_versions)], ["target", "; ".join(figures.targets)]]
+    return Table(["condition", "value"], [row for row in rows if row[1]], words=frozenset({"value"}))
+
+
+def _command(figures: JobFigures) -> str:
+    job, conditions = figures.job, figures.job.conditions
+    parts = ["fleet", "tune", job.title, "--on", str(conditions.get("selector", "cpu"))]
+    for option, key in (("--trials", "trials"), ("--top", "top"), ("--seed", "seed"), ("--strategy", "strategy")):
+        if conditions.get(key) not in (None, 0):
+            parts += [option, str(conditions[key])]
+    tasks = conditions.get("tasks")
+    for task in tasks if isinstance(tasks, list) else ():
+        parts += ["--tasks", str(task)]
+    return shlex.join([*parts, *(["--random-weights"] if conditions.get("random_weights") else [])])
+
+
+def _finite(values: Sequence[float]) -> bool:
+    return any(map(math.isfinite, values))
+
+
+def _first(curve: Curve) -> float:
+    return next((value for value in curve.by_time if math.isfinite(value)), 0.0)
+
+
+def _unit(values: Sequence[float]) -> tuple[float, str]:
+    top = max((value for value in values if math.isfinite(value)), default=1.0)
+    return (1e6, "us") if top < 1e-3 else (1e3, "ms")
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    scale, _ = _unit(values)
+    return [value * scale for value in values]
+
+
+def _us(sec: float | None) -> str:
+    return "" if sec is None else words.latency(sec * 1e6)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g} ms"
+
+
+def _ratio(before: float | None, after: float | None) -> str:
+    return f"{before / after:.2f}" if before and after else ""
