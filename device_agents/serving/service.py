@@ -39,6 +39,15 @@ class SessionService:
         self._sessions = sessions
         self._store = store
 
+    def check_call(self, context: CallContext) -> None:
+        """Refuse a caller without a token of the tracker, before its request is taken in.
+
+        Raises:
+            Unauthenticated: there is none, or it was forged.
+        """
+        if _header(context, TICKET_HEADER) is None:
+            self._sessions.check_signature(_token(context))
+
     async def open_session(self, request: pb.OpenSessionRequest, context: CallContext) -> pb.OpenSessionResponse:
         session = await self._enter(context)
         return pb.OpenSessionResponse(worker_pid=await session.until_ended(session.open()))
@@ -109,13 +118,18 @@ class SessionService:
         return self._sessions.enter_to_upload(ticket) if isinstance(ticket, bytes) else await self._enter(context)
 
     async def _enter(self, context: CallContext) -> Session:
-        content = _header(context, TOKEN_HEADER)
-        if not isinstance(content, bytes):
-            raise Unauthenticated(f"no token in the metadata {TOKEN_HEADER!r}; acquire a lease first")
+        content = _token(context)
         if read_claims(content).holder_key_id != caller_of(context).key_id:
             # Before anything else: a stolen token must not even end its owner's session. Who signed it is checked next.
             raise Unauthenticated("this token is of another holder's key; acquire a lease with this one")
         return await self._sessions.enter(content)
+
+
+def _token(context: CallContext) -> bytes:
+    content = _header(context, TOKEN_HEADER)
+    if not isinstance(content, bytes):
+        raise Unauthenticated(f"no token in the metadata {TOKEN_HEADER!r}; acquire a lease first")
+    return content
 
 
 def _header(context: CallContext, name: str) -> str | bytes | None:

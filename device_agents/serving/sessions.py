@@ -67,6 +67,15 @@ class SessionTable:
         async with self._locks[claims.device_name]:
             return await self._enter_alone(token)
 
+    def check_signature(self, token: bytes) -> None:
+        """Refuse what is no token of the tracker for a device of this agent. Whether it is good now, `enter` tells.
+
+        Raises:
+            Unauthenticated: it is none.
+        """
+        with contextlib.suppress(TrackerUnavailable):  # not met yet: whoever enters waits for it
+            self._admission.read(token)
+
     def enter_to_upload(self, ticket: bytes) -> Session:
         """Return the live session that made a ticket.
 

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SEC = 0.1
 _LONGEST_PAUSE_SEC = 2.0
 _STRAY_GRACE_SEC = 1.0
+_MESSAGE_EVENTS = 500
+"""Most events in one message: trackers take messages of at most 1 MiB."""
 """A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
 
 _FATAL = (
@@ -169,8 +171,9 @@ class TrackerStream:
                 *map(_message, said),
                 *(lease_service_pb2.ClientEvent(job=job_to_proto(j)) for j in jobs.values()),
             ]
-            if events:
-                await call.write(lease_service_pb2.OpenLeasesRequest(events=events))
+            for start in range(0, len(events), _MESSAGE_EVENTS):
+                portion = events[start : start + _MESSAGE_EVENTS]
+                await call.write(lease_service_pb2.OpenLeasesRequest(events=portion))
             if not self._has_outgoing.is_set():
                 self._flushed.set()
 

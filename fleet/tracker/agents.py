@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from fleet.base.text import shown
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
-from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NotAllowed
+from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import with_bitstream
 from fleet.tracker.engine import Engine
@@ -79,7 +79,8 @@ class AgentServicer:
         first = await first_message(messages, self._engine.state.limits.hello_sec)
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
-        event = _attached(first, context.peer(), caller_of(context).key_id)
+        self._check_counts(first)
+        event = await _attached(first, context.peer(), caller_of(context).key_id)
         self._check_limits(event)
         self._check_keys(event)
         outbox: FenceOutbox = Outbox(_MAX_UNSENT)
@@ -102,6 +103,18 @@ class AgentServicer:
                 reader.cancel()
             self._drop(event.agent_id, outbox)
 
+    def _check_counts(self, message: agent_service_pb2.AttachRequest) -> None:
+        """Refuse a message of very many parts before anybody looks at them.
+
+        Raises:
+            LimitReached: more devices than an agent may serve, or reports of more.
+        """
+        most, devices, reports = self._engine.state.limits.max_devices_per_agent, message.hello.devices, message.reports
+        if len(devices) > most:
+            raise LimitReached(f"an agent may serve {most} devices, not {len(devices)}; start a second one")
+        if len(reports) > 2 * most:
+            raise LimitReached(f"{len(reports)} reports in one message; an agent has at most {most} devices")
+
     def _check_limits(self, event: ev.AgentAttached) -> None:
         """Refuse an agent that offers more than fits.
 
@@ -110,10 +123,6 @@ class AgentServicer:
         """
         state = self._engine.state
         limits, names = state.limits, {offered.name for offered in event.devices}
-        if len(names) > limits.max_devices_per_agent:
-            raise LimitReached(
-                f"an agent may serve {limits.max_devices_per_agent} devices, not {len(names)}; start a second one"
-            )
         if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
             raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
         others = [device for name, device in state.devices.items() if name not in names]
@@ -182,7 +191,10 @@ class AgentServicer:
                     message = await anext(messages, None)
                 if message is None or outbox.is_closed:
                     return
+                self._check_counts(message)
                 await self._take_reports(agent_id, message.reports)
+        except FleetError as error:
+            outbox.fail(error)
         except TimeoutError:
             logger.warning("agent is silent, taken for gone", extra={"agent": agent_id})
         finally:
@@ -230,7 +242,7 @@ def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
         )
 
 
-def _attached(first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
+async def _attached(first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
     """Check what an agent says about itself.
 
     Raises:
@@ -239,11 +251,15 @@ def _attached(first: agent_service_pb2.AttachRequest, peer: str, key_id: str) ->
     if len(first.hello.agent_id) > _MAX_AGENT_ID_CHARS:
         raise InvalidRequest(f"the agent_id has more than {_MAX_AGENT_ID_CHARS} characters")
     reports = {report.device_name: report for report in first.reports}
-    devices = tuple(_offered(device, reports.get(device.name)) for device in first.hello.devices)
+    devices: list[ev.OfferedDevice] = []
+    for device in first.hello.devices:
+        devices.append(_offered(device, reports.get(device.name)))
+        if len(devices) % _PORTION == 0:
+            await asyncio.sleep(0)
     if len({device.name for device in devices}) < len(devices):
         raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
     agent_id = owned_id(key_id, first.hello.agent_id)
-    return ev.AgentAttached(agent_id, _reachable(first.hello.address, peer), devices, key_id=key_id)
+    return ev.AgentAttached(agent_id, _reachable(first.hello.address, peer), tuple(devices), key_id=key_id)
 
 
 def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:

@@ -38,6 +38,8 @@ _BEAT_SEC = 0.25
 """How often the loop shows that it runs."""
 _STALL_SEC = 0.1
 """A beat that is so late shows that the loop stood still."""
+_SHOWN_STALL_SEC = 1.0
+"""A shorter one is a busy machine's."""
 _LONGEST_LISTENING_SEC = 2.0
 """After a longer stall than this, messages have had time enough to be read."""
 
@@ -139,7 +141,8 @@ class Engine:
         late_sec = now_sec - self._beat.when() if self._beat else 0.0
         if late_sec > _STALL_SEC:
             self._listens_until_sec = now_sec + min(late_sec, _LONGEST_LISTENING_SEC)
-            logger.warning("the tracker stood still", extra={"late_sec": round(late_sec, 3)})
+            level = logging.WARNING if late_sec > _SHOWN_STALL_SEC else logging.DEBUG
+            logger.log(level, "the tracker stood still", extra={"late_sec": round(late_sec, 3)})
         if self._beat is None or late_sec >= 0:
             if self._beat:
                 self._beat.cancel()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Generic, TypeVar
 
+from fleet.errors import FleetError
+
 T = TypeVar("T")
 
 
@@ -22,6 +24,8 @@ class Outbox(Generic[T]):
         self._drained.set()
         self._task = asyncio.current_task()
         self.is_closed = False
+        self.error: FleetError | None = None
+        """What to end the stream with: something that its peer said."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -44,6 +48,11 @@ class Outbox(Generic[T]):
         self._filled.set()
         self._drained.set()
 
+    def fail(self, error: FleetError) -> None:
+        """Let the stream end with an error once everything was sent."""
+        self.error = self.error or error
+        self.close()
+
     def cut(self) -> None:
         """End the stream now and lose unsent items, since the sender may be stuck in a write that never ends."""
         self._items.clear()
@@ -56,13 +65,19 @@ class Outbox(Generic[T]):
         await self._drained.wait()
 
     async def take(self, limit: int, timeout_sec: float | None = None) -> list[T] | None:
-        """Return the next items, at most `limit`; none after `timeout_sec`; None when the stream is over."""
+        """Return the next items, at most `limit`; none after `timeout_sec`; None when the stream is over.
+
+        Raises:
+            FleetError: what the stream ends with.
+        """
         if not self._items and not self.is_closed:
             try:
                 async with asyncio.timeout(timeout_sec):
                     await self._filled.wait()
             except TimeoutError:
                 return []
+        if not self._items and self.error is not None:
+            raise self.error
         if not self._items:
             return None if self.is_closed else []
         taken, self._items = self._items[:limit], self._items[limit:]

@@ -155,7 +155,7 @@ class Tracker:
                 self.lease_servicer.deliver(effect)
 
     async def _listen(self) -> None:
-        server = rpc.make_server()
+        server = rpc.make_server(rpc.MAX_REQUEST_BYTES)
         is_plain, audit = self.settings.is_plain, auditor(self.audit, self._clock)
         secret = PlainSecret(secret=secrets.token_bytes(32)) if is_plain else None
         security = None if is_plain else server_security(self.authority.shown, admits_strangers=True)

@@ -10,7 +10,7 @@ from itertools import islice
 
 from fleet.base.text import shown
 from fleet.domain.tokens import TokenSigner, new_nonce
-from fleet.errors import DeviceUnreachable, InvalidRequest, LimitReached, NotFound
+from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
@@ -30,6 +30,8 @@ MAX_UNSENT = 50_000
 """Most events waiting for one client; at one more it loses its stream."""
 _MESSAGE_EVENTS = 500
 """Most events in one message."""
+_MOST_EVENTS = 4_096
+"""Of a client in one message; ours sends 500."""
 _TURN_EVENTS = 32
 """Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
 _MAX_CLIENT_ID_CHARS = 128
@@ -202,10 +204,14 @@ class LeaseServicer:
             await self._take(client_id, first, outbox)
             async for message in messages:
                 await self._take(client_id, message, outbox)
+        except FleetError as error:
+            outbox.fail(error)
         finally:
             outbox.close()
 
     async def _take(self, client_id: str, message: lease_service_pb2.OpenLeasesRequest, outbox: ClientOutbox) -> None:
+        if len(message.events) > _MOST_EVENTS:
+            raise InvalidRequest(f"{len(message.events)} events in one message; send at most {_MOST_EVENTS}")
         for count, wish in enumerate(message.events):
             if outbox.is_closed:
                 return  # a newer stream replaced this one: ignore what it still says

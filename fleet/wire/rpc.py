@@ -12,6 +12,7 @@ import inspect
 import logging
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
 import grpc
@@ -64,6 +65,12 @@ ERROR_KEY = "fleet-error"
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Bound on one message: the largest tensor of a Call."""
 
+MAX_REQUEST_BYTES = 1024 * 1024
+"""Bound on one request, except those that carry arrays or artifacts."""
+_LARGE_REQUESTS = frozenset(f"fleet.v1.SessionService.{name}" for name in ("Call", "Measure", "PutArtifact"))
+
+_MAX_STREAMS = 1_000
+"""Calls of one connection that may be under way at once."""
 _MAX_ERROR_BYTES = 2_000
 _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     FleetError: grpc.StatusCode.INTERNAL,
@@ -118,6 +125,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
     # Two servers on one port would share its connections at random: a port in use must be an error.
     ("grpc.so_reuseport", 0),
 ]
@@ -136,9 +144,10 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
     return Channel(grpc.aio.secure_channel(address, channel_security(proof), options=options))
 
 
-def make_server() -> grpc.aio.Server:
-    """Make a server with the fleet's limits and keepalive."""
-    return grpc.aio.server(options=SERVER_OPTIONS)
+def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
+    """Make a server with the fleet's limits and keepalive. A larger request than this is refused before it has come."""
+    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
+    return grpc.aio.server(options=list(options.items()))
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
@@ -166,19 +175,23 @@ def add_service(
     """Register `servicer`, whose methods are the rpcs in snake case: async functions (unary answer) or generators.
 
     A unary-request method gets (request, context), a stream-request method (async iterator, context). A FleetError
-    that it raises reaches the client as the same class, see `from_rpc_error`. Nothing is parsed of a caller whom the
-    guard refuses.
+    that it raises reaches the client as the same class, see `from_rpc_error`. Nothing is taken in, far less parsed, of
+    a caller whom the guard refuses, or the servicer's own `check_call(context)`, if it has one.
 
     Args:
         guard: None: one that asks for TLS and the policy's roles.
     """
     guard = guard or Guard()
     handlers = {}
+    check_call = getattr(servicer, "check_call", _check_nothing)
     for method in descriptor.methods:
-        streams = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
-        make_handler = getattr(grpc, "{}_{}_rpc_method_handler".format(*streams))
+        # On the wire, one request is a stream of one; for gRPC it makes the difference that it takes it in beforehand.
+        streams = "stream" if method.server_streaming else "unary"
+        make_handler = getattr(grpc, f"stream_{streams}_rpc_method_handler")
+        most_bytes = MAX_MESSAGE_BYTES if method.full_name in _LARGE_REQUESTS else MAX_REQUEST_BYTES
+        admission = _Admission(method=method, guard=guard, check_call=check_call, most_bytes=most_bytes)
         handlers[method.name] = make_handler(
-            _guarded(getattr(servicer, _snake(method.name)), method, guard),
+            _guarded(getattr(servicer, _snake(method.name)), admission),
             response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
         )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
@@ -296,22 +309,52 @@ class _Parsed:
     async def __anext__(self) -> object:
         if self._iterator is None:
             self._iterator = aiter(self._contents)  # not before: gRPC warns of one that is never used
-        return _message(self._parse, await anext(self._iterator))
+        return self._parse(await anext(self._iterator))
 
 
-def _message(parse: Callable[[bytes], object], content: bytes) -> object:
-    try:
-        return parse(content)
-    except DecodeError as error:
-        raise InvalidRequest("a message cannot be read; is the other side of another fleet?") from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Admission:
+    """What stands between a caller and a method."""
+
+    method: MethodDescriptor
+    guard: Guard
+    check_call: Callable[[Any], None]
+    """Of the servicer."""
+    most_bytes: int
+    """Of one message."""
+
+    async def request(self, contents: AsyncIterable[bytes], context: Any) -> object:
+        """Return the request, or the stream of them, of a caller who may call.
+
+        Raises:
+            FleetError: the caller may not, or says what cannot be read.
+        """
+        self.guard.admit(self.method.full_name, context)
+        self.check_call(context)
+        messages = _Parsed(contents, self._parse)
+        if self.method.client_streaming:
+            return messages
+        async for message in messages:
+            return message
+        raise InvalidRequest(f"{self.method.name} was called without a request")
+
+    def _parse(self, content: bytes) -> object:
+        if len(content) > self.most_bytes:
+            raise InvalidRequest(f"a message of {len(content)} bytes; {self.method.name} takes {self.most_bytes}")
+        try:
+            return message_factory.GetMessageClass(self.method.input_type).FromString(content)
+        except DecodeError as error:
+            raise InvalidRequest("a message cannot be read; is the other side of another fleet?") from error
 
 
-def _guarded(function: Callable[..., Any], method: MethodDescriptor, guard: Guard) -> Callable[[Any, Any], object]:
+def _check_nothing(_: object) -> None:
+    pass
+
+
+def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[Any, Any], object]:
     """Wrap a servicer method: who calls is checked first, and what it raises becomes a status for `from_rpc_error`."""
-    rpc, parse = method.full_name, message_factory.GetMessageClass(method.input_type).FromString
-
-    def read(content: Any) -> object:
-        return _Parsed(content, parse) if method.client_streaming else _message(parse, content)
+    method, guard = admission.method, admission.guard
+    rpc = method.full_name
 
     def noted(request: object) -> object:
         return None if method.client_streaming else request
@@ -322,8 +365,7 @@ def _guarded(function: Callable[..., Any], method: MethodDescriptor, guard: Guar
         async def stream(content: Any, context: Any) -> AsyncIterator[object]:
             request, is_noted = None, False
             try:
-                guard.admit(rpc, context)
-                request = read(content)
+                request = await admission.request(content, context)
                 async for response in function(request, context):
                     if not is_noted:
                         guard.note(rpc, context, noted(request), None)
@@ -340,8 +382,7 @@ def _guarded(function: Callable[..., Any], method: MethodDescriptor, guard: Guar
     async def unary(content: Any, context: Any) -> object:
         request = None
         try:
-            guard.admit(rpc, context)
-            request = read(content)
+            request = await admission.request(content, context)
             answer = await function(request, context)
         except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
             guard.note(rpc, context, noted(request), error)

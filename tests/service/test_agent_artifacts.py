@@ -159,6 +159,25 @@ async def test_what_a_live_session_uses_is_not_evicted(bench: Bench) -> None:
         await holder.put(b"too much" + bytes(140_000))
 
 
+async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
+    """Who has none is refused before a request is parsed, or has even come: what cannot be read, or is far too large,
+    gets the answer of a missing token. With one, it is the caller's mistake."""
+    stranger, holder = bench.holding(epoch=1), bench.holding(epoch=1)
+    stranger.token = None
+    digest = digest_of_bytes(b"")
+    too_many = [digest] * 20_000
+    with pytest.raises(Unauthenticated, match="no token"):
+        await stranger.find_missing(too_many)
+    with pytest.raises(InvalidRequest, match="FindMissing takes 1048576"):
+        await holder.find_missing(too_many)
+    forged = bench.holding(epoch=1)
+    assert forged.token is not None
+    forged.token = forged.token[:-1] + bytes([forged.token[-1] ^ 1])
+    with pytest.raises(Unauthenticated, match="not signed"):
+        await forged.find_missing(too_many)
+    assert await holder.find_missing([digest]) == [digest]
+
+
 async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> None:
     """Ten that were begun do not pass the cache's bound together; those that end give their space back."""
     store = ArtifactStore(tmp_path, max_bytes=300_000)

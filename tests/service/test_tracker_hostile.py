@@ -23,7 +23,7 @@ from fleet.wire import rpc
 from fleet.wire.snapshots import snapshot_to_proto
 from fleet.wire.stubs import fleet_service_stub, lease_service_stub
 
-LONG = "x" * 2_000_000
+LONG = "x" * 200_000
 _ATTACH = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
 
 
@@ -40,6 +40,11 @@ async def attach(address: str, request: agent_service_pb2.AttachRequest) -> agen
             call.cancel()
         answer: agent_service_pb2.AttachResponse = response
         return answer
+
+
+async def read_to_the_end(call: Any) -> None:
+    while await call.read() is not rpc.EOF:
+        pass
 
 
 def hello(*names: str, **labels: str) -> agent_service_pb2.AgentHello:
@@ -67,7 +72,7 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    "labels", [lambda: {"text": LONG}, lambda: {f"l{n}": "" for n in range(100_000)}], ids=["long", "many"]
+    "labels", [lambda: {"text": LONG}, lambda: {f"l{n}": "" for n in range(50_000)}], ids=["long", "many"]
 )
 async def test_an_inventory_that_says_too_much_is_refused(labels: Callable[[], dict[str, str]]) -> None:
     """Long values and very many labels alike: every snapshot would carry them."""
@@ -183,7 +188,7 @@ async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("limits", "names", "text"),
     [
-        (TrackerLimits(max_devices_per_agent=2), ["a", "b", "c"], "may serve 2 devices"),
+        (TrackerLimits(max_devices_per_agent=2), ["b", "c", "d"], "may serve 2 devices"),
         (TrackerLimits(max_devices=2), ["b", "c"], "has 1 devices"),
         (TrackerLimits(max_agents=1), ["b"], "1 agents are attached"),
         (TrackerLimits(max_inventory_bytes=40), ["b"], "say less"),
@@ -194,6 +199,40 @@ async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text:
     async with serve_tracker(limits=limits) as served, SimulatedAgent(served.address, ["devices/a"], agent_id="one"):
         with pytest.raises(LimitReached, match=text):
             await SimulatedAgent(served.address, [f"devices/{name}" for name in names], agent_id="two").open()
+
+
+async def test_a_message_of_very_many_parts_ends_its_stream() -> None:
+    """Of a client and of an agent, in the first message or later; a larger one than 1 MiB is not even taken in. The
+    error says what there was too much of, and nothing of it is logged as ours."""
+    reports = agent_service_pb2.AttachRequest(reports=[agent_service_pb2.DeviceReport()] * 100_000)
+    devices = agent_service_pb2.AttachRequest(hello=hello(*(f"devices/{n}" for n in range(2_000))))
+    async with serve_tracker() as served, SimulatedAgent(served.address, ["devices/a"]):
+        with pytest.raises(LimitReached, match="may serve 1000 devices"):
+            await attach(served.address, devices)
+        reports.hello.CopyFrom(hello("devices/b"))
+        with pytest.raises(LimitReached, match="100000 reports"):
+            await attach(served.address, reports)
+        async with LeaseStream(served.address, "c") as stream:
+            stream.say(*[lease_service_pb2.ClientEvent()] * 5_000)
+            assert isinstance(await eventually(lambda: stream.error), InvalidRequest)
+        async with LeaseStream(served.address, "d") as stream:
+            stream.say(lease_service_pb2.ClientEvent(job=job_pb2.Job(title="x" * 2**20)))
+            assert "larger than max" in str(await eventually(lambda: stream.error))
+
+
+async def test_what_cannot_be_read_ends_its_stream_and_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that are no message, in a stream that was open: its sender is told, the log has no traceback."""
+    async with serve_tracker() as served, account_channel(served.address) as channel:
+        path = "/fleet.v1.LeaseService/OpenLeases"
+        call = channel.calls.stream_stream(path)(metadata=channel.header)
+        first = lease_service_pb2.OpenLeasesRequest(hello=lease_service_pb2.ClientHello(client_id="c"))
+        await call.write(first.SerializeToString())
+        await call.read()
+        await call.write(b"\xff\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_to_the_end(call)
+    assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), InvalidRequest)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_watcher_too_many_is_refused() -> None:
