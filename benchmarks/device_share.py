@@ -2,7 +2,7 @@
 
 A simulated board, whose kernels sleep, is tuned over a link with 20 ms round trip: a matrix product of which the
 fastest candidate takes 5 ms, the slowest nine times as long. Search and builds are real, on this machine's cores. From
-the second batch to the last record, each record tells what the device spent on it; the rest of that time it waited.
+the second batch to the last trial, each record tells what the device spent on it; the rest of that time it waited.
 
 The model: a device needs so many candidates per second as it measures, and each takes a builder so many seconds of
 processor time. It says how many cores are needed where kernels are faster than here.
@@ -191,11 +191,12 @@ def _tune(scratch: Path, address: str, around: Around, trials: int, seed: int) -
 
 
 def _read(library_file: Path) -> Share:
-    """Return what the device did from the end of the first batch to the last record."""
+    """Return what the device did from the end of the first batch to the last trial; the run-off comes after that."""
     with Library.open(str(library_file)) as library:
         (workload,) = library.find_workloads()
         records = library.records(workload.shash, kinds=[RecordKind.CANDIDATE])
-    ordered = sorted(records, key=lambda record: record.created_at)
+    first = {record.trace_digest: record for record in reversed(records)}  # the oldest stays
+    ordered = sorted(first.values(), key=lambda record: record.created_at)
     before, counted = ordered[_BATCH - 1], ordered[_BATCH:]
     device_sec = math.fsum(float(str(record.provenance["device_sec"])) for record in counted)
     wall_sec = (counted[-1].created_at - before.created_at).total_seconds()

@@ -214,7 +214,7 @@ class TuningLoop:
                         return wanted.workload, tuple(ours)
                     case ev.Propose():
                         await self._perform([wanted])
-                    case None if self._ahead is not None and self._is_searching_ahead():
+                    case None if self._core.has_trials_left and self._ahead is not None and self._is_searching_ahead():
                         async with stepped_aside():  # that search takes turns, too
                             await asyncio.wait([self._ahead])
                     case None:

@@ -146,6 +146,11 @@ class Searching(Recording):
             ev.Propose(workload=event.workload, count=1, seed=0, records=(), known=known, is_static=True)
         )
 
+    @property
+    def has_trials_left(self) -> bool:
+        """Whether there are trials that nothing is planned for yet."""
+        return self._trials_left() > 0
+
     def _trials_left(self) -> int:
         under_way = sum(len(item.under_way) + item.asked for item in self.progress.workloads)
         return self.progress.trials_total - self.progress.trials_done - under_way
