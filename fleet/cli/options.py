@@ -7,14 +7,16 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
 
-from cross.build.cache import DEFAULT_MAX_BYTES, BuildCache
 from fleet.cli.json_out import print_document
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
+
+if TYPE_CHECKING:
+    from cross.build.cache import BuildCache
 
 T = TypeVar("T")
 
@@ -94,7 +96,8 @@ BuildCacheGbOption = Annotated[
     float,
     typer.Option("--build-cache-gb", min=0.01, metavar="GB", help="What was not used for longest goes beyond this."),
 ]
-DEFAULT_CACHE_GB = DEFAULT_MAX_BYTES / 1e9
+DEFAULT_CACHE_GB = 4.0
+"""What a cache has by itself; it is not asked, since every command would load it."""
 PreferOption = Annotated[
     str,
     typer.Option(
@@ -185,4 +188,6 @@ def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
     """Return the cache that these options are about."""
     if folder is None:
         return None
+    from cross.build.cache import BuildCache
+
     return BuildCache(folder=str(folder.expanduser().absolute()), max_bytes=round(size_gb * 1e9))

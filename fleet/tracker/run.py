@@ -14,7 +14,6 @@ from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
 from fleet.errors import FleetError
-from fleet.tracker.server import Tracker, TrackerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +85,8 @@ def run_tracker(options: TrackerOptions) -> int:
 
 
 async def _serve(options: TrackerOptions) -> None:
+    from fleet.tracker.server import Tracker, TrackerConfig  # clients only want a tracker's command line
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

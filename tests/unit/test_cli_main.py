@@ -13,7 +13,9 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 import fleet
+from cross.build.cache import DEFAULT_MAX_BYTES
 from fleet.cli.main import _COMMANDS, app, load_command
+from fleet.cli.options import DEFAULT_CACHE_GB
 from fleet.cli.tables import line, make_console, make_table
 
 PUBLIC = [
@@ -39,7 +41,7 @@ PUBLIC = [
     "tir_pipeline",
     "tune",
 ]
-HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy"}
+HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "zeroconf"}
 
 
 def test_the_public_names_are_these() -> None:
@@ -107,10 +109,15 @@ def test_the_package_is_the_command() -> None:
 )
 @pytest.mark.slow
 def test_nothing_heavy_is_imported_to_look_at_the_fleet(code: str) -> None:
-    """Client, dashboard and command line start without TVM, numpy and SQLAlchemy."""
+    """Client, dashboard and command line start without TVM, numpy, SQLAlchemy, and what only a tracker needs."""
     program = f"import sys\n{code}\nimport json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set() == HEAVY & set(json.loads(done.stdout))
+
+
+def test_the_command_line_tells_the_size_of_a_build_cache_as_it_is() -> None:
+    """The figure stands twice, so that commands which cache nothing do not load the cache."""
+    assert DEFAULT_MAX_BYTES == DEFAULT_CACHE_GB * 1e9
 
 
 def test_help_names_every_command() -> None:
