@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,17 @@ _APART = ["--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--net"]
 _ENTER = 'mount -t tmpfs none /dev/shm; ip link set lo up && exec "$@"'
 
 
-def run_attacks(folder: Path, jail: str) -> dict[str, Outcome]:
+_FEW_LAYERS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+"""Without capabilities root makes no namespace: as in a container, Landlock and the filter of system calls are left."""
+
+
+def run_attacks(folder: Path, jail: str, around: Sequence[str] = ()) -> dict[str, Outcome]:
     source = Path(__file__).with_name("hostile_kernels.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", source, "-o", folder / "kernels.so"], check=True)
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     site = [sys.executable, "-m", "tests.service.hostile_site", folder, jail]
     done = subprocess.run(
-        ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *site],
+        ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *around, *site],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -49,13 +54,18 @@ def jailed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 @pytest.fixture(scope="module")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return run_attacks(tmp_path_factory.mktemp("ruled"), "auto", _FEW_LAYERS)
+
+
+@pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return run_attacks(tmp_path_factory.mktemp("bare"), "none")
 
 
-@pytest.fixture(params=["jailed", "bare"])
+@pytest.fixture(params=["jailed", "ruled", "bare"])
 def outcomes(request: pytest.FixtureRequest) -> dict[str, Outcome]:
-    """With all layers of the jail, and without any."""
+    """With all layers of the jail, with those that need no namespace, and without any."""
     outcomes: dict[str, Outcome] = request.getfixturevalue(request.param)
     return outcomes
 
@@ -78,9 +88,10 @@ def test_a_kernel_that_killed_the_agent_is_dead_before_the_next_runs(outcomes: d
     assert outcomes["stop_all_and_kill_agent"] == {"served": True, "survivors": []}
 
 
-def test_a_key_of_the_agents_user_is_not_to_be_seen(jailed: dict[str, Outcome]) -> None:
-    """Neither by a user of its own nor in its own file system; without a jail a worker may read what its agent may."""
-    assert jailed["read_key"] == {"kind": "UNSPECIFIED", "opened": 0}
+@pytest.mark.parametrize("site", ["jailed", "ruled"])
+def test_a_key_of_the_agents_user_is_not_to_be_seen(site: str, request: pytest.FixtureRequest) -> None:
+    """By a user or a file system of its own, or rules for files; without any a worker reads what its agent may."""
+    assert request.getfixturevalue(site)["read_key"] == {"kind": "UNSPECIFIED", "opened": 0}
 
 
 def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome], bare: dict[str, Outcome]) -> None:
@@ -89,9 +100,10 @@ def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome
     assert bare["look_around"]["found"] & ~64 == 63
 
 
-def test_shared_memory_is_gone_with_its_worker(jailed: dict[str, Outcome]) -> None:
-    """Files in /dev/shm and segments of System V stayed for ever."""
-    assert jailed["leave_shared_memory"] == {"kind": "UNSPECIFIED", "left": []}
+@pytest.mark.parametrize("site", ["jailed", "ruled"])
+def test_shared_memory_is_gone_with_its_worker(site: str, request: pytest.FixtureRequest) -> None:
+    """Files in /dev/shm and segments of System V stayed for ever: they are its own, or cannot be made."""
+    assert request.getfixturevalue(site)["leave_shared_memory"] == {"kind": "UNSPECIFIED", "left": []}
 
 
 def test_an_overwritten_artifact_runs_for_no_other_holder(outcomes: dict[str, Outcome]) -> None:

@@ -74,6 +74,17 @@ async def test_schedules_compute_what_numpy_computes(name: str, holder: Holder, 
     np.testing.assert_allclose(expected, found, rtol=1e-4, atol=1e-4)
 
 
+async def test_it_works_in_the_jail_and_says_so(bench: Bench, holder: Holder, models: Path) -> None:
+    """The driver of the GPU is seen and compiles kernels, though the home of the agent's user is not there."""
+    result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
+
+    layers = result.provenance.jail.split()
+    assert kind_of(result) == "UNSPECIFIED", result.error_message
+    assert set(layers) >= {"pid", "mount", "ipc", "net", "no_new_privs", "seccomp"}
+    inventory = bench.tracker.hellos[-1].devices[0].inventory
+    assert set(layers) <= set(inventory.facts["jail"].split())
+
+
 async def test_functions_are_timed_by_the_device(holder: Holder, models: Path) -> None:
     """The times are those of its events, below what the host waited for, and marked as such."""
     result = await holder.run((models / "tuned.so").read_bytes(), args=MATMUL_ARGS, evaluator=QUICK)
