@@ -1,0 +1,110 @@
+"""Joining a fleet as people do: two accounts of one machine, and the commands of the how-to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fleet.testing import eventually_sync
+from tests.system.fleet_processes import FLEET, Server, environment
+
+pytestmark = pytest.mark.slow
+
+
+class Account:
+    """An account of this machine: what it runs finds its own credentials only. Without a folder, the tracker's own."""
+
+    def __init__(self, tracker: str, folder: Path | None = None) -> None:
+        own = {
+            f"FLEET_{name.upper()}_DIR": str(folder / name) for name in ("credentials", "data") if folder is not None
+        }
+        self._environment = {**environment(), **own, "FLEET_TRACKER": tracker}
+
+    def fleet(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [FLEET, *words], capture_output=True, text=True, timeout=60, env=self._environment, check=False
+        )
+
+    @contextmanager
+    def agent(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        command = [FLEET, "agent", "serve", "--driver", "simulated", *words]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+    def devices(self) -> list[str]:
+        return [device["name"] for device in json.loads(self.fleet("devices", "--json").stdout)["devices"]]
+
+
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Server]:
+    server = Server(
+        ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(tmp_path / "tracker")],
+        "tracker",
+        tmp_path / "tracker.log",
+    ).start()
+    yield server
+    server.stop()
+
+
+def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, tmp_path: Path) -> None:
+    """Nothing without one; a user leases and does not rule; an agent serves; who did what can be read."""
+    other = Account(tracker.address, tmp_path / "other")
+    operator = Account(tracker.address)
+
+    refused = other.fleet("devices", "--connect-timeout", "0.5")
+    assert (2, True) == (refused.returncode, "fleet login TOKEN" in refused.stderr)
+
+    token = operator.fleet("tracker", "token", "create", "--role", "user", "--ttl", "5m").stdout.strip()
+    assert other.fleet("login", token).returncode == 0
+    assert other.devices() == []
+    assert "takes the role admin" in other.fleet("audit").stderr
+    assert "used, revoked or expired" in other.fleet("login", token).stderr
+
+    for_agent = operator.fleet("tracker", "token", "create", "--role", "agent").stdout.strip()
+    joined = other.fleet("agent", "join", for_agent)
+    assert joined.returncode == 0, joined.stderr
+    with other.agent():
+        eventually_sync(other.devices, 30.0)
+
+    log = json.loads(operator.fleet("audit", "--json").stdout)
+    deeds = [(deed["role"], deed["action"], deed["outcome"]) for deed in log["deeds"]]
+    assert ("stranger", "IdentityService.Join", "ok") in deeds
+    assert ("user", "IdentityService.ListAuditEntries", "NotAllowed") not in deeds, "reading is not written down"
+    assert ("agent", "AgentService.Attach", "ok") in deeds
+    assert token not in json.dumps(log)
+
+
+def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: Path) -> None:
+    """The second machine of one host name: exit code 2, the owner of the name, and both remedies."""
+    first, second = (Account(tracker.address, tmp_path / name) for name in ("first", "second"))
+    operator = Account(tracker.address)
+    for account in (first, second):
+        token = operator.fleet("tracker", "token", "create", "--role", "agent").stdout.strip()
+        assert account.fleet("agent", "join", token).returncode == 0
+
+    with first.agent() as serving:
+        assert serving.stdout is not None
+        assert "listening" in serving.stdout.readline()
+        (name,) = eventually_sync(operator.devices, 30.0)
+        with second.agent() as refused:
+            _, said = refused.communicate(timeout=60)
+    assert refused.returncode == 2
+    assert f"{name} belongs to the agent with the key" in said
+    assert f"fleet tracker unbind {name}" in said
+    assert "another 'name' in agent.yaml" in said
+
+    assert operator.fleet("tracker", "unbind", name).returncode == 0
+    with second.agent() as admitted:
+        assert admitted.stdout is not None
+        assert "listening" in admitted.stdout.readline()
