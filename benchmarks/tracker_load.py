@@ -2,9 +2,9 @@
 
     python benchmarks/tracker_load.py [--quick] [--json]
 
-The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC, the
-journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers asks, is granted, gives
-back, asks again. Latency is from the asking to the grant as the client sees it.
+The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC over
+TLS, authorisation, the journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers
+asks, is granted, gives back, asks again. Latency is from the asking to the grant as the client sees it.
 """
 
 from __future__ import annotations

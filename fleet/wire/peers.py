@@ -31,6 +31,7 @@ SECRET_HEADER = "fleet-secret-bin"  # noqa: S105 - the name of a header
 
 _CERTIFICATE = "x509_pem_cert"
 _LOCAL = Identity(name="local", role=Role.ADMIN, key_id="")
+_UNKNOWN = Identity(name="unknown", role=Role.STRANGER, key_id="")
 
 
 class CallContext(Protocol):
@@ -85,26 +86,31 @@ class Guard:
         """Return who calls.
 
         Raises:
-            Unauthenticated: there is no TLS, and the caller does not know the secret.
+            Unauthenticated: the caller does not know the secret, or came without a certificate where there is none.
             NotAllowed: this takes another role.
         """
         if self._secret is not None:
             _check_secret(self._secret(), context)
             return _LOCAL
+        if _certificate(context) is None:
+            raise Unauthenticated("this server takes calls over TLS only, from members of its fleet")
         caller = caller_of(context)
         check_role(rpc, caller)
         return caller
 
     def note(self, rpc: str, context: CallContext, request: object, error: Exception | None) -> None:
         """Write a call down, if it is one of those."""
-        if rule_of(rpc).is_audited:
-            self._audit(Attempt(caller=caller_of(context), peer=context.peer(), rpc=rpc, request=request, error=error))
+        if not rule_of(rpc).is_audited:
+            return
+        is_unknown = _certificate(context) is None and isinstance(error, Unauthenticated)
+        caller = _UNKNOWN if is_unknown else caller_of(context)
+        self._audit(Attempt(caller=caller, peer=context.peer(), rpc=rpc, request=request, error=error))
 
 
 def caller_of(context: CallContext) -> Identity:
     """Return who calls. Without TLS that is this account, with every right: the guard has checked its secret."""
-    certificate = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
-    return _LOCAL if certificate is None else _identity(bytes(certificate))
+    certificate = _certificate(context)
+    return _LOCAL if certificate is None else _identity(certificate)
 
 
 def caller_public_key(context: CallContext) -> ec.EllipticCurvePublicKey:
@@ -113,12 +119,12 @@ def caller_public_key(context: CallContext) -> ec.EllipticCurvePublicKey:
     Raises:
         InvalidRequest: there is no TLS.
     """
-    certificate = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
+    certificate = _certificate(context)
     if certificate is None:
         raise InvalidRequest("this fleet runs without TLS, so that nobody has a certificate")
     from fleet.identity.certificates import public_key_of
 
-    return public_key_of(bytes(certificate))
+    return public_key_of(certificate)
 
 
 def server_security(current: Callable[[], Credentials], *, admits_strangers: bool = False) -> grpc.ServerCredentials:
@@ -167,6 +173,12 @@ class _Configurations:
         except Exception:  # a thread of gRPC: what it raises is lost, and so would be the connection
             logger.exception("cannot change the certificate that is shown")
             return None
+
+
+def _certificate(context: CallContext) -> bytes | None:
+    """Return what the caller showed, PEM; None: there is no TLS."""
+    shown = next(iter(context.auth_context().get(_CERTIFICATE, ())), None)
+    return None if shown is None else bytes(shown)
 
 
 @functools.lru_cache(maxsize=4096)

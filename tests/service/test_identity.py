@@ -331,6 +331,18 @@ async def test_a_tracker_without_tls_serves_its_own_account_alone() -> None:
                 await get_fleet(channel)
 
 
+async def test_a_port_without_tls_serves_nobody_by_accident() -> None:
+    """A server that was not told to go without TLS takes no call that comes without, whoever it is."""
+    server = make_server()
+    add_fleet_service(server, Answering())
+    port = bind(server, "127.0.0.1", 0, None, what="the test")
+    await server.start()
+    async with make_channel(f"127.0.0.1:{port}", PlainSecret(secret=b"any")) as channel:
+        with pytest.raises(Unauthenticated, match="over TLS only"):
+            await get_fleet(channel)
+    await server.stop(0)
+
+
 @pytest.mark.slow
 async def test_a_fleet_without_tls_measures(tmp_path: Path) -> None:
     """Tracker, agent and client of one account, all told to: leases and sessions work as with TLS."""
