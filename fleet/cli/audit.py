@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -36,10 +37,18 @@ def audit(
         options.print_json({"deeds": [asdict(deed) for deed in deeds]})
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("when", "who", "role", "key", "from", "did", "on", "outcome"):
+    for column in ("when", "who", "did", "outcome"):
         table.add_column(column, overflow="fold")
     for deed in deeds:
         when = datetime.fromtimestamp(deed.at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        shown = (deed.name, deed.role, deed.key_id[:8], deed.peer, deed.action, deed.subject, deed.outcome)
-        table.add_row(when, *map(Text, shown))
+        who = f"{deed.role} {deed.name} {deed.key_id[:8]}"
+        table.add_row(when, *map(Text, (who, f"{deed.action} {_plain(deed.subject)}", deed.outcome)))
     Console(highlight=False).print(table)
+
+
+def _plain(subject: str) -> str:
+    """Return what something was done to, without JSON's brackets; as it is where the log has cut it off."""
+    try:
+        return " ".join(f"{name}={value}" for name, value in json.loads(subject or "{}").items())
+    except ValueError:
+        return subject

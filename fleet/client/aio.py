@@ -53,6 +53,8 @@ _LOCAL_SLACK_SEC = 1.0
 _FRESH_SEC = 20 * 24 * 3600.0
 """Credentials that were written less than this ago need no look at when they end."""
 
+_RENEW_EACH_SEC = 24 * 3600.0
+
 _NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect(...)'"
 
 
@@ -237,13 +239,14 @@ class Fleet:
         return self
 
     async def _renew(self) -> None:
-        """Renew this account's certificate for the tracker when it is time."""
+        """Renew this account's certificate for the tracker whenever it is time, as long as the client is open."""
         store = CredentialStore()
-        if store.age_sec(self.address) < _FRESH_SEC:
-            return
-        from fleet.wire.joining import renew_account  # takes 20 ms to import
+        while True:
+            if store.age_sec(self.address) > _FRESH_SEC:
+                from fleet.wire.joining import renew_account  # takes 20 ms to import
 
-        await renew_account(self.address, store)
+                await renew_account(self.address, store)
+            await asyncio.sleep(_RENEW_EACH_SEC)
 
     async def _explain(self) -> None:
         """Say why the tracker cannot be talked to, where that can be found out.

@@ -25,7 +25,15 @@ from fleet.errors import (
     Unauthenticated,
 )
 from fleet.identity import stranger
-from fleet.identity.certificates import issue_own, make_authority, make_key, own_key_id
+from fleet.identity.certificates import (
+    CERTIFICATE_LIFE,
+    issue_own,
+    make_authority,
+    make_key,
+    needs_renewal,
+    own_key_id,
+    read_identity,
+)
 from fleet.identity.credentials import Credentials, PlainSecret, agent_name
 from fleet.identity.join_tokens import parse_join_token
 from fleet.identity.roles import Role
@@ -33,7 +41,7 @@ from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof, authority, credentials, key
 from fleet.v1 import fleet_service_pb2, lease_service_pb2, session_service_pb2
-from fleet.wire.joining import join
+from fleet.wire.joining import join, renew_account
 from fleet.wire.peers import server_security
 from fleet.wire.rpc import Channel, bind, from_rpc_error, make_channel, make_server
 from fleet.wire.stubs import add_fleet_service, fleet_service_stub, lease_service_stub, session_service_stub
@@ -424,6 +432,29 @@ async def test_the_same_tracker_is_known_by_another_address() -> None:
         finally:
             store.forget(f"pi4.local:{port}")
             store.save(served.address, kept)
+
+
+async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
+    """With the same key, name and role, by a call that only the key's owner can make; one with time left is kept."""
+    now = dt.datetime.now(dt.UTC)
+    async with serve_tracker() as served:
+        store, kept = CredentialStore(), account_proof(served.address)
+        ends_soon = issue_own(
+            authority(), make_key(), name="alice", role=Role.USER, now=now - CERTIFICATE_LIFE + dt.timedelta(days=5)
+        )
+        store.save(served.address, ends_soon)
+        try:
+            await renew_account(served.address, store)
+            fresh = account_proof(served.address)
+            await renew_account(served.address, store)
+            again = account_proof(served.address)
+        finally:
+            store.save(served.address, kept)
+
+    assert isinstance(fresh, Credentials)
+    assert fresh == again
+    assert not needs_renewal(fresh.certificate_pem, now)
+    assert read_identity(ends_soon.certificate_pem) == read_identity(fresh.certificate_pem)
 
 
 @pytest.mark.slow
