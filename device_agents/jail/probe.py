@@ -18,6 +18,7 @@ from pathlib import Path
 from device_agents.jail import cgroup, landlock, namespaces, privileges, seccomp
 from device_agents.jail.cell import Cell
 from device_agents.jail.layers import Jail, Layer
+from device_agents.jail.system import architecture
 from device_agents.jail.view import readable_paths
 
 _NAMESPACES = (Layer.PID, Layer.MOUNT, Layer.IPC, Layer.NETWORK)
@@ -49,6 +50,8 @@ def _tried() -> dict[Layer, str]:
         with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
             reasons[Layer.MOUNT] = _why_not(lambda: _furnish(folder, flags, has_pid_namespace=not reasons[Layer.PID]))
     reasons[Layer.NO_NEW_PRIVILEGES] = _why_not(privileges.forbid_new_privileges, privileges.drop_capabilities)
+    if seccomp.is_known():
+        seccomp.make_filter(architecture())  # now, so that every worker has it
     reasons[Layer.SECCOMP] = (
         _why_not(privileges.forbid_new_privileges, seccomp.restrict)
         if seccomp.is_known()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import struct
 
 from device_agents.jail.system import architecture, prctl, syscall
@@ -124,6 +125,7 @@ def restrict() -> None:
         prctl(22, 2, ctypes.byref(header))  # PR_SET_SECCOMP, as before Linux 4.17
 
 
+@functools.cache
 def make_filter(machine: str) -> bytes:
     """Return the filter of one architecture, as classic BPF."""
     column = _COLUMNS[machine]

@@ -28,6 +28,9 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """What every program expects."""
 
 
+_SHARED = tuple(map(Path, ("/tmp", "/var/tmp", "/home", "/run", "/mnt", "/srv")))  # noqa: S108 - not to be shown
+"""Where all users of a machine keep things. An agent that was started there does not show them."""
+
 IN_MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - of its own
 """File systems of a worker's own, which lie in memory."""
 
@@ -48,6 +51,7 @@ def readable_paths(environment: Mapping[str, str], named: Iterable[object], priv
 
 def _python_paths(private: list[Path]) -> list[str]:
     packages = [str(Path(file).resolve().parents[1]) for file in (__file__, inspection.__file__)]
+    private = [*private, *_SHARED]
     paths = [*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
     return packages + [path for path in paths if not any(place.is_relative_to(path) for place in private)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from device_agents.drivers.opencl.devices import find_opencl_devices
 from device_agents.drivers.opencl.driver import target_of
+from device_agents.jail.diagnosis import diagnose
 from device_agents.machine.host import read_host
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from tests.programs import run_module
@@ -80,9 +82,11 @@ async def test_it_works_in_the_jail_and_says_so(bench: Bench, holder: Holder, mo
 
     layers = result.provenance.jail.split()
     assert kind_of(result) == "UNSPECIFIED", result.error_message
-    assert set(layers) >= {"pid", "mount", "ipc", "net", "no_new_privs", "seccomp"}
+    (jail,) = await asyncio.to_thread(diagnose)
+    assert set(layers) >= {"no_new_privs", "seccomp", "rlimits"}
+    assert jail.seen.startswith(f"workers get {result.provenance.jail}")
     inventory = bench.tracker.hellos[-1].devices[0].inventory
-    assert set(layers) <= set(inventory.facts["jail"].split())
+    assert layers == inventory.facts["jail"].split()
 
 
 async def test_functions_are_timed_by_the_device(holder: Holder, models: Path) -> None:

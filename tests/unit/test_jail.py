@@ -80,6 +80,7 @@ def test_a_worker_sees_libraries_and_what_it_was_given_and_no_home(tmp_path: Pat
     assert {"/usr", str(library), str(given)} <= set(paths)
     assert any(Path(__file__).resolve().is_relative_to(path) or path.endswith("device_agents") for path in paths)
     assert not any(Path.home().is_relative_to(path) or tmp_path.is_relative_to(path) for path in paths)
+    assert "/tmp" not in readable_paths({}, [], [])
     assert any(Path(sys.base_prefix).is_relative_to(path) for path in paths)
 
 
