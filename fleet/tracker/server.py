@@ -185,7 +185,11 @@ class Tracker:
             await asyncio.sleep(_COPY_SEC)
 
     def _serve_account(self, secret: PlainSecret | None) -> None:
-        """Leave this account what its clients need, before any of them can connect."""
+        """Leave this account what its clients need, before any of them can connect.
+
+        Raises:
+            ConfigError: it cannot be written, so that nobody could be this tracker's admin.
+        """
         store, home = CredentialStore(), self.settings.state_dir
         try:
             store.prune()
@@ -194,10 +198,10 @@ class Tracker:
             else:
                 self.authority.serve_account(store, self.address, home=home)
         except OSError as error:
-            logger.warning(
-                "this account's credentials cannot be written; join with a token",
-                extra={"path": str(store.path_of(self.address)), "error": str(error)},
-            )
+            raise ConfigError(
+                f"cannot keep this account's credentials in {store.folder}: {error.strerror}; name another folder in "
+                "FLEET_CREDENTIALS_DIR, here and for every command"
+            ) from error
 
 
 def lock_directory(directory: Path) -> IO[str]:

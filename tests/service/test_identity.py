@@ -17,6 +17,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
+    ConfigError,
     DeviceUnreachable,
     NotAllowed,
     NotFound,
@@ -432,6 +433,16 @@ async def test_the_same_tracker_is_known_by_another_address() -> None:
         finally:
             store.forget(f"pi4.local:{port}")
             store.save(served.address, kept)
+
+
+async def test_a_tracker_that_nobody_could_rule_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its account's credentials cannot be written it says so, with the variable that helps."""
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "file/credentials"))
+
+    with pytest.raises(ConfigError, match="FLEET_CREDENTIALS_DIR"):
+        async with serve_tracker():
+            pass
 
 
 async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
