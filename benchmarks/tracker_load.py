@@ -37,6 +37,8 @@ CONCURRENCY = 12
 STREAMS = 2
 DEVICES_PER_AGENT = 1_000
 MAX_HELD = 100_000
+REQUESTS_PER_CLIENT = 1_000
+"""What a tracker lets one client wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +196,14 @@ async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load
 
 async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
     """Hold the busy devices, then let requests for them pile up: by kind, by name and by pattern."""
-    crowd = Borrower(stub, "crowd")
-    stack.push_async_callback(crowd.close)
-    crowd.ask_many("busy", len(busy))
-    await eventually(lambda: crowd.held == len(busy))
-    for index, name in enumerate(busy):
-        crowd.ask_many("busy" if index % 2 else f"name={name}", waiting // len(busy))
-    await eventually(lambda: crowd.queued >= waiting, 120.0)
+    crowd = [Borrower(stub, f"crowd-{start}") for start in range(0, waiting, REQUESTS_PER_CLIENT)]
+    for borrower in crowd:
+        stack.push_async_callback(borrower.close)
+    crowd[0].ask_many("busy", len(busy))
+    await eventually(lambda: crowd[0].held == len(busy))
+    for index, borrower in enumerate(crowd):
+        borrower.ask_many("busy" if index % 2 else f"name={busy[index % len(busy)]}", REQUESTS_PER_CLIENT)
+    await eventually(lambda: sum(borrower.queued for borrower in crowd) >= waiting, 120.0)
     async with account_channel(address) as channel:
         fleet = fleet_service_stub(channel)
         response = await fleet.get_fleet(fleet_service_pb2.GetFleetRequest())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,8 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
 def run_tracker(options: TrackerOptions) -> int:
     """Serve until a signal; return the exit code."""
     logs.setup(options.log_level)
+    # Looking for garbage among all that a large fleet keeps takes 20 ms and finds nothing: what is garbage dies young.
+    gc.set_threshold(5_000, 10, 1_000)
     forbid_inspection()
     try:
         asyncio.run(_serve(options))

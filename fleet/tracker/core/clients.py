@@ -10,7 +10,7 @@ from fleet.tracker.core import leases
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import ClientEntry, LeaseEnd
 
-_PORTION = 100
+_PORTION = 50
 """So many requests are dropped at once; others get their turn before the next ones."""
 _PORTION_OF_LEASES = 16
 """So many leases end at once: each tells its agent, its holder, and goes to the next in line."""

@@ -9,6 +9,9 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import DeviceEntry, with_bitstream
 
+_PORTION = 50
+"""So many devices are written down at once."""
+
 
 def attach(book: Book, event: ev.AgentAttached) -> None:
     """Take an agent's devices in, unless another agent has one of that name."""
@@ -38,8 +41,20 @@ def attach(book: Book, event: ev.AgentAttached) -> None:
 def detach(book: Book, event: ev.AgentDetached) -> None:
     """Take an agent's devices offline. Their leases live on: the agent may come back."""
     book.version += 1
-    for name in book.devices_by_agent.pop(event.agent_id, {}):
+    names = list(book.devices_by_agent.pop(event.agent_id, {}))
+    for name in names:
         _take_offline(book, book.devices[name])
+        del book.changes.devices[name]
+    _write_down(book, event.agent_id, names)
+
+
+def _write_down(book: Book, agent_id: str, names: list[str]) -> None:
+    """Have devices written into the journal, a portion at a time: very many at once would keep everybody waiting."""
+    for name in names[:_PORTION]:
+        if device := book.devices.get(name):
+            book.changes.devices[name] = device
+    if rest := names[_PORTION:]:
+        book.timers.set(("write", agent_id), book.now_sec, partial(_write_down, book, agent_id, rest))
 
 
 def report(book: Book, event: ev.DeviceReported) -> None:

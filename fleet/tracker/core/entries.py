@@ -35,7 +35,7 @@ class TrackerLimits:
     """Largest priority, positive or negative; with aging it bounds how long anyone can be passed by."""
     max_waiting: int = 200_000
     """Requests that wait, of everybody."""
-    max_waiting_per_user: int = 50_000
+    max_waiting_per_user: int = 100_000
     max_waiting_per_client: int = 1_000
     """A client that waits for a thousand devices has asked for more than any fleet gives it."""
     max_clients: int = 10_000

@@ -44,8 +44,10 @@ class TrackerState(Book):
                 that came in time may be unread.
         """
         self.now_sec = max(self.now_sec, now)
-        for due in self.timers.pop_due(self.now_sec, _MOST_DUE if ends_what_is_due else 0):
-            due()
+        next_sec = self.timers.next_sec()
+        if ends_what_is_due and next_sec is not None and next_sec <= self.now_sec:
+            for due in self.timers.pop_due(self.now_sec, _MOST_DUE):
+                due()
         _apply(self, event)
         effects, self.effects = self.effects, []
         if effects:
