@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.agent_bench import admit
+
 pytestmark = pytest.mark.slow
 
 _MOST_AGENT_MIB = 64
@@ -122,3 +124,22 @@ def test_millions_of_outputs_leave_the_agent_as_small_as_it_was(outcomes: dict[s
 def test_limits_hold_after_the_answer_too(outcomes: dict[str, Outcome], attack: str) -> None:
     """A thread that takes memory, or fills files without a name, once its candidate has its time: its worker ends."""
     assert outcomes[attack] == {"kind": "UNSPECIFIED", "served": True}
+
+
+def test_an_agent_that_has_to_isolate_does_not_start_where_it_cannot(tmp_path: Path) -> None:
+    """It names each layer that it lacks, and why."""
+    admit(tmp_path / "state")
+    (tmp_path / "agent.yaml").write_text("devices: [{driver: simulated}]\njail: required\n")
+    as_root = [] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user"]
+    agent = [sys.executable, "-m", "device_agents", "--tracker", "127.0.0.1:1", "--config", tmp_path / "agent.yaml"]
+
+    done = subprocess.run(
+        [*as_root, *_FEW_LAYERS, *agent, "--state-dir", tmp_path / "state"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "the jail of workers would lack: pid (" in done.stderr
