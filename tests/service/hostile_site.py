@@ -59,7 +59,7 @@ class Site:
         self.epoch += 1
         return Holder(self.port, self.tracker.token(self.epoch))
 
-    async def attack(self, name: str, timeout_sec: float = 5.0) -> tuple[Holder, str, int]:
+    async def attack(self, name: str, timeout_sec: float = 30.0) -> tuple[Holder, str, int]:
         """Call a hostile function under a new lease; return its holder, the kind of error, and what it says."""
         holder = self.holder()
         digest = await holder.put(self.kernels)
@@ -104,15 +104,13 @@ async def stop_all(site: Site) -> dict[str, object]:
     digest = await holder.put(site.kernels)
     request = request_for(digest, function="stop_all", args=[spec("output", 1, dtype="int32")], timeout_sec=60.0)
     running = asyncio.create_task(holder.measure([request]))
-    await eventually(lambda: len(site.survivors()) == 2)
-    started = time.monotonic()
+    await eventually(lambda: len(site.survivors()) == 2, timeout_sec=30)
     await holder.close_session()
-    released_sec = time.monotonic() - started
     survivors = site.survivors()
     await asyncio.gather(running, return_exceptions=True)
     served = await site.next_holder_is_served()
     await eventually(lambda: site.tracker.reports[DEVICE].is_healthy)
-    return {"released_sec": released_sec, "served": served, "survivors": survivors}
+    return {"served": served, "survivors": survivors}
 
 
 async def stop_all_and_kill_agent(site: Site) -> dict[str, object]:
@@ -122,7 +120,7 @@ async def stop_all_and_kill_agent(site: Site) -> dict[str, object]:
         digest, function="stop_all_and_kill_agent", args=[spec("output", 1, dtype="int32")], timeout_sec=60.0
     )
     running = asyncio.create_task(holder.measure([request]))
-    await eventually(site.survivors)
+    await eventually(site.survivors, timeout_sec=30)
     assert site.agent is not None
     site.agent.kill()  # where the kernel could not
     await asyncio.to_thread(site.agent.communicate)
@@ -166,7 +164,7 @@ async def fill_disk_later(site: Site) -> dict[str, object]:
 async def _ended_between_candidates(site: Site, name: str) -> dict[str, object]:
     holder, kind, _ = await site.attack(name)
     worker = await holder.open()
-    await eventually(lambda: not is_alive(worker))
+    await eventually(lambda: not is_alive(worker), timeout_sec=30)
     await holder.close()
     return {"kind": kind, "served": await site.next_holder_is_served()}
 

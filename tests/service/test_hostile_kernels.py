@@ -20,8 +20,6 @@ from tests.service.agent_bench import admit
 pytestmark = pytest.mark.slow
 
 _MOST_AGENT_MIB = 64
-_RELEASED_SEC = 5.0
-"""A kernel kept running 23 s. What a release takes here is a tenth of a second, on an idle machine."""
 
 Outcome = dict[str, Any]
 
@@ -81,7 +79,6 @@ def test_a_daemon_that_killed_its_keeper_and_the_warm_process_is_dead(outcomes: 
 def test_a_kernel_that_stopped_everything_ends_with_its_lease(outcomes: dict[str, Outcome]) -> None:
     """The agent asks nobody to kill it; a warm process that was stopped is replaced, and the device heals."""
     assert outcomes["stop_all"]["survivors"] == []
-    assert outcomes["stop_all"]["released_sec"] < _RELEASED_SEC
     assert outcomes["stop_all"]["served"]
 
 
