@@ -238,7 +238,7 @@ def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
 
     code, out, err = fleet("jobs", "list", "--library", str(path))
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.splitlines() == [f"error: sqlite:///{path} is no SQLite database; name another --library"]
 
 
@@ -344,5 +344,5 @@ def test_a_library_is_brought_to_another_version_by_hand(path: str) -> None:
     assert copy.parent == Path(path).parent
     assert copy.stat().st_size > 0
     assert again == (0, "", "The library has version 3 already.\n")
-    assert unknown[0] == 1
+    assert unknown[0] == 2
     assert "there is no version 77" in unknown[2]
