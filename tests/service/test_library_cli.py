@@ -232,7 +232,7 @@ def test_records_travel_through_files(path: str, tmp_path: Path) -> None:
 
 
 def test_an_unusable_library_is_one_line(tmp_path: Path) -> None:
-    """No traceback: what is wrong, and exit code 1."""
+    """No traceback: what is wrong, and exit code 2."""
     path = tmp_path / "text"
     path.write_text("no database " * 99)
 
