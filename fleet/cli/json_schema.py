@@ -282,6 +282,7 @@ class JobWorkload(TypedDict):
     name: str
     operator: str
     shash: str
+    device_model: str
     weight: float
     trials: int
     untuned_sec: float | None

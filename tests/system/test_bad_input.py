@@ -151,7 +151,7 @@ def test_a_library_that_is_no_database(fleet: Fleet, tmp_path: Path) -> None:
         str(path),
         "--tracker",
         fleet.address,
-        code=1,
+        code=2,
     )
 
     assert str(path) in message

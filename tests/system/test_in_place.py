@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
                     started_at=-1e9,
                 ),
                 turns=Turns(shares_cores=False),
+                measuring=nullcontext,
             )
             await placing.keep_static(decided)
             static_as_whole = schedules(library, workloads, (), scope)

@@ -51,13 +51,16 @@ class SabotagedPool:
         self.sabotaged: set[str] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        task = args[0]
-        if isinstance(task, BuildTask) and task.trace_json is not None:
-            self._builds += 1
-            if self._builds % 4 == 1:
-                self.sabotaged.add(task.trace_json)
-                return self._pool.submit(fn, replace(task, mod_json=self._wrong.mod_json, trace_json=None))
-        return self._pool.submit(fn, *args, **kwargs)
+        return self._pool.submit(fn, *map(self._spoilt, args), **kwargs)
+
+    def _spoilt(self, task: Any) -> Any:
+        if not isinstance(task, BuildTask) or task.trace_json is None:
+            return task
+        self._builds += 1
+        if self._builds % 4 != 1:
+            return task
+        self.sabotaged.add(task.trace_json)
+        return replace(task, mod_json=self._wrong.mod_json, trace_json=None)
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._pool.submit_within(timeout_sec, fn, *args, **kwargs)
