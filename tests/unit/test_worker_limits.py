@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from device_agents.runtimes.contract import CandidateFailed, classify
 from device_agents.workers.limits import WorkerLimits, count_files, find_excess
 from fleet.domain.measuring import ErrorKind
+
+_HOLDS_A_FILE = """
+import os, sys
+with open(sys.argv[1], "wb") as file:
+    file.write(bytes([1]) * 2_000_000)
+    file.flush()
+    os.unlink(sys.argv[1])
+    print("held", flush=True)
+    sys.stdin.readline()
+print("closed", flush=True)
+sys.stdin.readline()
+"""
 
 
 @pytest.mark.parametrize(
@@ -46,16 +60,22 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
 def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> None:
     """On the disk of its home they are disk; the file is gone from the directory, its blocks are not."""
     limits = WorkerLimits(memory_bytes=2**40, disk_bytes=1_000_000)
-    with (tmp_path / "file").open("wb") as file:
-        file.write(bytes([1]) * 2_000_000)
-        file.flush()
-        (tmp_path / "file").unlink()
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS_A_FILE, str(tmp_path / "file")], stdin=PIPE, stdout=PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        held = find_excess([process.pid], str(tmp_path), limits)
+        process.stdin.write("close\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        closed = find_excess([process.pid], str(tmp_path), limits)
+        process.stdin.close()
 
-        excess = find_excess([os.getpid()], str(tmp_path), limits)
-
-    assert excess is not None
-    assert excess.kind is ErrorKind.OUT_OF_DISK
-    assert find_excess([os.getpid()], str(tmp_path), limits) is None
+    assert held is not None
+    assert held.kind is ErrorKind.OUT_OF_DISK
+    assert closed is None
 
 
 def test_files_in_memory_count_as_memory(tmp_path: Path) -> None:
