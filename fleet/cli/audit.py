@@ -26,9 +26,10 @@ def audit(
 
     Example: fleet audit -n 100 --json
     """
-    from fleet.client.identity_calls import Deed, IdentityCalls
+    from fleet.client.identity_calls import IdentityCalls
+    from fleet.identity.audit_entry import AuditEntry
 
-    async def work() -> list[Deed]:
+    async def work() -> list[AuditEntry]:
         async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
             return await calls.deeds(limit)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -21,7 +22,7 @@ _KEEPS_UNITS = frozenset({"model", "model_runs", "spec"})
 
 def print_document(value: Mapping[str, object], *, indent: int | None = 2) -> None:
     """Print one object on stdout."""
-    print(json.dumps({"schema": SCHEMA, **in_seconds(value)}, indent=indent))
+    print(json.dumps({"schema": SCHEMA, **in_seconds(value)}, indent=indent, allow_nan=False))
 
 
 def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
@@ -35,7 +36,7 @@ def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
         if key in _KEEPS_UNITS:
             found[key] = _plain(item, keeps_units=True)
         elif per_sec is not None and (item is None or isinstance(item, int | float)):
-            found[f"{key[:-3]}_sec"] = None if item is None else item / per_sec
+            found[f"{key[:-3]}_sec"] = None if item is None else _plain(item / per_sec)
         else:
             found[key] = _plain(item)
     return found
@@ -55,4 +56,6 @@ def _plain(value: object, *, keeps_units: bool = False) -> object:
         return [_plain(item, keeps_units=keeps_units) for item in value]
     if isinstance(value, enum.Enum):
         return str(value.value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it, and an agent may send anything
     return moment(value) if isinstance(value, datetime) else value

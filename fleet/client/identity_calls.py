@@ -10,6 +10,7 @@ import grpc.aio
 
 from fleet.client.connection import TrackerConnection
 from fleet.errors import ConfigError, TrackerUnavailable
+from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import pin_of
 from fleet.identity.credentials import Credentials
 from fleet.identity.join_tokens import JoinToken
@@ -36,24 +37,6 @@ class Invitation:
     expires_at_sec: float
     created_by: str
     note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
-    """One entry of the audit log."""
-
-    at_sec: float
-    """On the tracker's clock [s since 1970]."""
-    name: str
-    role: str
-    key_id: str
-    peer: str
-    action: str
-    """The rpc: "LeaseService.RevokeLease"."""
-    subject: str
-    """On what, as JSON; empty for a stream."""
-    outcome: str
-    """ "ok", or the class of the error."""
 
 
 class IdentityCalls:
@@ -107,7 +90,7 @@ class IdentityCalls:
         request = pb.UnbindDeviceRequest(device_name=device_name)
         return (await self._answer((await self._stub()).unbind_device(request, timeout=_TIMEOUT_SEC))).key_id
 
-    async def deeds(self, limit: int) -> list[Deed]:
+    async def deeds(self, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the audit log, the oldest of them first."""
         request = pb.ListAuditEntriesRequest(limit=limit)
         answer = await self._answer((await self._stub()).list_audit_entries(request, timeout=_TIMEOUT_SEC))
@@ -137,8 +120,8 @@ def _invitation(token: pb.JoinToken) -> Invitation:
     )
 
 
-def _deed(entry: pb.AuditEntry) -> Deed:
-    return Deed(
+def _deed(entry: pb.AuditEntry) -> AuditEntry:
+    return AuditEntry(
         at_sec=timestamp_sec(entry.at),
         name=entry.name,
         role=entry.role,

@@ -9,9 +9,11 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
+
+from fleet.identity.audit_entry import AuditEntry
 
 logger = logging.getLogger(__name__)
 
@@ -21,24 +23,6 @@ _MAX_SUBJECT_CHARS = 2_000
 _REFUSALS_PER_SEC = 20.0
 """Of strangers: who is refused anyway must not fill the disk, nor push what members did out of the log."""
 _BURST = 200.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
-    """One thing that somebody did or tried."""
-
-    at_sec: float
-    """[s since 1970]"""
-    name: str
-    role: str
-    key_id: str
-    peer: str
-    action: str
-    """The rpc, "LeaseService.RevokeLease"."""
-    subject: str
-    """On what, as JSON."""
-    outcome: str
-    """ "ok", or the class of the error."""
 
 
 class AuditLog:

@@ -9,11 +9,12 @@ from google.protobuf.message import Message
 
 from fleet.base.clock import Clock
 from fleet.errors import InvalidRequest
+from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import read_request
 from fleet.identity.join_tokens import digest_of, make_join_token
 from fleet.identity.policy import rule_of, short_name
 from fleet.identity.roles import Identity, Role
-from fleet.tracker.audit import AuditEntry, AuditLog
+from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import Authority
 from fleet.tracker.members import Members, WaitingToken
 from fleet.v1 import identity_service_pb2 as pb

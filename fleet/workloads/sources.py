@@ -81,10 +81,13 @@ def program_file(source: str) -> Path:
     folder = cache_dir() / "programs" / hashlib.sha256(content).hexdigest()[:16]
     path = folder / f"{workload.name}{PROGRAM_SUFFIX}"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(content)
-        draft.replace(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{os.getpid()}")
+            draft.write_bytes(content)
+            draft.replace(path)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}; $FLEET_CACHE_DIR names another place") from error
     return path
 
 

@@ -7,18 +7,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
-from fleet.cli import json_schema
+from fleet.cli.json_schema import BY_COMMAND, of_fleets, of_work
 
 
 def as_markdown() -> str:
     """Return a section for each command, and one for each part that they share."""
-    tops = list(json_schema.BY_COMMAND.values())
+    tops = list(BY_COMMAND.values())
     parts = [
         value
-        for value in vars(json_schema).values()
-        if is_typeddict(value) and value not in tops and value.__module__ == json_schema.__name__
+        for module in (of_fleets, of_work)
+        for value in vars(module).values()
+        if is_typeddict(value) and value not in tops
     ]
-    by_shape = {shape: [name for name, other in json_schema.BY_COMMAND.items() if other is shape] for shape in tops}
+    by_shape = {shape: [name for name, other in BY_COMMAND.items() if other is shape] for shape in tops}
     lines: list[str] = []
     for shape, names in by_shape.items():
         lines += [f"## fleet {', '.join(names)} {{ #{_anchor(shape)} }}", "", *_fields(shape)]

@@ -15,9 +15,9 @@ from pydantic import ConfigDict, TypeAdapter
 from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
-from fleet.cli import json_schema
 from fleet.cli.json_out import SCHEMA
-from fleet.cli.json_schema import BY_COMMAND, Message
+from fleet.cli.json_schema import BY_COMMAND, of_fleets, of_work
+from fleet.cli.json_schema.words import Message
 from fleet.cli.main import app, load_command
 from tests.system.fleet_processes import Fleet, running_fleet
 
@@ -29,7 +29,7 @@ _UNTESTED = {
     "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
 }
 
-for _shape in list(vars(json_schema).values()):
+for _shape in [*vars(of_fleets).values(), *vars(of_work).values()]:
     if is_typeddict(_shape):
         _shape.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 

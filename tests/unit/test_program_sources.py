@@ -65,6 +65,14 @@ def test_a_program_survives_its_file(here: Path) -> None:
     assert program_file(str(path)) == path
 
 
+def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do about it."""
+    monkeypatch.setenv("FLEET_CACHE_DIR", "/proc/nowhere")
+
+    with pytest.raises(ConfigError, match=r"cannot write /proc/nowhere.*FLEET_CACHE_DIR"):
+        program_file("programs_of_mine:product")
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConfigError, NotFound, Unauthenticated
+from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.roles import Role
-from fleet.tracker.audit import AuditEntry, AuditLog
+from fleet.tracker.audit import AuditLog
 from fleet.tracker.members import Members, WaitingToken
 
 

@@ -1,98 +1,10 @@
-"""The shape of what each command prints with --json: the reference is made from this, a test holds it to the commands.
-
-Every object also has "schema", the version of all of these; `fleet.cli.json_out` has the rules that they share.
-"""
+"""What commands about models, programs, jobs and records print."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
-
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-Moment = str
-"""RFC 3339 in UTC: "2026-11-22T20:00:38.947621Z"."""
-
-Free = dict[str, Any]
-"""An object whose keys are not part of the schema."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """All fields of a message of protos/fleet/v1; what is unknown is null."""
-
-    name: str
-
-
-Device = Annotated[Free, Message("Device")]
-Lease = Annotated[Free, Message("Lease")]
-Telemetry = Annotated[Free, Message("Telemetry")]
-Job = Annotated[Free, Message("Job")]
-PendingRequest = Annotated[Free, Message("PendingRequest")]
-
-
-class Status(TypedDict):
-    """`fleet status`"""
-
-    version: int
-    taken_at: Moment
-    devices: list[Device]
-    leases: list[Lease]
-    requests: list[PendingRequest]
-    request_count: int
-    jobs: list[Job]
-    tracker_version: str
-    started_at: Moment
-    grant_count: int
-
-
-class Devices(TypedDict):
-    """`fleet devices`"""
-
-    devices: list[Device]
-
-
-class Leases(TypedDict):
-    """`fleet leases`"""
-
-    leases: list[Lease]
-
-
-class Board(TypedDict):
-    """`fleet targets show`"""
-
-    name: str
-    title: str
-    kind: str
-    target: Free
-    arch: str
-    triple: str
-    libc: str
-    cores: int
-    memory_mb: int
-    recognise: dict[str, str]
-    features: str
-    labels: dict[str, str]
-    sources: list[str]
-
-
-class Targets(TypedDict):
-    """`fleet targets`"""
-
-    targets: list[Board]
-
-
-class Finding(TypedDict):
-    name: str
-    state: str
-    seen: str
-    advice: str
-
-
-class Doctor(TypedDict):
-    """`fleet doctor`"""
-
-    findings: list[Finding]
+from fleet.cli.json_schema.words import Free, Moment
 
 
 class TensorArgument(TypedDict):
@@ -116,14 +28,6 @@ class Build(TypedDict):
     linker: str
     tvm_version: str
     loop_nests: list[str]
-
-
-class Bundle(TypedDict):
-    """`fleet agent bundle`"""
-
-    path: str
-    size_bytes: int
-    digest: str
 
 
 class Clocks(TypedDict):
@@ -437,12 +341,6 @@ class ServeCheck(CheckedShapes):
     shapes: list[CheckedShapes]
 
 
-class DeviceInFull(TypedDict):
-    """`fleet devices show`: the fields of a device, and its last hour"""
-
-    history: list[Telemetry]
-
-
 class ExplainedProgram(TypedDict):
     name: str
     operator: str
@@ -470,44 +368,6 @@ class Explain(TypedDict):
     concats: Concats
 
 
-class TokenFacts(TypedDict):
-    token_id: str
-    role: str
-    created_at: Moment
-    expires_at: Moment
-    created_by: str
-    note: str
-
-
-class NewToken(TokenFacts):
-    """`fleet tracker token create`"""
-
-    token: str
-
-
-class Tokens(TypedDict):
-    """`fleet tracker token list`"""
-
-    tokens: list[TokenFacts]
-
-
-class Deed(TypedDict):
-    at: Moment
-    name: str
-    role: str
-    key_id: str
-    peer: str
-    action: str
-    subject: str
-    outcome: str
-
-
-class Audit(TypedDict):
-    """`fleet audit`"""
-
-    deeds: list[Deed]
-
-
 class Snapshot(TypedDict):
     digest: str
     made_at: Moment
@@ -533,36 +393,3 @@ class Pruned(TypedDict):
     model_files: list[str]
     size_bytes: int
     is_dry_run: bool
-
-
-BY_COMMAND: dict[str, type] = {
-    "agent bundle": Bundle,
-    "audit": Audit,
-    "build": Build,
-    "devices": Devices,
-    "devices show": DeviceInFull,
-    "doctor": Doctor,
-    "explain": Explain,
-    "export": Export,
-    "jobs list": Jobs,
-    "jobs show": JobSummary,
-    "jobs submit": JobData,
-    "jobs watch": Reports,
-    "leases": Leases,
-    "library best": Best,
-    "library prune": Pruned,
-    "library snapshots": Snapshots,
-    "optimizer list": Optimizers,
-    "profile": Profile,
-    "program": Program,
-    "run": Run,
-    "serve-check": ServeCheck,
-    "status": Status,
-    "targets": Targets,
-    "targets show": Board,
-    "time": Time,
-    "tracker token create": NewToken,
-    "tracker token list": Tokens,
-    "tune": Tune,
-}
-"""What each command prints."""

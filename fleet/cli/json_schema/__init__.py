@@ -1,0 +1,41 @@
+"""The shape of what each command prints with --json: the reference is made from this, a test holds it to the commands.
+
+Every object also has "schema", the version of all of these; `fleet.cli.json_out` has the rules that they share.
+"""
+
+from __future__ import annotations
+
+from fleet.cli.json_schema import of_fleets as fleets
+from fleet.cli.json_schema import of_work as work
+
+BY_COMMAND: dict[str, type] = {
+    "agent bundle": fleets.Bundle,
+    "audit": fleets.Audit,
+    "build": work.Build,
+    "devices": fleets.Devices,
+    "devices show": fleets.DeviceInFull,
+    "doctor": fleets.Doctor,
+    "explain": work.Explain,
+    "export": work.Export,
+    "jobs list": work.Jobs,
+    "jobs show": work.JobSummary,
+    "jobs submit": work.JobData,
+    "jobs watch": work.Reports,
+    "leases": fleets.Leases,
+    "library best": work.Best,
+    "library prune": work.Pruned,
+    "library snapshots": work.Snapshots,
+    "optimizer list": work.Optimizers,
+    "profile": work.Profile,
+    "program": work.Program,
+    "run": work.Run,
+    "serve-check": work.ServeCheck,
+    "status": fleets.Status,
+    "targets": fleets.Targets,
+    "targets show": fleets.Board,
+    "time": work.Time,
+    "tracker token create": fleets.NewToken,
+    "tracker token list": fleets.Tokens,
+    "tune": work.Tune,
+}
+"""What each command prints."""

@@ -1,0 +1,123 @@
+"""What commands about the fleet and its machines print."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from fleet.cli.json_schema.words import Device, Free, Job, Lease, Moment, PendingRequest, Telemetry
+
+
+class Status(TypedDict):
+    """`fleet status`"""
+
+    version: int
+    taken_at: Moment
+    devices: list[Device]
+    leases: list[Lease]
+    requests: list[PendingRequest]
+    request_count: int
+    jobs: list[Job]
+    tracker_version: str
+    started_at: Moment
+    grant_count: int
+
+
+class Devices(TypedDict):
+    """`fleet devices`"""
+
+    devices: list[Device]
+
+
+class Leases(TypedDict):
+    """`fleet leases`"""
+
+    leases: list[Lease]
+
+
+class Board(TypedDict):
+    """`fleet targets show`"""
+
+    name: str
+    title: str
+    kind: str
+    target: Free
+    arch: str
+    triple: str
+    libc: str
+    cores: int
+    memory_mb: int
+    recognise: dict[str, str]
+    features: str
+    labels: dict[str, str]
+    sources: list[str]
+
+
+class Targets(TypedDict):
+    """`fleet targets`"""
+
+    targets: list[Board]
+
+
+class Finding(TypedDict):
+    name: str
+    state: str
+    seen: str
+    advice: str
+
+
+class Doctor(TypedDict):
+    """`fleet doctor`"""
+
+    findings: list[Finding]
+
+
+class Bundle(TypedDict):
+    """`fleet agent bundle`"""
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+class DeviceInFull(TypedDict):
+    """`fleet devices show`: the fields of a device, and its last hour"""
+
+    history: list[Telemetry]
+
+
+class TokenFacts(TypedDict):
+    token_id: str
+    role: str
+    created_at: Moment
+    expires_at: Moment
+    created_by: str
+    note: str
+
+
+class NewToken(TokenFacts):
+    """`fleet tracker token create`"""
+
+    token: str
+
+
+class Tokens(TypedDict):
+    """`fleet tracker token list`"""
+
+    tokens: list[TokenFacts]
+
+
+class Deed(TypedDict):
+    at: Moment
+    name: str
+    role: str
+    key_id: str
+    peer: str
+    action: str
+    subject: str
+    outcome: str
+
+
+class Audit(TypedDict):
+    """`fleet audit`"""
+
+    deeds: list[Deed]

@@ -1,0 +1,26 @@
+"""One entry of the audit log, as the tracker writes it and an admin reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One thing that somebody did or tried."""
+
+    at_sec: float
+    """On the tracker's clock [s since 1970]."""
+
+    name: str
+    role: str
+    key_id: str
+    peer: str
+    action: str
+    """The rpc: "LeaseService.RevokeLease"."""
+
+    subject: str
+    """On what, as JSON; empty for a stream."""
+
+    outcome: str
+    """ "ok", or the class of the error."""
