@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -139,3 +142,18 @@ def test_the_format_is_that_of_the_file(
 
     assert done.exit_code == 0, done.output
     assert said in (Path(words[1]).read_text() if words[:1] == ("-o",) else done.stdout)
+
+
+def test_a_page_is_utf_8_whatever_the_terminal_is(job: tuple[Library, str], path: str, tmp_path: Path) -> None:
+    """The page says so itself; a model's name may have any letters."""
+    library, _ = job
+    name = library.start_job(title="modèle-模型.onnx", trials_total=1).name
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-X", "utf8=0", "-m", "fleet", "report", name, "--library", path, "-o", str(page)]
+
+    done = subprocess.run(
+        command, env={**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}, capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "modèle-模型.onnx" in page.read_text(encoding="utf-8")
