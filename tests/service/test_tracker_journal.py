@@ -190,9 +190,9 @@ def test_log_is_folded_into_the_file(tmp_path: Path) -> None:
     for epoch in range(12_000):
         device.epoch = epoch
         journal.write(Changes(devices={name: device}, leases={name: device}))
-        if epoch % 500 == 0:
-            for thread in [each for each in threading.enumerate() if each.name == "journal-checkpoint"]:
-                thread.join()
+        # Written on meanwhile, the log goes on growing until one ends with nothing behind it: how far is the machine's.
+        for thread in [each for each in threading.enumerate() if each.name == "journal-checkpoint"]:
+            thread.join()
 
     log_bytes = (tmp_path / "journal.sqlite-wal").stat().st_size
     journal.close()

@@ -155,7 +155,7 @@ def damaged(path: Path, what: str) -> JournalDamaged:
 def _contents(path: Path, connection: sqlite3.Connection) -> Contents:
     pages = connection.execute("PRAGMA quick_check(1)").fetchone()
     if pages != ("ok",):
-        raise damaged(path, f"is damaged: {str(pages[0]).strip()}")
+        raise damaged(path, f"is damaged: {' '.join(str(pages[0]).split())}")  # SQLite heads its findings with a line
     chain = read_chain(connection)
     if chain is None:
         raise damaged(path, "is damaged: it does not say how much it holds")
