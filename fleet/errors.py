@@ -18,7 +18,7 @@
         NoMatchingDevice           no device of the fleet can ever satisfy the selector
         QueueFull                  try later (retryable)
         WaitTimeout                no device within the wait that the caller allowed; exit code 124
-        Cancelled                  the caller left the queue
+        Cancelled                  the caller left the queue, or was taken out of it
       DeviceError
         DeviceUnreachable          try again or elsewhere (retryable)
         DeviceFaulted              needs repair
@@ -148,7 +148,7 @@ class WaitTimeout(LeaseError):
 
 
 class Cancelled(LeaseError):
-    """The caller left the queue."""
+    """The caller left the queue, or its own key or an admin took it out."""
 
 
 class DeviceError(FleetError):

@@ -251,6 +251,9 @@ class Fleet:
     revoke = _blocking(aio.Fleet.revoke)
     """End a lease against its holder's will."""
 
+    cancel_request = _blocking(aio.Fleet.cancel_request)
+    """Take a waiting request out of the queue."""
+
     reset_epochs = _blocking(aio.Fleet.reset_epochs)
     """Have a device's epochs counted anew. Ends its lease."""
 

@@ -11,12 +11,12 @@ import grpc.aio
 
 from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
-from fleet.wire.leases import lease_from_proto
+from fleet.wire.leases import lease_from_proto, request_from_proto
 from fleet.wire.rpc import from_rpc_error
 from fleet.wire.snapshots import snapshot_from_proto
 from fleet.wire.stubs import FleetServiceStub, LeaseServiceStub, fleet_service_stub, lease_service_stub
@@ -61,6 +61,11 @@ class TrackerCalls:
         request = lease_service_pb2.RevokeLeaseRequest(lease_name=lease_name, reason=reason)
         answer = await self._answer((await self.leases()).revoke_lease(request, timeout=_TIMEOUT_SEC))
         return lease_from_proto(answer.lease)
+
+    async def cancel_request(self, request_id: str, reason: str) -> PendingRequest:
+        request = lease_service_pb2.CancelRequestRequest(request_id=request_id, reason=reason)
+        answer = await self._answer((await self.leases()).cancel_request(request, timeout=_TIMEOUT_SEC))
+        return request_from_proto(answer.request)
 
     async def reset_epochs(self, device_name: str) -> int:
         request = lease_service_pb2.ResetEpochsRequest(device_name=device_name)

@@ -46,6 +46,7 @@ RULES: Mapping[str, Rule] = {
     "IdentityService.ListAuditEntries": Rule(roles=_ADMINS),
     "LeaseService.OpenLeases": Rule(roles=_USERS, is_audited=True),
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
+    "LeaseService.CancelRequest": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "LeaseService.ResetEpochs": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which names the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),

@@ -36,6 +36,7 @@ _TURN_EVENTS = 32
 """Events of one message taken before other clients get their turn: an event costs about 0.1 ms."""
 _MAX_CLIENT_ID_CHARS = 128
 _REVOKE = "LeaseService.RevokeLease"
+_CANCEL = "LeaseService.CancelRequest"
 _MAX_JOB_BYTES = 16 * 1024
 """Jobs are shown to everyone; a larger message is ignored."""
 _REFRESH_SEC = 1.0
@@ -135,6 +136,24 @@ class LeaseServicer:
             "lease revoked", extra={"lease": request.lease_name, "reason": shown(request.reason, MAX_SHOWN_CHARS)}
         )
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(revoked.lease))
+
+    async def cancel_request(
+        self, request: lease_service_pb2.CancelRequestRequest, context: CallContext
+    ) -> lease_service_pb2.CancelRequestResponse:
+        state, caller = self._engine.state, caller_of(context)
+        found = state.waiting(request.request_id)
+        for each in found:
+            check_owner(_CANCEL, caller, key_of(each.client_id), what=f"the request of {each.holder}")
+        shown_id = shown(request.request_id, MAX_SHOWN_CHARS)
+        if not found:
+            raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
+        last = request_to_proto(state, found[0], state.queue.position(found[0]))
+        reason = ": ".join(filter(None, (f"by {caller.name}", shown(request.reason, MAX_SHOWN_CHARS))))
+        answers = [await self._engine.ask(ev.Cancel(each.client_id, each.request_id, reason)) for each in found]
+        if not any(isinstance(effect, ev.Refused) for effects in answers for effect in effects):
+            raise NotFound(f"request {shown_id!r} waits no more: it was served, or its client has left")
+        logger.info("request cancelled", extra={"request": shown_id, "reason": reason})
+        return lease_service_pb2.CancelRequestResponse(request=last)
 
     async def reset_epochs(
         self, request: lease_service_pb2.ResetEpochsRequest, _: object

@@ -148,6 +148,20 @@ class RevokeLeaseResponse(_message.Message):
     lease: _lease_pb2.Lease
     def __init__(self, lease: _Optional[_Union[_lease_pb2.Lease, _Mapping]] = ...) -> None: ...
 
+class CancelRequestRequest(_message.Message):
+    __slots__ = ("request_id", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CancelRequestResponse(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: _lease_pb2.PendingRequest
+    def __init__(self, request: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ...) -> None: ...
+
 class ResetEpochsRequest(_message.Message):
     __slots__ = ("device_name",)
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]

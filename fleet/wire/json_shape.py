@@ -5,11 +5,11 @@ from __future__ import annotations
 from google.protobuf import json_format
 
 from fleet.domain.devices import DeviceStatus, Inventory, Telemetry
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import device_pb2
 from fleet.wire.devices import device_to_proto, inventory_from_proto, inventory_to_proto, telemetry_to_proto
-from fleet.wire.leases import lease_to_proto
+from fleet.wire.leases import lease_to_proto, request_to_proto
 from fleet.wire.messages_json import JsonObject, message_json
 from fleet.wire.snapshots import snapshot_to_proto
 
@@ -24,6 +24,10 @@ def device_json(device: DeviceStatus) -> JsonObject:
 
 def lease_json(lease: Lease) -> JsonObject:
     return message_json(lease_to_proto(lease))
+
+
+def request_json(request: PendingRequest) -> JsonObject:
+    return message_json(request_to_proto(request))
 
 
 def telemetry_json(telemetry: Telemetry) -> JsonObject:

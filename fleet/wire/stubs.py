@@ -218,6 +218,10 @@ class LeaseServiceStub(Protocol):
         lease_service_pb2.RevokeLeaseRequest,
         lease_service_pb2.RevokeLeaseResponse,
     ]
+    cancel_request: grpc.aio.UnaryUnaryMultiCallable[
+        lease_service_pb2.CancelRequestRequest,
+        lease_service_pb2.CancelRequestResponse,
+    ]
     reset_epochs: grpc.aio.UnaryUnaryMultiCallable[
         lease_service_pb2.ResetEpochsRequest,
         lease_service_pb2.ResetEpochsResponse,
@@ -240,6 +244,13 @@ class LeaseServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> lease_service_pb2.RevokeLeaseResponse: ...
+
+    async def cancel_request(
+        self,
+        request: lease_service_pb2.CancelRequestRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> lease_service_pb2.CancelRequestResponse: ...
 
     async def reset_epochs(
         self,

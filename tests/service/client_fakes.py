@@ -138,6 +138,9 @@ class SmallTracker:
         self.end(lease.name, lease_service_pb2.LEASE_END_REVOKED, request.reason)
         return lease_service_pb2.RevokeLeaseResponse(lease=lease)
 
+    async def cancel_request(self, request: Any, context: Any) -> lease_service_pb2.CancelRequestResponse:
+        return lease_service_pb2.CancelRequestResponse()
+
     async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
         return lease_service_pb2.ResetEpochsResponse()
 

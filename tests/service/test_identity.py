@@ -77,6 +77,16 @@ async def revoke(address: str, proof: Credentials, lease_name: str) -> None:
             raise from_rpc_error(error, TrackerUnavailable) from None
 
 
+async def cancel(address: str, proof: Credentials, request_id: str) -> None:
+    async with make_channel(address, proof) as channel:
+        try:
+            await lease_service_stub(channel).cancel_request(
+                lease_service_pb2.CancelRequestRequest(request_id=request_id)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, TrackerUnavailable) from None
+
+
 class Answering:
     """Has no devices."""
 
@@ -290,6 +300,36 @@ async def test_only_an_admin_or_its_holder_ends_a_lease() -> None:
             ("admin", own_key_id(key(Role.ADMIN)), "ok"),
         ] == [(deed.role, deed.key_id, deed.outcome) for deed in deeds]
         assert f'"lease_name": "{first}"' in deeds[0].subject
+
+
+async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
+    """CancelRequest of another user is refused, written down, and changes nothing."""
+    alice, mallory = user(), user()
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "alice", proof=alice) as holder,
+    ):
+        await holder.grant("1", "simulated")
+        for name in ("2", "3"):
+            holder.acquire(name, "simulated")
+        await eventually(lambda: len(holder.queued) == 2)
+
+        with pytest.raises(NotAllowed, match="the request of tester@here is another's"):
+            await cancel(served.address, mallory, "2")
+        assert served.tracker.state.waiting("2")
+        await cancel(served.address, alice, "2")
+        await cancel(served.address, credentials(Role.ADMIN), "3")
+
+        await eventually(lambda: {"2", "3"} == holder.refused.keys())
+        async with IdentityCalls(served.address) as admin:
+            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.CancelRequest"]
+        assert [
+            ("user", own_key_id(mallory.key_pem), "NotAllowed"),
+            ("user", own_key_id(alice.key_pem), "ok"),
+            ("admin", own_key_id(key(Role.ADMIN)), "ok"),
+        ] == [(deed.role, deed.key_id, deed.outcome) for deed in deeds]
+        assert '"request_id": "2"' in deeds[0].subject
 
 
 async def test_a_client_id_that_became_known_takes_no_lease_over() -> None:

@@ -275,6 +275,37 @@ async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> No
         assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), NotFound)
 
 
+async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
+    """The operator gets it back as it was; its client is told by whom and why; the next one moves up; twice is not
+    found."""
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "c") as stream,
+        account_channel(served.address) as channel,
+    ):
+        granted = await stream.grant("r1", "simulated")
+        for name in ("r2", "r3"):
+            stream.acquire(name, "simulated")
+        await eventually(lambda: len(stream.queued) == 2)
+        request = lease_service_pb2.CancelRequestRequest(request_id="r2", reason="repair")
+        stub = rpc.Stub(channel, LEASES)
+
+        response = await stub.cancel_request(request)
+
+        refused = await eventually(lambda: stream.refused.get("r2"))
+        assert (response.request.request_id, response.request.position) == ("r2", 0)
+        assert refused.error_class == "Cancelled"
+        assert refused.message.startswith("request 'r2' was cancelled by ")
+        assert refused.message.endswith(": repair")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.cancel_request(request)
+        assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), NotFound)
+        stream.release(granted.lease.name)
+        await eventually(lambda: stream.granted.get("r3"))
+        await served.restart()
+        assert not served.tracker.state.waiting("r2")
+
+
 async def test_snapshot_shows_the_whole_fleet(served: ServedTracker) -> None:
     """Devices sorted by name, live leases, the queue with positions and reasons, counts."""
     async with SimulatedAgent(served.address, ["devices/b", "devices/a"]), LeaseStream(served.address, "c") as stream:

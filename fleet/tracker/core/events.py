@@ -95,10 +95,12 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A client leaves the queue."""
+    """A client leaves the queue, or is taken out of it. Answered by Refused, or nothing when it does not wait."""
 
     client_id: str
     request_id: str
+    reason: str = ""
+    """Who takes it out and why: "by ann@lab: needed elsewhere". Empty: the client itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ def cancel(book: Book, event: ev.Cancel) -> None:
         book.unpark(request)
     else:
         return
-    book.refuse(client.client_id, event.request_id, Cancelled, f"request {event.request_id!r} was cancelled")
+    message = f"request {event.request_id!r} was cancelled{' ' if event.reason else ''}{event.reason}"
+    book.refuse(client.client_id, event.request_id, Cancelled, message)
 
 
 def _take_up(book: Book, client: ClientEntry, parked: RequestEntry, event: ev.Acquire) -> None:
