@@ -12,6 +12,10 @@ _INTERRUPTED_EXIT_CODE = 130
 def main() -> None:
     """Import the command line, and run it. What is started before that ends with this process: leaving is enough."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_EXIT_CODE))
+    if "_FLEET_COMPLETE" in os.environ:
+        from fleet.cli.completion import answer_shell
+
+        answer_shell()
     from fleet.cli.ahead import start_ahead
 
     start_ahead(sys.argv[1:])

@@ -11,7 +11,6 @@ pytest loads it by itself where this package is installed; without `fleet_device
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -27,12 +26,15 @@ _DEVICE = pytest.StashKey[str]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, and the keys of pytest's configuration with the same meaning."""
     group = parser.getgroup("fleet", "devices of a fleet")
-    group.addoption("--fleet-tracker", metavar="HOST:PORT", help="Tracker to ask. Default: $FLEET_TRACKER.")
+    group.addoption(
+        "--fleet-tracker", metavar="HOST:PORT", help="Tracker to ask. Default: that of 'fleet config show'."
+    )
     group.addoption(
         "--fleet-on",
         action="append",
         metavar="SELECTOR",
-        help="Which device fleet_device is: 'kind=cpu,arch=aarch64'. Default: cpu. Repeated: each test runs on each.",
+        help="Which device fleet_device is: 'kind=cpu,arch=aarch64'. Default: that of 'fleet config show', else cpu. "
+        "Repeated: each test runs on each.",
     )
     group.addoption(
         "--fleet-scope",
@@ -149,9 +151,13 @@ def _give_up(config: pytest.Config, error: Exception) -> NoReturn:
 
 
 def _tracker(config: pytest.Config) -> str:
+    from fleet.base.settings import look_up
+
     named = config.getoption("--fleet-tracker") or config.getini("fleet_tracker")
-    return str(named or os.environ.get("FLEET_TRACKER", ""))
+    return str(named or look_up("tracker").asked or "")
 
 
 def _selectors(config: pytest.Config) -> list[str]:
-    return list(config.getoption("--fleet-on") or config.getini("fleet_on") or ["cpu"])
+    from fleet.base.settings import look_up
+
+    return list(config.getoption("--fleet-on") or config.getini("fleet_on") or [look_up("selector").value])

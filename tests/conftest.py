@@ -13,7 +13,9 @@ from hypothesis import settings
 settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
 
-# Credentials of the trackers that tests start: theirs, not the developer's, in each of pytest's processes its own.
-_state_home = tempfile.mkdtemp(prefix="fleet-tests-state-")
-atexit.register(shutil.rmtree, _state_home, ignore_errors=True)
-os.environ["XDG_STATE_HOME"] = _state_home
+# Credentials of the trackers that tests start, and settings: theirs, not the developer's, in each of pytest's processes
+# its own.
+_home = tempfile.mkdtemp(prefix="fleet-tests-home-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = f"{_home}/state"
+os.environ["XDG_CONFIG_HOME"] = f"{_home}/config"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import fleet.aio
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.holding import run_holding
 from fleet.domain.leases import PendingRequest, make_wish
 
@@ -20,7 +20,13 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def acquire(
     ctx: typer.Context,
-    selector: Annotated[str, typer.Argument(help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.")],
+    selector: Annotated[
+        str,
+        typer.Argument(
+            help="Which devices will do: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4'.",
+            autocompletion=candidates.selectors,
+        ),
+    ],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     prefer: options.PreferOption = "",
     priority: Annotated[int, typer.Option(help="Larger goes first in the queue.")] = 0,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.settings import Source
 from fleet.cli import options
 from fleet.cli.bundle import bundle
 from fleet.cli.deploy import deploy
@@ -62,7 +63,9 @@ def serve(
     """
     from device_agents.run import AgentOptions, run_agent
 
-    address = options.tracker_address(ctx, tracker)
+    setting = options.tracker_setting(ctx, tracker)
+    # What agent.yaml says of its tracker goes before what this account's clients use.
+    address = None if config is not None and setting.source is Source.FILE else setting.asked
     if address is None and config is None:
         address = _discovered()
     agent_options = AgentOptions(
@@ -93,9 +96,8 @@ def join(
     Example: fleet agent join fleet1.XXXX.XXXX --tracker 10.0.0.5:9290
     """
     from device_agents.run import join_fleet
-    from fleet.client.aio import default_address
 
-    address = options.tracker_address(ctx, tracker) or default_address()
+    address = options.tracker_address(ctx, tracker)
     path = options.run(join_fleet(token, address, state_dir))
     options.stderr().print(f"joined the fleet of {address}; the key is in {path}", markup=False)
     options.stderr().print(f"now: fleet agent serve --tracker {address}", markup=False)

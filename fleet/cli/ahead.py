@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 
 _HELP = ("-h", "--help")
@@ -20,9 +19,18 @@ _ARCHITECTURE = json.dumps({"kind": "llvm"})
 
 def start_ahead(arguments: Sequence[str]) -> None:
     """Start what the command line is sure to need; what it may need is left to the command."""
-    if list(arguments[:1]) != ["tune"] or os.environ.get("FLEET_TRACKER"):
+    if list(arguments[:1]) != ["tune"]:
         return
-    for word in arguments[1:]:
+    from fleet.base.settings import look_up
+    from fleet.errors import ConfigError
+
+    try:
+        has_fleet, selector = look_up("tracker").asked is not None, look_up("selector").value
+    except ConfigError:
+        return  # the command says so
+    if has_fleet:
+        return
+    for word in [selector, *arguments[1:]]:
         if word in _HELP or word.startswith(_ELSEWHERE) or any(kind in word for kind in _SLOW):
             return
     from cross.pool.fork_server import start_fork_server

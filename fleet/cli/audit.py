@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
-from fleet.client.aio import default_address
 
 
 def audit(
@@ -30,7 +29,7 @@ def audit(
     from fleet.identity.audit_entry import AuditEntry
 
     async def work() -> list[AuditEntry]:
-        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
             return await calls.deeds(limit)
 
     deeds = options.run(work())

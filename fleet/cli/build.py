@@ -18,7 +18,7 @@ from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
@@ -69,7 +69,13 @@ def build(
         ),
     ],
     target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+        str,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="A board ('fleet targets') or TVM target as JSON.",
+            autocompletion=candidates.boards,
+        ),
     ] = "host",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.so", help="Default: <workload>.so here.")
@@ -77,9 +83,7 @@ def build(
     linker: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Link with this instead of the linker found.")
     ] = None,
-    library: Annotated[
-        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for schedules in.")
-    ] = None,
+    library: options.LibraryOption = None,
     device_model: Annotated[
         str | None,
         typer.Option(

@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.errors import ConfigError
 
 
 def bundle(
     ctx: typer.Context,
     board: Annotated[
-        str, typer.Option(help="Board, as `fleet targets` lists them, or machine: aarch64, armv7l, x86_64.")
+        str,
+        typer.Option(
+            help="Board, as `fleet targets` lists them, or machine: aarch64, armv7l, x86_64.",
+            autocompletion=candidates.boards,
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The archive.")] = Path("agent.tar.xz"),
     python: Annotated[str, typer.Option(help="The board's Python; Debian 12 has 3.11.")] = "3.11",

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from fleet.base.config import TRACKER_PORT, cache_dir, data_dir
 from fleet.base.findings import Finding, State
-from fleet.client.aio import connect, default_address
+from fleet.base.settings import KEYS, config_file, look_up
+from fleet.client.aio import connect
 from fleet.domain import tvm_versions
 from fleet.errors import ConfigError, FleetError
 
@@ -45,6 +46,7 @@ _OPTIONAL_PACKAGES = {
 def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[Finding]:
     """Run all checks, or only those that take a moment."""
     quick: list[Callable[[], list[Finding]]] = [
+        configuration,
         python,
         tvm_versions.diagnose,
         packages,
@@ -122,13 +124,24 @@ def jail() -> list[Finding]:
     return diagnose()
 
 
+def configuration() -> list[Finding]:
+    """Check that this account's settings can be read."""
+    try:
+        found = [look_up(key) for key in KEYS]
+    except ConfigError as error:
+        advice = f"correct it; {config_file()} may also be removed"
+        return [Finding(name="configuration", state=State.PROBLEM, seen=str(error), advice=advice)]
+    asked = [f"{each.key} from {each.where}" for each in found if each.asked is not None]
+    return [Finding(name="configuration", state=State.OK, seen=", ".join(asked) or "defaults")]
+
+
 def tracker(address: str | None, *, timeout_sec: float = 1.0) -> list[Finding]:
     """Check whether a tracker answers; if none does, whether its port is free."""
-    address = address or default_address()
     try:
+        address = look_up("tracker", address).value
         seen = asyncio.run(_ask_tracker(address, timeout_sec))
     except FleetError as error:
-        return [_no_tracker(address, error)]
+        return [_no_tracker(address or "", error)]
     return [Finding(name="tracker", state=State.OK, seen=seen)]
 
 
@@ -168,9 +181,7 @@ async def _ask_tracker(address: str, timeout_sec: float) -> str:
 
 def _no_tracker(address: str, error: FleetError) -> Finding:
     if isinstance(error, ConfigError):
-        return Finding(
-            name="tracker", state=State.PROBLEM, seen=str(error), advice="correct $FLEET_TRACKER or --tracker"
-        )
+        return Finding(name="tracker", state=State.PROBLEM, seen=str(error), advice="see: fleet config show")
     if address != f"127.0.0.1:{TRACKER_PORT}":
         advice = "check the address, or start one there with: fleet tracker serve"
         return Finding(name="tracker", state=State.PROBLEM, seen=f"none answers at {address}", advice=advice)

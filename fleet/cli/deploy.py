@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ def deploy(
         str, typer.Argument(metavar="USER@BOARD", help="As ssh takes it; keys and names come from ssh's configuration.")
     ],
     tracker: options.TrackerOption = None,
-    board: Annotated[str | None, typer.Option(help="Board, as `fleet targets` lists them. Default: found out.")] = None,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            help="Board, as `fleet targets` lists them. Default: found out.", autocompletion=candidates.boards
+        ),
+    ] = None,
     directory: Annotated[str, typer.Option("--dir", help="Where it lives, below the home directory.")] = "fleet-agent",
     config: Annotated[
         Path | None, typer.Option(help="An agent.yaml to bring along. Default: what is found there.")
@@ -54,7 +59,7 @@ def deploy(
 
     console = options.stderr()
     there = Destination(host=host, directory=directory.removeprefix("~/"), ssh=tuple(shlex.split(ssh)))
-    address = options.tracker_address(ctx, tracker)
+    address = options.running_fleet(ctx, tracker)
     seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
     there = settled(there, seen, how)

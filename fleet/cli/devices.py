@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.groups import ListingGroup
 from fleet.dashboard import words
 from fleet.dashboard.chart import render_history
@@ -52,7 +52,9 @@ def devices(
 @app.command("list", hidden=True)
 def list_matching(
     ctx: typer.Context,
-    selector: Annotated[str, typer.Argument(help="Which devices: 'cpu', 'kind=cpu,rack=3'.")],
+    selector: Annotated[
+        str, typer.Argument(help="Which devices: 'cpu', 'kind=cpu,rack=3'.", autocompletion=candidates.selectors)
+    ],
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -90,7 +92,9 @@ def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
 @app.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The device, with or without 'devices/'.")],
+    name: Annotated[
+        str, typer.Argument(help="The device, with or without 'devices/'.", autocompletion=candidates.devices)
+    ],
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -118,7 +122,9 @@ def show(
 @app.command()
 def reset_epochs(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The device, with or without 'devices/'.")],
+    name: Annotated[
+        str, typer.Argument(help="The device, with or without 'devices/'.", autocompletion=candidates.devices)
+    ],
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:

@@ -29,7 +29,7 @@ def doctor(
 
     Example: fleet doctor --json | jq '.findings[] | select(.state != "ok")'
     """
-    findings = run_checks(options.tracker_address(ctx, tracker), is_quick=quick)
+    findings = run_checks(tracker or options.settings(ctx).tracker, is_quick=quick)
     if options.wants_json(ctx, json_output):
         options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -13,7 +13,7 @@ import psutil
 import typer
 
 from cross.build.library import last_lines
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
@@ -40,7 +40,13 @@ def explain(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
     target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+        str,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="A board ('fleet targets') or TVM target as JSON.",
+            autocompletion=candidates.boards,
+        ),
     ] = "host",
     peak_gflops: Annotated[
         float | None,

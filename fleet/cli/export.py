@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.shapes import parse_shapes
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
@@ -23,14 +23,18 @@ def export(
     ctx: typer.Context,
     model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
     target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON.")
+        str,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="A board ('fleet targets') or TVM target as JSON.",
+            autocompletion=candidates.boards,
+        ),
     ] = "host",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.fleet", help="Default: <model>.fleet here.")
     ] = None,
-    library: Annotated[
-        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for records in.")
-    ] = None,
+    library: options.LibraryOption = None,
     device_model: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Take the records measured on this device model, whatever their target."),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.machine import account_name
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
@@ -24,7 +24,10 @@ from fleet.optimizer.order import submit as submit_job
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.", autocompletion=candidates.jobs),
+]
 
 
 @app.callback()

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
-from fleet.client.aio import default_address
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -61,7 +60,7 @@ def create(
     from fleet.client.identity_calls import IdentityCalls
     from fleet.identity.roles import Role
 
-    address = options.tracker_address(ctx, tracker) or default_address()
+    address = options.tracker_address(ctx, tracker)
 
     async def work() -> None:
         async with IdentityCalls(address) as calls:
@@ -84,7 +83,7 @@ def list_tokens(
     from fleet.client.identity_calls import IdentityCalls
 
     async def work() -> None:
-        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
             found = await calls.invitations()
         if options.wants_json(ctx, json_output):
             options.print_json({"tokens": [asdict(invitation) for invitation in found]})
@@ -108,7 +107,7 @@ def revoke(
     from fleet.client.identity_calls import IdentityCalls
 
     async def work() -> None:
-        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
             await calls.uninvite(token_id)
 
     options.run(work())

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.dashboard import words
 from fleet.domain.snapshot import Snapshot
 from fleet.wire.json_shape import lease_json
@@ -48,7 +48,9 @@ def leases(
 @app.command()
 def revoke(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The lease, with or without 'leases/'.")],
+    name: Annotated[
+        str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=candidates.leases)
+    ],
     reason: Annotated[str, typer.Option(help="Shown to the holder.")] = "",
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cross.targets.boards import load_boards
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
@@ -51,6 +51,7 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         help="Only records of this TVM target (JSON), or of this board ('fleet targets').",
+        autocompletion=candidates.boards,
         callback=_target_of_board,
     ),
 ]

@@ -8,7 +8,6 @@ import typer
 
 from fleet.base.machine import account_name
 from fleet.cli import options
-from fleet.client.aio import default_address
 
 
 def login(
@@ -27,7 +26,7 @@ def login(
     from fleet.identity.store import CredentialStore
     from fleet.wire.joining import join
 
-    address = options.tracker_address(ctx, tracker) or default_address()
+    address = options.tracker_address(ctx, tracker)
     credentials, role = options.run(join(address, parse_join_token(token), name=name or account_name()))
     path = CredentialStore().save(address, credentials)
     options.stderr().print(f"joined the fleet of {address} as {role}; the key is in {path}", markup=False)

@@ -37,6 +37,7 @@ _COMMANDS = {
     "status": "Show the fleet, live.",
     "devices": "List devices, or show one.",
     "leases": "List leases, or revoke one.",
+    "request": "List who waits for devices, or cancel a request.",
     "acquire": "Run a command while holding a device.",
     "jobs": "Submit tuning runs, and see what became of them.",
     "report": "Write a page about a tuning run.",
@@ -44,7 +45,9 @@ _COMMANDS = {
     "targets": "List the boards that can be built for, or show one.",
     "doctor": "Say what works on this machine, and what to do about the rest.",
     "tracker": "Serve a tracker, and decide who joins.",
+    "completion": "Print what makes your shell complete commands and names.",
     "login": "Join the fleet of a tracker with a token.",
+    "config": "Show which tracker, library, devices and format are used.",
     "audit": "Show who did what in the fleet.",
     "optimizer": "Run the jobs that were submitted.",
     "builder": "Search and build on more machines than one.",
@@ -85,7 +88,7 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=True,
+    add_completion=False,  # `fleet completion` does it
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": _HELP_NAMES},
 )
@@ -102,11 +105,12 @@ def root(
     ctx: typer.Context,
     tracker: Annotated[
         str | None,
-        typer.Option(
-            envvar="FLEET_TRACKER", metavar="HOST:PORT", help="The tracker to talk to. Default: 127.0.0.1:9290."
-        ),
+        typer.Option(metavar="HOST:PORT", help="The tracker to talk to. Default: as 'fleet config show' says."),
     ] = None,
-    output: Annotated[Literal["table", "json"], typer.Option("--format", help="How data is printed.")] = "table",
+    output: Annotated[
+        Literal["table", "json"] | None,
+        typer.Option("--format", help="How data is printed. Default: as 'fleet config show' says, else table."),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="What goes to the log on stderr; debug also shows tracebacks. Default: warning."),

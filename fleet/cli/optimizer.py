@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from fleet.base.config import TRACKER_PORT
 from fleet.cli import options
 from fleet.cli.options import (
     BuildCacheGbOption,
@@ -71,7 +70,7 @@ def serve(
     if port is not None and not allow_network:
         refuse_network(host)
     wanted = OptimizerOptions(
-        tracker=options.tracker_address(ctx, tracker) or f"127.0.0.1:{TRACKER_PORT}",
+        tracker=options.tracker_address(ctx, tracker),
         library=library,
         jobs=jobs,
         workers=workers,

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 from rich.console import Console
 
+from fleet.base.settings import Setting, look_up
+from fleet.cli import candidates
 from fleet.cli.json_out import print_document
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
+from fleet.domain.selectors import parse_selector
+from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
     from cross.build.cache import BuildCache
@@ -46,9 +50,23 @@ def _number(text: str | float) -> float:
 
 TrackerOption = Annotated[
     str | None,
-    typer.Option("--tracker", metavar="HOST:PORT", help="The tracker. Default: $FLEET_TRACKER, else 127.0.0.1:9290."),
+    typer.Option(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="The tracker. Default: $FLEET_TRACKER, else that of 'fleet config show', else 127.0.0.1:9290.",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+
+
+def _in_json(ctx: typer.Context, given: bool) -> bool:
+    return wants_json(ctx, given)
+
+
+def _library(given: str | None) -> str | None:
+    return None if given is None else look_up("library", given).value
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.", callback=_in_json)]
 ConnectTimeoutOption = Annotated[
     float,
     typer.Option(
@@ -61,8 +79,9 @@ LibraryOption = Annotated[
     typer.Option(
         "--library",
         metavar="URL",
-        envvar="FLEET_LIBRARY",
-        help="A SQLite file, or postgresql://host/database. Default: yours, in the data directory.",
+        callback=_library,
+        help="The library of records: a SQLite file, or postgresql://host/database. Default: $FLEET_LIBRARY, else that "
+        "of 'fleet config show', else yours, in the data directory.",
     ),
 ]
 DaskOption = Annotated[
@@ -102,6 +121,7 @@ PreferOption = Annotated[
     str,
     typer.Option(
         metavar="SELECTOR",
+        autocompletion=candidates.selectors,
         help="Among free devices that will do, take one that matches this: 'bitstream=sha256:...'. Never waits.",
     ),
 ]
@@ -124,7 +144,7 @@ class Settings:
     """The global options."""
 
     tracker: str | None = None
-    output: Literal["table", "json"] = "table"
+    output: Literal["table", "json"] | None = None
     log_level: str | None = None
 
 
@@ -134,14 +154,40 @@ def settings(ctx: typer.Context) -> Settings:
     return found if isinstance(found, Settings) else Settings()
 
 
-def tracker_address(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the tracker named by the command, else by the global option; None: let the client look."""
-    return given or settings(ctx).tracker
+def tracker_setting(ctx: typer.Context, given: str | None) -> Setting:
+    """Return the tracker: named by the command, by the global option, or as `fleet.base.settings` has it."""
+    return look_up("tracker", settings(ctx).tracker if given is None else given)
+
+
+def tracker_address(ctx: typer.Context, given: str | None) -> str:
+    """Return its address."""
+    return tracker_setting(ctx, given).value
+
+
+def running_fleet(ctx: typer.Context, given: str | None) -> str | None:
+    """Return its address for a command that starts a fleet of its own where nobody names a tracker: None."""
+    return tracker_setting(ctx, given).asked
+
+
+def selector_or_default(given: str | None) -> str:
+    """Return which device to take.
+
+    Raises:
+        ConfigError: the one of the environment or the file cannot be read.
+    """
+    if given is not None:
+        return given
+    found = look_up("selector")
+    try:
+        parse_selector(found.value)
+    except FleetError as error:
+        raise ConfigError(f"{found.where}: {error}") from error
+    return found.value
 
 
 def wants_json(ctx: typer.Context, given: bool) -> bool:
     """Tell whether data goes out as JSON."""
-    return given or settings(ctx).output == "json"
+    return given or look_up("format", settings(ctx).output).value == "json"
 
 
 def print_json(value: Mapping[str, object]) -> None:

@@ -35,9 +35,7 @@ def profile(
         int | None,
         typer.Option(min=1, max=1000, help="Runs to time operators in. Default: what takes about five seconds."),
     ] = None,
-    library: Annotated[
-        str | None, typer.Option(metavar="URL", envvar="FLEET_LIBRARY", help="The library to look for schedules in.")
-    ] = None,
+    library: options.LibraryOption = None,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     random_weights: Annotated[
@@ -77,7 +75,7 @@ def profile(
     )
     holding = stepping.leased_device(
         on,
-        tracker=options.tracker_address(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"profile {model.name}",

@@ -11,7 +11,7 @@ import typer
 
 import fleet.aio
 from fleet.artifacts.artifact import digest_of
-from fleet.cli import options, stepping
+from fleet.cli import candidates, options, stepping
 from fleet.cli.holding import run_holding
 from fleet.client.device import Device
 from fleet.errors import ConfigError
@@ -26,7 +26,12 @@ def program(
     command: Annotated[
         list[str] | None, typer.Argument(help="After --: a command to run while the board is still held.")
     ] = None,
-    on: Annotated[str, typer.Option(metavar="SELECTOR", help="Which board: 'kind=zynq', 'name=pynq-1'.")] = "kind=zynq",
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="SELECTOR", help="Which board: 'kind=zynq', 'name=pynq-1'.", autocompletion=candidates.selectors
+        ),
+    ] = "kind=zynq",
     registers: Annotated[
         Path | None,
         typer.Option(

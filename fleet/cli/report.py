@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.errors import ConfigError
@@ -16,7 +16,10 @@ _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".svg": "svg"}
 
 
 def report(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job, with or without 'jobs/'.")],
+    job: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="Name of the job, with or without 'jobs/'.", autocompletion=candidates.jobs),
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: stdout. *.html, *.md and *.svg say the format."),

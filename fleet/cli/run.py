@@ -67,7 +67,7 @@ def run(
     sent = fill(wanted, arrays, random, is_vm=loaded.module_kind is ModuleKind.RELAX_VM)
     holding = stepping.leased_device(
         on,
-        tracker=options.tracker_address(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"run {artifact.name}",

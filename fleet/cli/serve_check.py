@@ -42,7 +42,7 @@ def serve_check(
     read_manifest(open_package(model))
     holding = stepping.leased_device(
         on,
-        tracker=options.tracker_address(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"check {model.name}",

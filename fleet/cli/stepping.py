@@ -14,7 +14,7 @@ import typer
 
 import fleet.aio
 from fleet.artifacts.artifact import Artifact, side_file_of
-from fleet.cli import options
+from fleet.cli import candidates, options
 from fleet.client import held
 from fleet.client.device import Device
 from fleet.domain.measuring import TensorSpec
@@ -26,6 +26,7 @@ OnOption = Annotated[
     str | None,
     typer.Option(
         metavar="SELECTOR",
+        autocompletion=candidates.selectors,
         help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one `fleet acquire` holds, else 'cpu'.",
     ),
 ]
@@ -107,7 +108,7 @@ async def leased_device(
         async with held.held_device() as device:
             yield device
         return
-    selector, address = selector or "cpu", tracker
+    selector, address = options.selector_or_default(selector), tracker
     async with contextlib.AsyncExitStack() as stack:
         if address is None:
             # Nobody else uses this fleet: a device that is not free soon is faulted, and the error says how.

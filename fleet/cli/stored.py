@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fleet.base.settings import look_up
 from fleet.errors import ConfigError
 from fleet.library import Library
 
 
 def existing_library(url_or_path: str | None) -> Library:
     """Open a library for reading; a file that is not there is a typing error, not a library to make."""
-    if url_or_path is not None and "://" not in url_or_path and not Path(url_or_path).expanduser().exists():
-        raise ConfigError(f"there is no library {url_or_path}; name the one that a tune wrote with --library")
+    named = look_up("library", url_or_path).asked
+    if named is not None and "://" not in named and not Path(named).expanduser().exists():
+        raise ConfigError(f"there is no library {named}; name the one that a tune wrote with --library")
     return Library.open(url_or_path)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cross.targets.boards import Board, find_board, load_boards
-from fleet.cli import options
+from fleet.cli import candidates, options
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -37,7 +37,9 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
 @app.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="The board, as 'fleet targets' lists it.")],
+    name: Annotated[
+        str, typer.Argument(help="The board, as 'fleet targets' lists it.", autocompletion=candidates.boards)
+    ],
     json_output: options.JsonOption = False,
 ) -> None:
     """Show one board with its TVM target and where its numbers come from.

@@ -81,7 +81,7 @@ def time(
     }
     holding = stepping.leased_device(
         on,
-        tracker=options.tracker_address(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"time {artifact.name}",

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.config import TRACKER_PORT
-from fleet.cli import join_token, options
-from fleet.client.aio import default_address
+from fleet.cli import candidates, join_token, options
 from fleet.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -121,7 +120,9 @@ def fsck(
 @app.command()
 def unbind(
     ctx: typer.Context,
-    device: Annotated[str, typer.Argument(help="The device's name, with or without 'devices/'.")],
+    device: Annotated[
+        str, typer.Argument(help="The device's name, with or without 'devices/'.", autocompletion=candidates.devices)
+    ],
     tracker: options.TrackerOption = None,
 ) -> None:
     """Free a device's name: the next agent that attaches under it has it. For a board that was set up anew.
@@ -133,7 +134,7 @@ def unbind(
     name = f"devices/{device.removeprefix('devices/')}"
 
     async def work() -> None:
-        async with IdentityCalls(options.tracker_address(ctx, tracker) or default_address()) as calls:
+        async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
             key_id = await calls.unbind(name)
         options.stderr().print(f"{name} was bound to the key {key_id[:8]}, and is free", markup=False)
 

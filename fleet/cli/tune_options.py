@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli import candidates
 from fleet.cli.options import (
     DEFAULT_CACHE_GB,
     BatchSizeOption,
@@ -20,8 +21,9 @@ from fleet.cli.options import (
     JsonOption,
     LibraryOption,
     ShapeOption,
+    running_fleet,
     seconds,
-    tracker_address,
+    selector_or_default,
     wants_json,
 )
 from fleet.cli.options import build_cache as cache_of
@@ -55,6 +57,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             list[str] | None,
             typer.Option(
                 metavar="SELECTOR",
+                autocompletion=candidates.selectors,
                 help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'. Default: cpu. May be repeated where "
                 "an optimizer runs, once for each kind of board.",
             ),
@@ -105,7 +108,9 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         target: Annotated[
             str | None,
             typer.Option(
-                metavar="TARGET", help="A board ('fleet targets') or TVM target as JSON, instead of the device's own."
+                metavar="TARGET",
+                autocompletion=candidates.boards,
+                help="A board ('fleet targets') or TVM target as JSON, instead of the device's own.",
             ),
         ] = None,
         batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 8,
@@ -163,13 +168,13 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         wide: WideOption = False,
         json_output: JsonOption = False,
     ) -> None:
-        selectors = tuple(on or ["cpu"])
+        selectors = tuple(on or [selector_or_default(None)])
         options = TuneOptions(
             model=_model_path(model),
             selector=selectors[0],
             also_on=selectors[1:],
             devices=devices,
-            tracker=tracker_address(ctx, tracker),
+            tracker=running_fleet(ctx, tracker),
             library=library,
             snapshots=snapshots,
             trials=trials,

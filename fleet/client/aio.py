@@ -16,22 +16,21 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections.abc import AsyncGenerator, Generator
 from types import TracebackType
 from typing import Unpack
 
 from fleet.base.clock import Clock, SystemClock
-from fleet.base.config import TRACKER_PORT
 from fleet.base.machine import account_name
 from fleet.base.network import check_address, host_of, is_answered, is_loopback
+from fleet.base.settings import look_up
 from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.devices import Telemetry
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, make_wish
+from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, PendingRequest, make_wish
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
     FleetError,
@@ -59,8 +58,8 @@ _NOT_OPEN = "the client is not open; use it inside 'async with fleet.aio.connect
 
 
 def default_address() -> str:
-    """$FLEET_TRACKER, else this machine's usual port."""
-    return os.environ.get("FLEET_TRACKER") or f"127.0.0.1:{TRACKER_PORT}"
+    """What is configured ($FLEET_TRACKER, then the client's file), else this machine's usual port."""
+    return look_up("tracker").value
 
 
 def connect(
@@ -73,7 +72,7 @@ def connect(
     """Return a client to be opened by `async with` or `await`.
 
     Args:
-        address: "host:port" of the tracker; $FLEET_TRACKER, else 127.0.0.1:9290, when None.
+        address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
         connect_timeout_sec: how long to try before TrackerUnavailable.
         holder: shown to others, "user@host" when None.
 
@@ -199,6 +198,18 @@ class Fleet:
             TrackerUnavailable: the tracker does not answer at this moment.
         """
         return await self._open_calls().revoke(lease_name, reason)
+
+    async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest:
+        """Take a waiting request out of the queue, one's own or, as an admin, anybody's.
+
+        Whoever waits for it gets Cancelled with the reason.
+
+        Raises:
+            NotFound: no such request waits.
+            NotAllowed: it is another's.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().cancel_request(request_id, reason)
 
     async def reset_epochs(self, device_name: str) -> int:
         """Have a device's epochs counted anew, and return what they are larger than from now on. Ends its lease.

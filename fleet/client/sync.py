@@ -51,7 +51,7 @@ def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, ho
     """Return an open client; use it in a `with` block, or close it.
 
     Args:
-        address: "host:port" of the tracker; $FLEET_TRACKER, else 127.0.0.1:9290, when None.
+        address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
         connect_timeout_sec: how long to try.
         holder: shown to others, "user@host" when None.
 

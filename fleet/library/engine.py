@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from fleet.base import config
+from fleet.base.settings import look_up
 from fleet.errors import DiskFull, LibraryError, LibraryReadOnly, NoLibrary
 from fleet.library import schema
 from fleet.library.migrations import migrate
@@ -37,13 +37,15 @@ _POSTGRES_READ_ONLY = ("25006", "42501")
 
 
 def database_url(url_or_path: str | Path | None) -> sa.URL:
-    """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the user's own.
+    """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the one that is configured, else
+    the user's own.
 
     Raises:
         LibraryError: the text starts like a URL but is not one.
+        ConfigError: the configuration cannot be read.
     """
     if url_or_path is None:
-        return _sqlite_url(config.data_dir() / "library.sqlite")
+        url_or_path = look_up("library").value
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return _sqlite_url(Path(url_or_path))
     try:

@@ -22,6 +22,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
+from fleet.base.settings import look_up
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import engine as engines
@@ -61,14 +62,15 @@ class Library:
 
     @classmethod
     def open(cls, url_or_path: str | Path | None = None) -> Self:
-        """Open a library; make it if there is none. None means the user's own, in the data directory.
+        """Open a library; make it if there is none. None means the one that is configured ($FLEET_LIBRARY, then the
+        client's file), else the user's own, in the data directory.
 
         Raises:
             LibraryError: it cannot be used; the text says why and what to do.
             DiskFull: no space left to make it.
         """
         url = engines.database_url(url_or_path)
-        return cls(engines.open_engine(url, is_default=url_or_path is None))
+        return cls(engines.open_engine(url, is_default=url_or_path is None and look_up("library").asked is None))
 
     @property
     def url(self) -> str:

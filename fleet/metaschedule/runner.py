@@ -53,7 +53,7 @@ class FleetRunner(PyRunner):  # type: ignore[misc]
         """Do nothing yet: the tracker is called with the first candidate.
 
         Args:
-            address: "host:port" of the tracker; $FLEET_TRACKER, else 127.0.0.1:9290, when None.
+            address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
             evaluator_config: MetaSchedule's EvaluatorConfig, or fleet.Evaluator, which has more fields.
             priority: larger goes first in the queue for a device.

@@ -26,6 +26,7 @@ _ROOT = Path(__file__).parents[2]
 _FROM_CODE: dict[str, Callable[[], str]] = {
     "agent.yaml": keys.as_markdown,
     "commands": commands.as_markdown,
+    "config.yaml": keys.of_clients,
     "json": json_documents.as_markdown,
     "public API": api.public_names,
     "errors": api.error_tree,

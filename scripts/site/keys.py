@@ -1,4 +1,4 @@
-"""The keys of agent.yaml, from the dataclasses that check them."""
+"""The keys of config.yaml and agent.yaml, from the dataclasses that check them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from words import plain
 from device_agents.config import AgentConfig, known_keys
 from device_agents.given import Given
 from fleet.base.config import Key, keys_of
+from fleet.base.settings import ClientFile
 
 
 def as_markdown() -> str:
@@ -18,6 +19,11 @@ def as_markdown() -> str:
     for driver, keys in known_keys().items():
         lines += [f"## driver: {driver}", "", *_definitions(keys)]
     return "\n".join(lines)
+
+
+def of_clients() -> str:
+    """Return the keys of config.yaml."""
+    return "\n".join(_definitions(keys_of(ClientFile)))
 
 
 def _definitions(keys: Iterable[Key]) -> Iterator[str]:

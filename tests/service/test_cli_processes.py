@@ -18,6 +18,7 @@ import pytest_asyncio
 import fleet.aio
 from fleet.aio import LocalFleet
 from fleet.client.aio import Fleet
+from fleet.domain.leases import PendingRequest
 from fleet.domain.measuring import Trial
 from fleet.errors import FleetError, NotFound
 from fleet.local.children import Child, ChildSpec
@@ -69,6 +70,10 @@ async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str
     """Wait for the end of a process and return its exit code and output."""
     stdout, stderr = await process.communicate()
     return process.returncode, stdout.decode(), stderr.decode()
+
+
+async def first_request(client: Fleet) -> PendingRequest | None:
+    return next(iter((await client.snapshot()).requests), None)
 
 
 async def holds(client: Fleet) -> bool:
@@ -144,6 +149,25 @@ async def test_waiting_is_shown_and_bounded(local: LocalFleet, client: Fleet) ->
     assert "next in the queue" in stderr
     assert "error: no device" in stderr
     assert "Traceback" not in stderr
+
+
+async def test_a_cancelled_request_ends_its_wait(local: LocalFleet, client: Fleet) -> None:
+    """It is listed, the beginning of its id will do, and who waited is told why."""
+    async with client.acquire("simulated"):
+        waiting = await start(local, "acquire", "simulated", "--", "true")
+        request = await eventually(lambda: first_request(client))
+        code, stdout, _ = await finished(await start(local, "request", "list"))
+        assert (code, request.request_id[:8] in stdout) == (0, True)
+        code, stdout, _ = await finished(
+            await start(local, "request", "cancel", request.request_id[:8], "--reason", "to the workshop", "--json")
+        )
+        assert [request.request_id] == [each["request_id"] for each in json.loads(stdout)["requests"]]
+        code, stdout, stderr = await finished(waiting)
+    assert (code, stdout) == (1, "")
+    assert "was cancelled by " in stderr
+    assert "to the workshop" in stderr
+    code, _, stderr = await finished(await start(local, "request", "cancel", request.request_id))
+    assert (code, "'fleet request list' lists those that do" in stderr) == (1, True)
 
 
 async def test_a_lost_lease_ends_the_command_and_its_children(local: LocalFleet, client: Fleet) -> None:

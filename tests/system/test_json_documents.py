@@ -24,6 +24,7 @@ from tests.system.fleet_processes import Fleet, running_fleet
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _UNTESTED = {
+    "request cancel": "tests/service/test_cli_processes.py has somebody who waits",
     "agent bundle": "tests/unit/test_bundle.py makes bundles, which take a minute",
     "program": "tests/system/test_program_cli.py has a fabric",
     "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
@@ -77,11 +78,13 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("devices", *at)
     run("devices show", "bench", *at)
     run("leases", *at)
+    run("request list", *at)
     run("library snapshots", *library)
     run("library prune", *library, "--dry-run")
     run("tracker token create", "--role", "user", *at)
     run("tracker token list", *at)
     run("audit", *at)
+    run("config show")
     run("targets")
     run("targets show", "rpi4-64")
     run("doctor", "--quick")

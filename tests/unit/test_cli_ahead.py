@@ -23,8 +23,17 @@ def start(arguments):
     start_ahead(arguments)
     return server() is not None
 
+def start_with(variable, value):
+    os.environ[variable] = value
+    try:
+        return start(["tune", "m.onnx"])
+    finally:
+        del os.environ[variable]
+
+settings = {"FLEET_TRACKER": "lab:9290", "FLEET_SELECTOR": "kind=cuda", "FLEET_CONFIG": "/nowhere/config.yaml"}
 os.environ.pop("FLEET_TRACKER", None)
 not_sure = [start(arguments) for arguments in json.loads(sys.argv[1])]
+not_sure += [start_with(*setting) for setting in settings.items()]
 is_started = start(["tune", "m.onnx", "--trials", "8"])
 first = server()
 start(["tune", "m.onnx"])
@@ -55,4 +64,4 @@ def test_tune_starts_the_build_pools_server_once_and_only_where_it_is_sure_to_bu
     words = [sys.executable, "-c", _SCRIPT, json.dumps(_NOT_SURE)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
 
-    assert [[False] * len(_NOT_SURE), True, True, []] == json.loads(done.stdout)
+    assert [[False] * (len(_NOT_SURE) + 3), True, True, []] == json.loads(done.stdout)

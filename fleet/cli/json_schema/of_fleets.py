@@ -34,6 +34,19 @@ class Leases(TypedDict):
     leases: list[Lease]
 
 
+class Requests(TypedDict):
+    """`fleet request list`"""
+
+    requests: list[PendingRequest]
+    request_count: int
+
+
+class Cancelled(TypedDict):
+    """`fleet request cancel`: what was taken out of the queue"""
+
+    requests: list[PendingRequest]
+
+
 class Board(TypedDict):
     """`fleet targets show`"""
 
@@ -121,3 +134,18 @@ class Audit(TypedDict):
     """`fleet audit`"""
 
     deeds: list[Deed]
+
+
+class Setting(TypedDict):
+    key: str
+    value: str
+    source: str
+    where: str
+
+
+class Configuration(TypedDict):
+    """`fleet config show`"""
+
+    file: str
+    is_there: bool
+    settings: list[Setting]

@@ -1,0 +1,139 @@
+"""What a shell offers where a command takes a name: the devices, jobs, leases and boards that there are at this moment.
+
+A person waits for it with a finger on a key. Whatever goes wrong, nothing is offered, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+
+from fleet.base.settings import look_up
+from fleet.domain.selectors import labels_of
+from fleet.domain.snapshot import Snapshot
+
+Offers = list[tuple[str, str]]
+"""Each word, with what the shell may show beside it."""
+
+_LONGEST_SEC = 1.0
+"""An answer takes a hundredth of that."""
+
+_MOST_JOBS = 50
+
+
+def devices(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the fleet's devices."""
+
+    def found(fleet: Snapshot) -> Offers:
+        return [(_short(one.name), one.inventory.device_model or one.inventory.kind) for one in fleet.devices]
+
+    return _beginning(incomplete, _of_fleet(ctx, found))
+
+
+def leases(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the live leases."""
+
+    def found(fleet: Snapshot) -> Offers:
+        return [(_short(one.name), f"{_short(one.device_name)}, {one.holder}") for one in fleet.leases]
+
+    return _beginning(incomplete, _of_fleet(ctx, found))
+
+
+def requests(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the waiting requests."""
+
+    def found(fleet: Snapshot) -> Offers:
+        return [(one.request_id, f"{one.selector}, {one.holder}") for one in fleet.requests]
+
+    return _beginning(incomplete, _of_fleet(ctx, found))
+
+
+def selectors(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the keys of the fleet's devices, and behind a key and = its values."""
+
+    def found(fleet: Snapshot) -> Offers:
+        return [(text, "") for text in parts_of_selectors(incomplete, map(labels_of, fleet.devices))]
+
+    return _of_fleet(ctx, found)
+
+
+def boards(incomplete: str) -> Offers:
+    """Offer the boards that can be built for."""
+    from cross.targets.boards import load_boards
+
+    return _beginning(incomplete, [(name, board.title) for name, board in load_boards().items()])
+
+
+def jobs(ctx: typer.Context, incomplete: str) -> Offers:
+    """Offer the newest jobs of the library, which is not made for that."""
+    from fleet.library import Library
+
+    def ask() -> Offers:
+        url = look_up("library", ctx.params.get("library")).value
+        if "://" not in url and not Path(url).expanduser().exists():
+            return []
+        with Library.open(url) as library:
+            return [(_short(job.name), job.title) for job in library.jobs(_MOST_JOBS)]
+
+    return _beginning(incomplete, _quickly(ask))
+
+
+def parts_of_selectors(incomplete: str, labels_by_device: Iterable[dict[str, str]]) -> list[str]:
+    """Return how a selector that is being typed can go on: with a key, or with a value of the key that it ends with.
+
+    Values that a selector cannot hold as they are (with spaces or commas) are left out.
+    """
+    before, comma, last = incomplete.rpartition(",")
+    key, operator, _ = last.partition("!=") if "!=" in last else last.partition("=")
+    pairs = {(name, value) for labels in labels_by_device for name, value in labels.items()}
+    if operator:
+        values = {value for name, value in pairs if name == key and not set(value) & set(" ,\t'\"")}
+        found = {f"{key}{operator}{value}" for value in values if value}
+    else:
+        found = {f"{name}=" for name, _ in pairs}
+    return sorted(f"{before}{comma}{text}" for text in found if text.startswith(last))
+
+
+def _of_fleet(ctx: typer.Context, found: Callable[[Snapshot], Offers]) -> Offers:
+    from fleet.client.tracker_calls import TrackerCalls  # imported here, its time does not count
+
+    named = ctx.params.get("tracker") or ctx.find_root().params.get("tracker")
+
+    async def snapshot() -> Snapshot:
+        calls = TrackerCalls(look_up("tracker", named).value)
+        try:
+            return await calls.snapshot()
+        finally:
+            await calls.close()
+
+    return _quickly(lambda: found(asyncio.run(snapshot())))
+
+
+def _quickly(ask: Callable[[], Offers]) -> Offers:
+    """Ask on a thread that nobody waits for once time is up."""
+    answers: queue.SimpleQueue[Offers] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(ask())
+        except BaseException:  # noqa: BLE001 a shell has no use for it
+            answers.put([])
+
+    threading.Thread(target=work, name="ask for names", daemon=True).start()
+    try:
+        return answers.get(timeout=_LONGEST_SEC)
+    except queue.Empty:
+        return []
+
+
+def _beginning(incomplete: str, offers: Offers) -> Offers:
+    return [(word, about) for word, about in offers if word.startswith(incomplete)]
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -1,0 +1,82 @@
+"""`fleet completion SHELL`: prints what makes a shell complete our commands.
+
+The shell asks this program: flags and commands are those of the installed version, names those of the fleet that is
+configured. See `fleet.cli.candidates`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, NoReturn
+
+import typer
+from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
+
+VARIABLE = "_FLEET_COMPLETE"
+"""What a shell sets when it asks; made of the program's name, by typer."""
+
+# typer's own breaks at the = of a selector, as bash does with words. Ours hands over the line, and gives back of each
+# answer what stands behind the last break.
+_BASH = f"""\
+_fleet_completion() {{
+    local line=${{COMP_LINE:0:COMP_POINT}} current=${{COMP_WORDS[COMP_CWORD]}} IFS=$'\\n' word before answer
+    word=${{line##*[[:space:]]}}
+    [[ $current == [=:] ]] && current=
+    before=${{word%"$current"}}
+    COMPREPLY=()
+    for answer in $(
+        export {VARIABLE}=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=$line
+        "$1" 2>/dev/null
+    ); do
+        answer=${{answer%%$'\\t'*}}
+        COMPREPLY+=("${{answer#"$before"}}")
+    done
+    [[ ${{COMPREPLY[0]-}} == *= ]] && compopt -o nospace 2>/dev/null
+    return 0
+}}
+complete -o default -F _fleet_completion fleet
+"""
+
+
+class Shell(StrEnum):
+    """A shell that we know how to talk to."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.", show_choices=False)],
+) -> None:
+    """Print the script that completes commands, flags, and the names of devices, jobs and boards in your shell.
+
+    For bash, add this to ~/.bashrc: eval "$(fleet completion bash)". For zsh: eval "$(fleet completion zsh)" in
+    ~/.zshrc, after compinit. For fish: fleet completion fish > ~/.config/fish/completions/fleet.fish.
+
+    Example: fleet completion bash > ~/.local/share/bash-completion/completions/fleet
+    """
+    if shell is Shell.BASH:
+        print(_BASH, end="")
+        return
+    print(get_completion_script(prog_name="fleet", complete_var=VARIABLE, shell=shell.value))
+
+
+def answer_shell() -> NoReturn:
+    """Print what a shell asked for: without a word on stderr, and without waiting for what still asks others."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    code = 1
+    try:
+        from fleet.cli.main import main
+
+        completion_init()
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except Exception:  # noqa: BLE001 a shell has no use for it
+        code = 1
+    finally:
+        sys.stdout.flush()
+        os._exit(code)

@@ -1,0 +1,71 @@
+"""`fleet config show`: which settings count, and where each was made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fleet.base.settings import KEYS, Setting, config_file, look_up
+from fleet.cli import candidates, options
+from fleet.cli.tables import make_console
+
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@/]*@")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def config() -> None:
+    """Show which tracker, library, devices and format commands use, and why."""
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    tracker: options.TrackerOption = None,
+    library: options.LibraryOption = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="SELECTOR", help="Which device.", autocompletion=candidates.selectors)
+    ] = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show what a command with these flags takes, and where each value came from.
+
+    A flag goes before the environment, the environment before the file, the file before the default. The file is
+    ~/.config/tvm-fleet/config.yaml; its keys are tracker, library, selector and format.
+
+    Example: fleet config show --json
+    """
+    given = options.settings(ctx)
+    flags = {
+        "tracker": given.tracker if tracker is None else tracker,
+        "library": library,
+        "selector": on,
+        "format": given.output,
+    }
+    found = [_shown(look_up(key, flags[key])) for key in KEYS]
+    options.selector_or_default(on)
+    path = config_file()
+    if options.wants_json(ctx, json_output):
+        options.print_json(
+            {"file": str(path), "is_there": path.exists(), "settings": [asdict(setting) for setting in found]}
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("setting", "value", "from"):
+        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+    for setting in found:
+        source = f"{setting.source}, {setting.where}" if setting.where else str(setting.source)
+        table.add_row(setting.key, Text(setting.value), Text(source))
+    console = make_console(is_wide=False)
+    console.print(table)
+    console.print(f"file: {path}{'' if path.exists() else ', which is not there'}", markup=False, soft_wrap=True)
+
+
+def _shown(setting: Setting) -> Setting:
+    return replace(setting, value=_PASSWORD.sub(r"\1:***@", setting.value))

@@ -1,0 +1,120 @@
+"""`fleet request list|cancel`: who waits for a device."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import fleet.aio
+from fleet.cli import candidates, options
+from fleet.cli.tables import make_console
+from fleet.dashboard import words
+from fleet.domain.leases import PendingRequest
+from fleet.domain.snapshot import Snapshot
+from fleet.errors import InvalidRequest
+from fleet.wire.json_shape import request_json
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+_SHOWN_ID_CHARS = 8
+"""Enough of a random id to tell it from the others; `cancel` takes as much of it as is typed."""
+
+
+@app.callback()
+def request() -> None:
+    """List who waits for devices, or cancel a request."""
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """List the requests that wait for a device, in the order in which they are served.
+
+    Example: fleet request list
+    """
+
+    async def work() -> Snapshot:
+        address = options.tracker_address(ctx, tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            return await client.snapshot()
+
+    snapshot = options.run(work())
+    if options.wants_json(ctx, json_output):
+        shown = list(map(request_json, snapshot.requests))
+        options.print_json({"requests": shown, "request_count": snapshot.request_count})
+        return
+    console = make_console(is_wide=False)
+    console.print(_table(snapshot) if snapshot.requests else "nobody waits")
+    hidden = snapshot.request_count - len(snapshot.requests)
+    if hidden > 0:
+        console.print(f"and {hidden} more")
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context,
+    request_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="The request, or the beginning of its id.", autocompletion=candidates.requests
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Shown to whoever waits.")] = "",
+    json_output: options.JsonOption = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Take a request out of the queue: one's own, as an admin anybody's. Whoever waits for it is told why.
+
+    Example: fleet request cancel 3f2a91c0 --reason "the board goes to the workshop"
+    """
+
+    async def work() -> PendingRequest:
+        address = options.tracker_address(ctx, tracker)
+        async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
+            known = [each.request_id for each in (await client.snapshot()).requests]
+            return await client.cancel_request(_whole(request_id, known), reason)
+
+    done = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json({"requests": [request_json(done)]})
+        return
+    options.stderr().print(
+        f"cancelled {done.request_id}: {done.holder} waits no more for {done.selector}", markup=False
+    )
+
+
+def _whole(beginning: str, known: list[str]) -> str:
+    """Return the id that begins like this; what begins none as it is, since the tracker shows only the first thousand.
+
+    Raises:
+        InvalidRequest: several do.
+    """
+    found = [name for name in known if name.startswith(beginning)]
+    if len(found) > 1 and beginning not in found:
+        raise InvalidRequest(f"{len(found)} requests begin with {beginning!r}; type more of the id")
+    return beginning if beginning in found or not found else found[0]
+
+
+def _table(snapshot: Snapshot) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("request", "holder", "wants", "priority", "waits", "because", "purpose"):
+        table.add_column(column, overflow="fold", no_wrap=column == "request")
+    for each in snapshot.requests:
+        table.add_row(
+            Text(each.request_id[:_SHOWN_ID_CHARS]),
+            Text(each.holder),
+            Text(each.selector),
+            str(each.priority),
+            words.age(each.asked_at_sec, snapshot.taken_at_sec),
+            Text(each.reason),
+            Text(each.purpose),
+        )
+    return table

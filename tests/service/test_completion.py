@@ -1,0 +1,133 @@
+"""Words completed in a real shell, with the names of a real fleet and a real library."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from fleet.aio import LocalFleet
+from fleet.cli.candidates import parts_of_selectors
+from fleet.library import Library
+from fleet.testing import eventually
+from tests.programs import here
+
+pytestmark = pytest.mark.slow
+
+_DEVICES = """
+devices:
+  - {driver: simulated, name: sim-1, labels: {rack: "3"}}
+  - {driver: simulated, name: sim-2, labels: {rack: "4", note: "two words"}}
+"""
+_BREAKS = re.compile(r"([=:])|\s+")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shell is, with a command `fleet`, a library with a job, and a model file."""
+    made = tmp_path_factory.mktemp("completion")
+    (made / "fleet").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fleet "$@"\n')
+    (made / "fleet").chmod(0o755)
+    (made / "agent.yaml").write_text(_DEVICES)
+    with Library.open(made / "library.sqlite") as library:
+        library.start_job(title="squeezenet")
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local(folder: Path) -> AsyncIterator[LocalFleet]:
+    async with LocalFleet(agent_config=folder / "agent.yaml", state_dir=folder / "state") as running:
+        yield running
+
+
+async def completed(folder: Path, line: str, tracker: str) -> list[str]:
+    """Return what bash offers for the last word of a line: what replaces the part behind its last break."""
+    words = [word for word in _BREAKS.split(line) if word]
+    if line.endswith(" "):
+        words.append("")
+    script = f"""
+    source <(./fleet completion bash)
+    [[ $(complete -p fleet) == *_fleet_completion* ]] || exit 3
+    COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)} COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}
+    _fleet_completion ./fleet
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    environment = {**here(), "FLEET_TRACKER": tracker, "FLEET_LIBRARY": str(folder / "library.sqlite")}
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "--norc", "-c", script),
+        cwd=folder,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    stdout, stderr = await process.communicate()
+    assert (process.returncode, stderr) == (0, b"")
+    return stdout.decode().split()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("fleet dev", ["devices"]),
+        ("fleet jobs sub", ["submit"]),
+        ("fleet tune --prio", ["--priority"]),
+        ("fleet devices show sim-", ["sim-1", "sim-2"]),
+        ("fleet time kernel.so --on ra", ["rack="]),
+        ("fleet time kernel.so --on rack=", ["3", "4"]),
+        ("fleet time kernel.so --on kind=simulated,rack=4", ["4"]),
+        ("fleet acquire note=", []),
+        ("fleet targets show rpi4-", ["rpi4-64", "rpi4-32"]),
+        ("fleet leases revoke ", []),
+    ],
+)
+async def test_bash_completes(folder: Path, local: LocalFleet, line: str, offered: list[str]) -> None:
+    """Commands, flags, devices, boards, and the keys and values of selectors, beyond the breaks that bash makes."""
+
+    async def is_offered() -> bool:
+        return offered == await completed(folder, line, local.address)
+
+    await eventually(is_offered, 60)  # on a busy machine an answer may come too late, and then nothing is offered
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_bash_completes_jobs_of_the_library(folder: Path) -> None:
+    """By what one types after `fleet jobs show`; no tracker is asked."""
+    with Library.open(folder / "library.sqlite") as library:
+        name = library.jobs(1)[0].name.removeprefix("jobs/")
+
+    async def is_offered() -> bool:
+        return [name] == await completed(folder, f"fleet jobs show {name[:9]}", "127.0.0.1:1")
+
+    await eventually(is_offered, 60)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_tracker_that_says_nothing_costs_a_moment_and_no_word(folder: Path) -> None:
+    """It takes connections, and never answers: nothing is offered, nothing is printed, and the shell goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with asyncio.timeout(30):
+            offered = await completed(folder, "fleet devices show ", f"127.0.0.1:{silent.getsockname()[1]}")
+
+    assert [] == offered
+
+
+def test_a_selector_goes_on_with_keys_and_their_values() -> None:
+    """What was typed before the last comma stays; a value that a selector cannot hold is left out."""
+    labels: list[dict[str, str]] = [
+        {"name": "a", "kind": "cpu", "model": "two words"},
+        {"name": "b", "kind": "cuda"},
+    ]
+
+    assert ["kind=", "model=", "name="] == parts_of_selectors("", labels)
+    assert ["name=a,kind=cpu", "name=a,kind=cuda"] == parts_of_selectors("name=a,kind=c", labels)
+    assert ["kind!=cpu", "kind!=cuda"] == parts_of_selectors("kind!=", labels)
+    assert [] == parts_of_selectors("model=", labels)
+    assert [] == parts_of_selectors("kind=q", labels)
