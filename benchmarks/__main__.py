@@ -12,7 +12,10 @@ import sys
 
 from benchmarks.common import REPOSITORY, JsonObject, print_json, print_table, say
 
-NAMES = ("trial_overhead", "tune_matmul", "tracker_load", "agent_footprint", "models", "adaptive", "device_share")
+NAMES = (
+    *("trial_overhead", "tune_matmul", "tracker_load", "recovery"),
+    *("agent_footprint", "models", "adaptive", "device_share"),
+)
 LONG = ("curves", "prioritizer", "cost_model", "warm_start", "scale")
 """Run only when named: they take longer than all the others together."""
 

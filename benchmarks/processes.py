@@ -79,6 +79,14 @@ class Process:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
+    def kill(self, *, with_children: bool) -> None:
+        """kill -9, and reap; children that share its group live on unless they are to go, too."""
+        if with_children:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            self._process.kill()
+        self._process.wait()
+
     def wait_for(self, pattern: str, timeout_sec: float = 60.0) -> re.Match[str]:
         """Return the match in the first line of its stdout that has one.
 

@@ -126,6 +126,18 @@ def test_device_share_says_what_the_device_did() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_recovery_measures_both_sides_of_both_kills() -> None:
+    """A tracker and an agent are killed on both sides, and all of them serve again."""
+    figures = _figures("benchmarks.recovery")
+
+    for found in (figures, figures["agent"]):
+        assert 0 < found["ours"]
+        assert found["ratio"] == pytest.approx(found["peer"] / found["ours"], rel=0.05)
+    assert 0 < figures["listening"] < figures["all_back"]
+
+
+@pytest.mark.slow
 def test_scale_says_what_a_large_fleet_needs() -> None:
     """Slower kernels need fewer builders, and a fleet that loses some goes on with the others."""
     figures = _figures("benchmarks.scale")
