@@ -8,6 +8,7 @@
         Unauthenticated            no token, or one that is forged or for another device
           NotJoined                no credentials for this tracker; join it first
         NotAllowed                 known, but this takes another role or another key
+          KeyRevoked               no member any more; join again with another key
         ArtifactRefused            wrong hash, or built for another architecture
       LimitReached                 more than one peer, one user or the fleet may have; give something back
       NotFound                     no such named thing
@@ -99,6 +100,10 @@ class NotJoined(Unauthenticated):
 
 class NotAllowed(InvalidRequest):
     """The caller is known, but this takes another role, or another's key."""
+
+
+class KeyRevoked(NotAllowed):
+    """The caller's key is no member's any more; join again with another key, if an admin wants that."""
 
 
 class ArtifactRefused(InvalidRequest):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.config import TRACKER_PORT
-from fleet.cli import candidates, join_token, options
+from fleet.cli import candidates, join_token, members, options
 from fleet.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -22,6 +22,8 @@ def tracker() -> None:
 
 
 app.add_typer(join_token.app, name="token")
+app.command()(members.members)
+app.command()(members.revoke)
 
 
 @app.command()

@@ -149,6 +149,7 @@ class Fleet:
         Raises:
             InvalidRequest: no selector.
             NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists what there is.
+            KeyRevoked: this account is no member of the fleet any more; its leases have ended.
             WaitTimeout: none came free in time.
         """
         return self._acquired(make_wish(selector, **terms), on_queued)
@@ -157,7 +158,10 @@ class Fleet:
         self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
     ) -> Device:
         """Like `acquire`, for those who cannot use `async with`: give the device back with `await device.release()`."""
-        book = self._open_stream().book
+        stream = self._open_stream()
+        if stream.fatal is not None:
+            raise stream.fatal
+        book = stream.book
         wish = make_wish(selector, **terms)
         held = await self._answer(book.ask(wish, on_queued), wish.wait_timeout_sec)
         self._keepers[held.name] = asyncio.create_task(self._keep(held), name=f"fleet keep {held.name}")

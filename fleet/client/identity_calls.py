@@ -14,6 +14,7 @@ from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import pin_of
 from fleet.identity.credentials import Credentials
 from fleet.identity.join_tokens import JoinToken
+from fleet.identity.member import Member
 from fleet.identity.roles import Role
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import ROLES
@@ -37,6 +38,15 @@ class Invitation:
     expires_at_sec: float
     created_by: str
     note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revocation:
+    """What ended with a key."""
+
+    member: Member
+    ended_leases: tuple[str, ...]
+    freed_devices: tuple[str, ...]
 
 
 class IdentityCalls:
@@ -90,6 +100,30 @@ class IdentityCalls:
         request = pb.UnbindDeviceRequest(device_name=device_name)
         return (await self._answer((await self._stub()).unbind_device(request, timeout=_TIMEOUT_SEC))).key_id
 
+    async def members(self) -> list[Member]:
+        """Return who has joined: those of today first, then those whose key was revoked."""
+        request = pb.ListMembersRequest()
+        answer = await self._answer((await self._stub()).list_members(request, timeout=_TIMEOUT_SEC))
+        return list(map(_member, answer.members))
+
+    async def revoke(self, key_id: str, reason: str = "") -> Revocation:
+        """End the membership of a key, with all that it has.
+
+        Args:
+            key_id: the key, or 8 digits at least of how it begins.
+
+        Raises:
+            NotFound: there is none.
+            InvalidRequest: it is this account's own, or several begin like this.
+        """
+        request = pb.RevokeMemberRequest(key_id=key_id, reason=reason)
+        answer = await self._answer((await self._stub()).revoke_member(request, timeout=_TIMEOUT_SEC))
+        return Revocation(
+            member=_member(answer.member),
+            ended_leases=tuple(answer.ended_leases),
+            freed_devices=tuple(answer.freed_devices),
+        )
+
     async def deeds(self, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the audit log, the oldest of them first."""
         request = pb.ListAuditEntriesRequest(limit=limit)
@@ -117,6 +151,19 @@ def _invitation(token: pb.JoinToken) -> Invitation:
         expires_at_sec=timestamp_sec(token.expires_at),
         created_by=token.created_by,
         note=token.note,
+    )
+
+
+def _member(message: pb.Member) -> Member:
+    return Member(
+        key_id=message.key_id,
+        name=message.name,
+        role=_ROLES.get(message.role, Role.STRANGER),
+        joined_at_sec=timestamp_sec(message.joined_at),
+        device_names=tuple(message.device_names),
+        revoked_at_sec=timestamp_sec(message.revoked_at) if message.HasField("revoked_at") else None,
+        revoked_by=message.revoked_by,
+        reason=message.reason,
     )
 
 

@@ -170,6 +170,18 @@ class LeaseBook:
                     Cancelled(f"the client was closed while it waited for {str(waiting.wish.selector)!r}")
                 )
 
+    def fail(self, error: FleetError) -> None:
+        """End everything: the tracker will have nothing to do with this client any more."""
+        for request_id in list(self.waiting):
+            self.refused(request_id, error)
+        for held in list(self.held.values()):
+            held.end(error)
+        for done in self.releasing.values():
+            if not done.done():
+                done.set_result(None)
+        self.held.clear()
+        self.releasing.clear()
+
     def release(self, name: str) -> asyncio.Future[None]:
         """Give a lease back; the future is done when the tracker has confirmed it. Idempotent."""
         held = self.held.pop(name, None)

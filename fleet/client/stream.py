@@ -21,7 +21,7 @@ from fleet.base.clock import Clock
 from fleet.base.version import package_version
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
 from fleet.domain.jobs import JobStatus
-from fleet.errors import FleetError, LeaseError, NotJoined, TrackerUnavailable, error_classes
+from fleet.errors import FleetError, KeyRevoked, LeaseError, NotJoined, TrackerUnavailable, error_classes
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
 from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
@@ -61,6 +61,8 @@ class TrackerStream:
         """Set at the first welcome, or when there can never be one: see `fatal`."""
 
         self.fatal: FleetError | None = None
+        """Why nobody tries any more: what answers is no tracker of ours, or wants nothing of this account."""
+
         self.not_joined: NotJoined | None = None
         """Set while this account has no credentials for the tracker: one that starts writes them."""
 
@@ -103,9 +105,9 @@ class TrackerStream:
                 self.last_error = "the tracker closed the stream"
             except grpc.aio.AioRpcError as error:
                 self.last_error = error.details() or error.code().name
-                if not self.was_up.is_set() and error.code() in _FATAL:
-                    self.fatal = from_rpc_error(error, TrackerUnavailable)
-                    self.was_up.set()
+                found = from_rpc_error(error, TrackerUnavailable)
+                if isinstance(found, KeyRevoked) or (not self.was_up.is_set() and error.code() in _FATAL):
+                    self._give_up(found)
                     return
             except NotJoined as error:
                 self.last_error, self.not_joined = str(error), error
@@ -196,7 +198,14 @@ class TrackerStream:
         self._outgoing.clear()
         self._unsent_jobs.clear()
         self._flushed.set()
-        logger.warning("lost the tracker, trying again for ever", extra={"cause": self.last_error})
+        logger.warning("lost the tracker", extra={"cause": self.last_error})
+
+    def _give_up(self, error: FleetError) -> None:
+        if self.is_up:
+            self._went_down()
+        self.fatal = error
+        self.book.fail(error)
+        self.was_up.set()
 
     def _wake(self) -> None:
         self._flushed.clear()

@@ -180,7 +180,12 @@ def authority_in(shown: bytes) -> bytes:
 
 def needs_renewal(certificate_pem: bytes, now: dt.datetime) -> bool:
     """Tell whether a certificate ends soon."""
-    return ends_at_of(x509.load_pem_x509_certificate(certificate_pem)) - now < RENEW_BEFORE
+    return end_of(certificate_pem) - now < RENEW_BEFORE
+
+
+def end_of(certificate_pem: bytes) -> dt.datetime:
+    """Return when a certificate stops to be valid, as it is kept and shown."""
+    return ends_at_of(x509.load_pem_x509_certificate(certificate_pem))
 
 
 def ends_at_of(certificate: x509.Certificate) -> dt.datetime:

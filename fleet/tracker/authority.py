@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -54,10 +55,12 @@ class Authority:
         """Return a member's certificate, PEM."""
         return issue(self._own, public_key, name=name, role=role, now=dt.datetime.now(dt.UTC))
 
-    def serve_account(self, store: CredentialStore, address: str, *, home: Path) -> None:
+    def serve_account(
+        self, store: CredentialStore, address: str, *, home: Path, is_revoked: Callable[[str], bool]
+    ) -> None:
         """Give this account what it needs to be this tracker's admin: whoever can read its state is that anyway.
 
-        The key stays the same from start to start: leases belong to it.
+        The key stays the same from start to start, since leases belong to it, unless it was revoked.
         """
         try:
             known = store.find(address)
@@ -65,6 +68,8 @@ class Authority:
             logger.warning("this account's credentials are replaced", extra={"path": str(store.path_of(address))})
             known = None
         key_pem = known.key_pem if isinstance(known, Credentials) else make_key()
+        if is_revoked(own_key_id(key_pem)):
+            key_pem = make_key()
         made = issue_own(self._own, key_pem, name=account_name(), role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
         store.save(address, made, home=home)
 

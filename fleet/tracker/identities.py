@@ -8,19 +8,22 @@ from collections.abc import Callable
 from google.protobuf.message import Message
 
 from fleet.base.clock import Clock
+from fleet.base.text import shown
 from fleet.errors import InvalidRequest
 from fleet.identity.audit_entry import AuditEntry
-from fleet.identity.certificates import read_request
+from fleet.identity.certificates import key_id_of, read_identity, read_request
 from fleet.identity.join_tokens import digest_of, make_join_token
+from fleet.identity.member import Member
 from fleet.identity.policy import rule_of, short_name
 from fleet.identity.roles import Identity, Role
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import Authority
-from fleet.tracker.members import Members, WaitingToken
+from fleet.tracker.expulsion import Expulsion
+from fleet.tracker.members import Members, WaitingToken, revoked
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import ROLES
 from fleet.wire.peers import Attempt, CallContext, caller_of, caller_public_key
-from fleet.wire.times import duration_sec, timestamp
+from fleet.wire.times import duration_sec, optional_timestamp, timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +37,21 @@ _ROLES_BY_NUMBER = {number: role for role, number in ROLES.items()}
 class IdentityServicer:
     """fleet.v1.IdentityService."""
 
-    def __init__(self, authority: Authority, members: Members, audit: AuditLog, clock: Clock) -> None:
+    def __init__(
+        self, authority: Authority, members: Members, audit: AuditLog, clock: Clock, expulsion: Expulsion
+    ) -> None:
         self._authority = authority
         self._members = members
         self._audit = audit
         self._clock = clock
+        self._expulsion = expulsion
 
     async def join(self, request: pb.JoinRequest, context: CallContext) -> pb.JoinResponse:
-        public_key = read_request(request.certificate_request)
-        token = self._members.use_token(digest_of(request.secret), self._clock.now_sec())
+        public_key, now = read_request(request.certificate_request), self._clock.now_sec()
+        self._members.refuse_revoked(key_id_of(public_key))
+        token = self._members.use_token(digest_of(request.secret), now)
         certificate = self._authority.sign(public_key, name=request.name, role=token.role)
+        self._members.check(read_identity(certificate), now)
         logger.info("member joined", extra={"member": request.name[:_MAX_NOTE_CHARS], "role": token.role})
         return pb.JoinResponse(
             certificate=certificate, authority=self._authority.certificate_pem, role=ROLES[token.role]
@@ -94,6 +102,19 @@ class IdentityServicer:
         logger.info("device name freed", extra={"device": request.device_name, "key": key_id})
         return pb.UnbindDeviceResponse(key_id=key_id)
 
+    async def list_members(self, request: pb.ListMembersRequest, context: CallContext) -> pb.ListMembersResponse:
+        return pb.ListMembersResponse(members=map(_member_to_proto, self._members.all()))
+
+    async def revoke_member(self, request: pb.RevokeMemberRequest, context: CallContext) -> pb.RevokeMemberResponse:
+        caller, key_id = caller_of(context), self._members.find(request.key_id)
+        if key_id == caller.key_id:
+            raise InvalidRequest("this is the key that you call with; have another admin revoke it")
+        reason, now = shown(request.reason, _MAX_NOTE_CHARS), self._clock.now_sec()
+        member, freed = self._members.revoke(key_id, now, by=str(caller), reason=reason)
+        logger.warning("member's key revoked", extra={"member": member.name, "key": key_id, "by": str(caller)})
+        ended = await self._expulsion.expel(key_id, revoked(member))
+        return pb.RevokeMemberResponse(member=_member_to_proto(member), ended_leases=ended, freed_devices=freed)
+
     async def list_audit_entries(
         self, request: pb.ListAuditEntriesRequest, context: CallContext
     ) -> pb.ListAuditEntriesResponse:
@@ -142,6 +163,19 @@ def _to_proto(token: WaitingToken) -> pb.JoinToken:
         expires_at=timestamp(token.expires_at_sec),
         created_by=token.created_by,
         note=token.note,
+    )
+
+
+def _member_to_proto(member: Member) -> pb.Member:
+    return pb.Member(
+        key_id=member.key_id,
+        name=member.name,
+        role=ROLES.get(member.role, pb.MEMBER_ROLE_UNSPECIFIED),
+        joined_at=timestamp(member.joined_at_sec),
+        device_names=member.device_names,
+        revoked_by=member.revoked_by,
+        reason=member.reason,
+        revoked_at=optional_timestamp(member.revoked_at_sec),
     )
 
 

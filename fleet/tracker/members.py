@@ -1,4 +1,5 @@
-"""What the tracker remembers of its members: join tokens that wait, and which agent's key each device name belongs to.
+"""What the tracker remembers of its members: who they are, whose keys were revoked, join tokens that wait, and which
+agent's key each device name belongs to.
 
 A file of its own beside the journal: it is written when people do something, not with every grant, so that each
 change is synced to the disk before it counts. Losing the journal frees no device name.
@@ -6,16 +7,27 @@ change is synced to the disk before it counts. Losing the journal frees no devic
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.errors import ConfigError, DiskFull, NotFound, QueueFull, Unauthenticated
-from fleet.identity.roles import Role
+from fleet.errors import (
+    ConfigError,
+    DiskFull,
+    InvalidRequest,
+    KeyRevoked,
+    NotFound,
+    QueueFull,
+    Unauthenticated,
+)
+from fleet.identity.member import Member
+from fleet.identity.roles import Identity, Role
 
 _APPLICATION_ID = 0x54564D49
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE join_tokens (
     digest TEXT PRIMARY KEY, role TEXT NOT NULL, created_at_sec REAL NOT NULL, expires_at_sec REAL NOT NULL,
@@ -25,6 +37,17 @@ CREATE TABLE device_keys (
     device_name TEXT PRIMARY KEY, key_id TEXT NOT NULL, bound_at_sec REAL NOT NULL
 ) WITHOUT ROWID;
 """
+_MEMBERS_SCHEMA = """
+CREATE TABLE members (
+    key_id TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, joined_at_sec REAL NOT NULL, revoked_at_sec REAL,
+    revoked_by TEXT NOT NULL, reason TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+"""Since version 2."""
+
+_WRITE_MEMBER = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
+_KEY_ID = re.compile(r"[0-9a-f]{40}")
+_BEGINNING = re.compile(r"[0-9a-f]{8,40}")
 _MAX_TOKENS = 10_000
 _ID_CHARS = 12
 
@@ -58,6 +81,7 @@ class Members:
         try:
             self._connection = _open(path)
             rows = self._connection.execute("SELECT device_name, key_id FROM device_keys").fetchall()
+            members = self._connection.execute("SELECT * FROM members").fetchall()
         except sqlite3.Error as error:
             if error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
                 raise DiskFull(f"no space left for {path}; free some and start again") from error
@@ -65,6 +89,7 @@ class Members:
                 f"cannot use {path}: {error}; restore it, or move it away: then all join again"
             ) from error
         self._keys: dict[str, str] = dict(rows)
+        self._members = {member.key_id: member for member in map(_member, members)}
 
     @property
     def keys(self) -> Mapping[str, str]:
@@ -96,6 +121,79 @@ class Members:
             raise NotFound(f"{name!r} is bound to no agent's key; 'fleet devices' lists the names")
         self._write("DELETE FROM device_keys WHERE device_name = ?", [(name,)])
         return self._keys.pop(name)
+
+    def all(self) -> list[Member]:
+        """Return everybody who has joined, those of today first, each kind by when they joined."""
+        names: dict[str, list[str]] = {}
+        for name, owner in sorted(self._keys.items()):
+            names.setdefault(owner, []).append(name)
+        found = [replace(each, device_names=tuple(names.get(each.key_id, ()))) for each in self._members.values()]
+        return sorted(found, key=lambda each: (each.revoked_at_sec is not None, each.joined_at_sec, each.key_id))
+
+    def is_revoked(self, key_id: str) -> bool:
+        """Tell whether a key is no member's any more."""
+        known = self._members.get(key_id)
+        return known is not None and known.revoked_at_sec is not None
+
+    def refuse_revoked(self, key_id: str) -> None:
+        """Let nobody in whose key was revoked.
+
+        Raises:
+            KeyRevoked: it says by whom and why.
+        """
+        known = self._members.get(key_id)
+        if known is not None and known.revoked_at_sec is not None:
+            raise revoked(known)
+
+    def check(self, caller: Identity, now: float) -> None:
+        """Refuse a caller whose key was revoked; note one that was not seen before.
+
+        Raises:
+            KeyRevoked: it says by whom and why.
+        """
+        self.refuse_revoked(caller.key_id)
+        known = self._members.get(caller.key_id)
+        if known is not None and (known.name, known.role) == (caller.name, caller.role):
+            return
+        joined_at_sec = known.joined_at_sec if known is not None else now
+        member = Member(key_id=caller.key_id, name=caller.name, role=caller.role, joined_at_sec=joined_at_sec)
+        self._members[member.key_id] = member
+        with contextlib.suppress(DiskFull):  # a list that lacks somebody is no reason to refuse him
+            self._write(_WRITE_MEMBER, [_row(member)])
+
+    def find(self, beginning: str) -> str:
+        """Return the key that begins like this.
+
+        Raises:
+            NotFound: there is none.
+            InvalidRequest: there are several, or it is too short to say.
+        """
+        if not _BEGINNING.fullmatch(beginning):
+            raise InvalidRequest("name a member by its key, or by 8 digits at least of how that begins")
+        found = [key_id for key_id in self._members if key_id.startswith(beginning)]
+        if len(found) > 1:
+            raise InvalidRequest(f"{len(found)} keys begin with {beginning}; say more of it")
+        if not found and not _KEY_ID.fullmatch(beginning):
+            raise NotFound(f"no member's key begins with {beginning}; 'fleet tracker members' lists those there are")
+        return found[0] if found else beginning  # who joined before there was a list, and did not come since
+
+    def revoke(self, key_id: str, now: float, *, by: str, reason: str) -> tuple[Member, list[str]]:
+        """End the membership of a key; return what it was, and the device names that are free now. Idempotent.
+
+        Raises:
+            DiskFull: this cannot be remembered, so it was not done.
+        """
+        unknown = Member(key_id=key_id, name="unknown", role=Role.STRANGER, joined_at_sec=now)
+        member = self._members.get(key_id, unknown)
+        if member.revoked_at_sec is None:
+            member = replace(member, revoked_at_sec=now, revoked_by=by, reason=reason)
+            self._write(_WRITE_MEMBER, [_row(member)])
+            self._members[key_id] = member
+        freed = sorted(name for name, owner in self._keys.items() if owner == key_id)
+        self._write("DELETE FROM device_keys WHERE device_name = ?", [(name,) for name in freed])
+        for name in freed:
+            del self._keys[name]
+        return member, freed
 
     def add_token(self, token: WaitingToken, now: float) -> None:
         """Remember a new join token.
@@ -154,13 +252,42 @@ class Members:
             raise NotFound(f"there is no join token {token_id!r}; 'fleet tracker token list' lists those there are")
         self._write("DELETE FROM join_tokens WHERE digest = ?", [(digest,) for digest in found])
 
-    def _write(self, statement: str, rows: list[tuple[str | float, ...]]) -> None:
+    def _write(self, statement: str, rows: list[tuple[str | float | None, ...]]) -> None:
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise DiskFull(f"the tracker cannot write {self._path}: {error}; free some space there") from error
+
+
+def revoked(member: Member) -> KeyRevoked:
+    """Return the error that a member gets whose key was revoked."""
+    why = f": {member.reason}" if member.reason else ""
+    return KeyRevoked(
+        f"the key {member.key_id[:8]} was revoked by {member.revoked_by}{why}; "
+        "if that was a mistake, remove its credentials and join again, which makes another key"
+    )
+
+
+def _row(member: Member) -> tuple[str | float | None, ...]:
+    return (
+        *(member.key_id, member.name, str(member.role), member.joined_at_sec),
+        *(member.revoked_at_sec, member.revoked_by, member.reason),
+    )
+
+
+def _member(row: tuple[str, str, str, float, float | None, str, str]) -> Member:
+    key_id, name, role, joined_at_sec, revoked_at_sec, revoked_by, reason = row
+    return Member(
+        key_id=key_id,
+        name=name,
+        role=Role(role),
+        joined_at_sec=joined_at_sec,
+        revoked_at_sec=revoked_at_sec,
+        revoked_by=revoked_by,
+        reason=reason,
+    )
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -172,7 +299,9 @@ def _open(path: Path) -> sqlite3.Connection:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if not tables and not application_id:
         header = f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {_VERSION};"
-        connection.executescript(f"BEGIN; {header} {_SCHEMA} COMMIT;")
+        connection.executescript(f"BEGIN; {header} {_SCHEMA} {_MEMBERS_SCHEMA} COMMIT;")
+    elif (application_id, version) == (_APPLICATION_ID, 1):
+        connection.executescript(f"BEGIN; PRAGMA user_version = {_VERSION}; {_MEMBERS_SCHEMA} COMMIT;")
     elif (application_id, version) != (_APPLICATION_ID, _VERSION):
         connection.close()
         raise ConfigError(f"{path} is no list of this tracker's members, or of another version; move it away")

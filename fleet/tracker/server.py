@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -29,6 +30,7 @@ from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
+from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.identities import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.members import Members
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 _STOP_GRACE_SEC = 0.5
 _COPY_SEC = 300.0
 """How often the journal is copied: what a damaged one may cost."""
+_EXPIRY_SEC = 60.0
+"""How often it is looked for streams that outlive the certificates of their callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +145,9 @@ class Tracker:
         self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
         self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key)
         self.fleet_servicer = FleetServicer(self.view, max_watchers=self.settings.limits.max_watchers)
-        self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock)
+        self.guard = self._make_guard()
+        expulsion = Expulsion(self.engine, self.guard.streams)
+        self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         self.engine.changed = self.view.forget
         self.engine.deliver = self._deliver
 
@@ -156,10 +162,8 @@ class Tracker:
 
     async def _listen(self) -> None:
         server = rpc.make_server(rpc.MAX_REQUEST_BYTES)
-        is_plain, audit = self.settings.is_plain, auditor(self.audit, self._clock)
-        secret = PlainSecret(secret=secrets.token_bytes(32)) if is_plain else None
+        is_plain, guard = self.settings.is_plain, self.guard
         security = None if is_plain else server_security(self.authority.shown, admits_strangers=True)
-        guard = Guard(secret=(lambda: secret) if is_plain else None, audit=audit)
         stubs.add_lease_service(server, self.lease_servicer, guard)
         stubs.add_agent_service(server, self.agent_servicer, guard)
         stubs.add_fleet_service(server, self.fleet_servicer, guard)
@@ -167,12 +171,13 @@ class Tracker:
         host = self.settings.host
         port = rpc.bind(server, host, self.settings.port, security, what="the tracker")
         self.address = f"{host}:{port}"
-        self._serve_account(secret)
+        self._serve_account()
         await server.start()
         self._server = server
         self.engine.submit(ev.Tick())
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
+        self._tasks.append(asyncio.create_task(self._end_expired_streams(), name="end expired streams"))
         if self.settings.is_discoverable:
             self._advertisement = Advertisement(host, port)
             self._advertisement.start()
@@ -184,7 +189,21 @@ class Tracker:
             await asyncio.to_thread(self.journal.keep_copy)
             await asyncio.sleep(_COPY_SEC)
 
-    def _serve_account(self, secret: PlainSecret | None) -> None:
+    async def _end_expired_streams(self) -> None:
+        """End streams that outlive their callers' certificates; runs until cancelled."""
+        while True:
+            await asyncio.sleep(_EXPIRY_SEC)
+            self.guard.streams.end_expired(time.time())  # certificates live by the machine's clock, as TLS does
+
+    def _make_guard(self) -> Guard:
+        secret = self._secret = PlainSecret(secret=secrets.token_bytes(32)) if self.settings.is_plain else None
+        return Guard(
+            secret=(lambda: secret) if secret is not None else None,
+            audit=auditor(self.audit, self._clock),
+            check_member=lambda caller: self.members.check(caller, self._clock.now_sec()),
+        )
+
+    def _serve_account(self) -> None:
         """Leave this account what its clients need, before any of them can connect.
 
         Raises:
@@ -193,10 +212,10 @@ class Tracker:
         store, home = CredentialStore(), self.settings.state_dir
         try:
             store.prune()
-            if secret is not None:
-                store.save(self.address, secret, home=home)
+            if self._secret is not None:
+                store.save(self.address, self._secret, home=home)
             else:
-                self.authority.serve_account(store, self.address, home=home)
+                self.authority.serve_account(store, self.address, home=home, is_revoked=self.members.is_revoked)
         except OSError as error:
             raise ConfigError(
                 f"cannot keep this account's credentials in {store.folder}: {error.strerror}; name another folder in "

@@ -26,15 +26,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66leet/v1/identity_service.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\"Z\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\"\x19\n\x17RenewCertificateRequest\"/\n\x18RenewCertificateResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"r\n\x16\x43reateJoinTokenRequest\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04note\x18\x03 \x01(\t\"M\n\x17\x43reateJoinTokenResponse\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.fleet.v1.JoinToken\"\xc3\x01\n\tJoinToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x05 \x01(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\"\x17\n\x15ListJoinTokensRequest\"=\n\x16ListJoinTokensResponse\x12#\n\x06tokens\x18\x01 \x03(\x0b\x32\x13.fleet.v1.JoinToken\"*\n\x16RevokeJoinTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x19\n\x17RevokeJoinTokenResponse\"*\n\x13UnbindDeviceRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"&\n\x14UnbindDeviceResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"(\n\x17ListAuditEntriesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"A\n\x18ListAuditEntriesResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.fleet.v1.AuditEntry\"\xa0\x01\n\nAuditEntry\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x06 \x01(\t\x12\x0f\n\x07subject\x18\x07 \x01(\t\x12\x0f\n\x07outcome\x18\x08 \x01(\t*m\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_ROLE_AGENT\x10\x01\x12\x14\n\x10MEMBER_ROLE_USER\x10\x02\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x03\x32\xd2\x04\n\x0fIdentityService\x12\x35\n\x04Join\x12\x15.fleet.v1.JoinRequest\x1a\x16.fleet.v1.JoinResponse\x12Y\n\x10RenewCertificate\x12!.fleet.v1.RenewCertificateRequest\x1a\".fleet.v1.RenewCertificateResponse\x12V\n\x0f\x43reateJoinToken\x12 .fleet.v1.CreateJoinTokenRequest\x1a!.fleet.v1.CreateJoinTokenResponse\x12S\n\x0eListJoinTokens\x12\x1f.fleet.v1.ListJoinTokensRequest\x1a .fleet.v1.ListJoinTokensResponse\x12V\n\x0fRevokeJoinToken\x12 .fleet.v1.RevokeJoinTokenRequest\x1a!.fleet.v1.RevokeJoinTokenResponse\x12M\n\x0cUnbindDevice\x12\x1d.fleet.v1.UnbindDeviceRequest\x1a\x1e.fleet.v1.UnbindDeviceResponse\x12Y\n\x10ListAuditEntries\x12!.fleet.v1.ListAuditEntriesRequest\x1a\".fleet.v1.ListAuditEntriesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66leet/v1/identity_service.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n\x0bJoinRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x1b\n\x13\x63\x65rtificate_request\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\"Z\n\x0cJoinResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\x12\x11\n\tauthority\x18\x02 \x01(\x0c\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\"\x19\n\x17RenewCertificateRequest\"/\n\x18RenewCertificateResponse\x12\x13\n\x0b\x63\x65rtificate\x18\x01 \x01(\x0c\"r\n\x16\x43reateJoinTokenRequest\x12\"\n\x04role\x18\x01 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04note\x18\x03 \x01(\t\"M\n\x17\x43reateJoinTokenResponse\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\"\n\x05token\x18\x02 \x01(\x0b\x32\x13.fleet.v1.JoinToken\"\xc3\x01\n\tJoinToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x05 \x01(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\"\x17\n\x15ListJoinTokensRequest\"=\n\x16ListJoinTokensResponse\x12#\n\x06tokens\x18\x01 \x03(\x0b\x32\x13.fleet.v1.JoinToken\"*\n\x16RevokeJoinTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\"\x19\n\x17RevokeJoinTokenResponse\"*\n\x13UnbindDeviceRequest\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\"&\n\x14UnbindDeviceResponse\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\xe3\x01\n\x06Member\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04role\x18\x03 \x01(\x0e\x32\x14.fleet.v1.MemberRole\x12-\n\tjoined_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64\x65vice_names\x18\x05 \x03(\t\x12.\n\nrevoked_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\x07 \x01(\t\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x14\n\x12ListMembersRequest\"8\n\x13ListMembersResponse\x12!\n\x07members\x18\x01 \x03(\x0b\x32\x10.fleet.v1.Member\"5\n\x13RevokeMemberRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"e\n\x14RevokeMemberResponse\x12 \n\x06member\x18\x01 \x01(\x0b\x32\x10.fleet.v1.Member\x12\x14\n\x0c\x65nded_leases\x18\x02 \x03(\t\x12\x15\n\rfreed_devices\x18\x03 \x03(\t\"(\n\x17ListAuditEntriesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"A\n\x18ListAuditEntriesResponse\x12%\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x14.fleet.v1.AuditEntry\"\xa0\x01\n\nAuditEntry\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x06 \x01(\t\x12\x0f\n\x07subject\x18\x07 \x01(\t\x12\x0f\n\x07outcome\x18\x08 \x01(\t*m\n\nMemberRole\x12\x1b\n\x17MEMBER_ROLE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEMBER_ROLE_AGENT\x10\x01\x12\x14\n\x10MEMBER_ROLE_USER\x10\x02\x12\x15\n\x11MEMBER_ROLE_ADMIN\x10\x03\x32\xed\x05\n\x0fIdentityService\x12\x35\n\x04Join\x12\x15.fleet.v1.JoinRequest\x1a\x16.fleet.v1.JoinResponse\x12Y\n\x10RenewCertificate\x12!.fleet.v1.RenewCertificateRequest\x1a\".fleet.v1.RenewCertificateResponse\x12V\n\x0f\x43reateJoinToken\x12 .fleet.v1.CreateJoinTokenRequest\x1a!.fleet.v1.CreateJoinTokenResponse\x12S\n\x0eListJoinTokens\x12\x1f.fleet.v1.ListJoinTokensRequest\x1a .fleet.v1.ListJoinTokensResponse\x12V\n\x0fRevokeJoinToken\x12 .fleet.v1.RevokeJoinTokenRequest\x1a!.fleet.v1.RevokeJoinTokenResponse\x12M\n\x0cUnbindDevice\x12\x1d.fleet.v1.UnbindDeviceRequest\x1a\x1e.fleet.v1.UnbindDeviceResponse\x12J\n\x0bListMembers\x12\x1c.fleet.v1.ListMembersRequest\x1a\x1d.fleet.v1.ListMembersResponse\x12M\n\x0cRevokeMember\x12\x1d.fleet.v1.RevokeMemberRequest\x1a\x1e.fleet.v1.RevokeMemberResponse\x12Y\n\x10ListAuditEntries\x12!.fleet.v1.ListAuditEntriesRequest\x1a\".fleet.v1.ListAuditEntriesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.identity_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBERROLE']._serialized_start=1260
-  _globals['_MEMBERROLE']._serialized_end=1369
+  _globals['_MEMBERROLE']._serialized_start=1728
+  _globals['_MEMBERROLE']._serialized_end=1837
   _globals['_JOINREQUEST']._serialized_start=110
   _globals['_JOINREQUEST']._serialized_end=182
   _globals['_JOINRESPONSE']._serialized_start=184
@@ -61,12 +61,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNBINDDEVICEREQUEST']._serialized_end=946
   _globals['_UNBINDDEVICERESPONSE']._serialized_start=948
   _globals['_UNBINDDEVICERESPONSE']._serialized_end=986
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=988
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=1028
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=1030
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=1095
-  _globals['_AUDITENTRY']._serialized_start=1098
-  _globals['_AUDITENTRY']._serialized_end=1258
-  _globals['_IDENTITYSERVICE']._serialized_start=1372
-  _globals['_IDENTITYSERVICE']._serialized_end=1966
+  _globals['_MEMBER']._serialized_start=989
+  _globals['_MEMBER']._serialized_end=1216
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=1218
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=1238
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=1240
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=1296
+  _globals['_REVOKEMEMBERREQUEST']._serialized_start=1298
+  _globals['_REVOKEMEMBERREQUEST']._serialized_end=1351
+  _globals['_REVOKEMEMBERRESPONSE']._serialized_start=1353
+  _globals['_REVOKEMEMBERRESPONSE']._serialized_end=1454
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=1456
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=1496
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=1498
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=1563
+  _globals['_AUDITENTRY']._serialized_start=1566
+  _globals['_AUDITENTRY']._serialized_end=1726
+  _globals['_IDENTITYSERVICE']._serialized_start=1840
+  _globals['_IDENTITYSERVICE']._serialized_end=2589
 # @@protoc_insertion_point(module_scope)

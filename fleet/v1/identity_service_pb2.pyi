@@ -118,6 +118,54 @@ class UnbindDeviceResponse(_message.Message):
     key_id: str
     def __init__(self, key_id: _Optional[str] = ...) -> None: ...
 
+class Member(_message.Message):
+    __slots__ = ("key_id", "name", "role", "joined_at", "device_names", "revoked_at", "revoked_by", "reason")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    name: str
+    role: MemberRole
+    joined_at: _timestamp_pb2.Timestamp
+    device_names: _containers.RepeatedScalarFieldContainer[str]
+    revoked_at: _timestamp_pb2.Timestamp
+    revoked_by: str
+    reason: str
+    def __init__(self, key_id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[MemberRole, str]] = ..., joined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., device_names: _Optional[_Iterable[str]] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoked_by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListMembersResponse(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class RevokeMemberRequest(_message.Message):
+    __slots__ = ("key_id", "reason")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    reason: str
+    def __init__(self, key_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RevokeMemberResponse(_message.Message):
+    __slots__ = ("member", "ended_leases", "freed_devices")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_LEASES_FIELD_NUMBER: _ClassVar[int]
+    FREED_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    ended_leases: _containers.RepeatedScalarFieldContainer[str]
+    freed_devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., ended_leases: _Optional[_Iterable[str]] = ..., freed_devices: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ListAuditEntriesRequest(_message.Message):
     __slots__ = ("limit",)
     LIMIT_FIELD_NUMBER: _ClassVar[int]

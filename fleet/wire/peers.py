@@ -6,10 +6,13 @@ not the address that it dialled: addresses move, and are anybody's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +23,7 @@ from fleet.identity.credentials import Credentials, PlainSecret
 from fleet.identity.policy import check_role, rule_of
 from fleet.identity.roles import Identity, Role
 from fleet.identity.stranger import CERTIFICATE_PEM as STRANGER_PEM
+from fleet.wire.open_streams import OpenStream, OpenStreams
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -74,29 +78,46 @@ class Guard:
         *,
         secret: Callable[[], PlainSecret | None] | None = None,
         audit: Callable[[Attempt], None] = lambda attempt: None,
+        check_member: Callable[[Identity], None] = lambda caller: None,
     ) -> None:
         """Args:
         secret: without TLS, returns what every caller has to show, who may do everything then. None: there is TLS.
         audit: is told of every call that the policy wants to be written down.
+        check_member: refuses who was a member, and is none any more.
         """
         self._secret = secret
         self._audit = audit
+        self._check_member = check_member
+        self.streams = OpenStreams()
 
     def admit(self, rpc: str, context: CallContext) -> Identity:
         """Return who calls.
 
         Raises:
             Unauthenticated: the caller does not know the secret, or came without a certificate where there is none.
-            NotAllowed: this takes another role.
+            NotAllowed: this takes another role; KeyRevoked: the caller is no member any more.
         """
         if self._secret is not None:
             _check_secret(self._secret(), context)
             return _LOCAL
-        if _certificate(context) is None:
+        certificate = _certificate(context)
+        if certificate is None:
             raise Unauthenticated("this server takes calls over TLS only, from members of its fleet")
-        caller = caller_of(context)
+        if _ends_at_sec(certificate) <= time.time():  # TLS looks when a connection begins, and it may last for months
+            raise Unauthenticated("the certificate of this connection has ended; connect again with a newer one")
+        caller = _identity(certificate)
+        if caller.role is not Role.STRANGER:
+            self._check_member(caller)
         check_role(rpc, caller)
         return caller
+
+    @contextlib.contextmanager
+    def serving(self, context: CallContext) -> Iterator[OpenStream]:
+        """Know of a caller's stream for the time of the block; see `streams`."""
+        certificate = _certificate(context)
+        ends_at_sec = math.inf if certificate is None else _ends_at_sec(certificate)
+        with self.streams.entered(caller_of(context).key_id, ends_at_sec) as stream:
+            yield stream
 
     def note(self, rpc: str, context: CallContext, request: object, error: Exception | None) -> None:
         """Write a call down, if it is one of those."""
@@ -187,6 +208,13 @@ def _identity(certificate_pem: bytes) -> Identity:
     from fleet.identity.certificates import read_identity  # who only connects reads none, and it takes 15 ms
 
     return read_identity(certificate_pem)
+
+
+@functools.lru_cache(maxsize=4096)
+def _ends_at_sec(certificate_pem: bytes) -> float:
+    from fleet.identity.certificates import end_of
+
+    return end_of(certificate_pem).timestamp()
 
 
 def _check_secret(secret: PlainSecret | None, context: CallContext) -> None:

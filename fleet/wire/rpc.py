@@ -6,6 +6,7 @@ the older grpcio that some boards are stuck with.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import inspect
@@ -363,14 +364,20 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
 
         @functools.wraps(function)
         async def stream(content: Any, context: Any) -> AsyncIterator[object]:
-            request, is_noted = None, False
+            request, is_noted, serving = None, False, None
             try:
                 request = await admission.request(content, context)
-                async for response in function(request, context):
-                    if not is_noted:
-                        guard.note(rpc, context, noted(request), None)
-                        is_noted = True
-                    yield response
+                with guard.serving(context) as serving:
+                    async for response in function(request, context):
+                        if not is_noted:
+                            guard.note(rpc, context, noted(request), None)
+                            is_noted = True
+                        yield response
+            except asyncio.CancelledError:
+                if serving is None or serving.error is None or not serving.is_cancelled_by_me():
+                    raise
+                guard.note(rpc, context, noted(request), serving.error)
+                await _abort(context, serving.error, rpc)
             except Exception as error:  # noqa: BLE001 - outermost edge of an rpc: mapped or logged, never lost
                 if not is_noted:
                     guard.note(rpc, context, noted(request), error)

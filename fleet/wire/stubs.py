@@ -136,6 +136,14 @@ class IdentityServiceStub(Protocol):
         identity_service_pb2.UnbindDeviceRequest,
         identity_service_pb2.UnbindDeviceResponse,
     ]
+    list_members: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListMembersRequest,
+        identity_service_pb2.ListMembersResponse,
+    ]
+    revoke_member: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RevokeMemberRequest,
+        identity_service_pb2.RevokeMemberResponse,
+    ]
     list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
         identity_service_pb2.ListAuditEntriesRequest,
         identity_service_pb2.ListAuditEntriesResponse,
@@ -186,6 +194,20 @@ class IdentityServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> identity_service_pb2.UnbindDeviceResponse: ...
+
+    async def list_members(
+        self,
+        request: identity_service_pb2.ListMembersRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.ListMembersResponse: ...
+
+    async def revoke_member(
+        self,
+        request: identity_service_pb2.RevokeMemberRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.RevokeMemberResponse: ...
 
     async def list_audit_entries(
         self,

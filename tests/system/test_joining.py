@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,10 @@ class Account:
         finally:
             process.terminate()
             process.communicate(timeout=30)
+
+    def members(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.fleet("tracker", "members", "--json").stdout)["members"]
+        return found
 
     def devices(self) -> list[str]:
         return [device["name"] for device in json.loads(self.fleet("devices", "--json").stdout)["devices"]]
@@ -83,6 +88,24 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
     assert ("user", "IdentityService.ListAuditEntries", "NotAllowed") not in deeds, "reading is not written down"
     assert ("agent", "AgentService.Attach", "ok") in deeds
     assert token not in json.dumps(log)
+
+
+def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server, tmp_path: Path) -> None:
+    """A user may not see the list; an admin revokes by how a key begins; from then on every command says who did it."""
+    other, operator = Account(tracker.address, tmp_path / "other"), Account(tracker.address)
+    token = operator.fleet("tracker", "token", "create", "--role", "user").stdout.strip()
+    assert other.fleet("login", token).returncode == 0
+    assert "takes the role admin" in other.fleet("tracker", "members").stderr
+    (key,) = [member["key_id"] for member in operator.members() if member["role"] == "user"]
+
+    done = operator.fleet("tracker", "revoke", key[:12], "--reason", "laptop lost")
+
+    assert (0, True) == (done.returncode, "is no member any more" in done.stderr)
+    refused = other.fleet("devices")
+    assert (2, True) == (refused.returncode, "laptop lost" in refused.stderr)
+    assert "laptop lost" in operator.fleet("tracker", "members").stdout
+    (user,) = [member for member in operator.members() if member["role"] == "user"]
+    assert user["revoked_at"] is not None
 
 
 def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("library prune", *library, "--dry-run")
     run("tracker token create", "--role", "user", *at)
     run("tracker token list", *at)
+    run("tracker members", *at)
+    run("tracker revoke", "0" * 40, *at)
     run("audit", *at)
     run("config show")
     run("targets")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from fleet.errors import ConfigError, NotFound, Unauthenticated
+from fleet.errors import ConfigError, InvalidRequest, KeyRevoked, NotFound, Unauthenticated
 from fleet.identity.audit_entry import AuditEntry
-from fleet.identity.roles import Role
+from fleet.identity.roles import Identity, Role
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.members import Members, WaitingToken
 
@@ -67,6 +69,51 @@ def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
     assert "one" == again.unbind("devices/b")
     again.bind(["devices/b"], "two", 3.0)
     assert "two" == again.keys["devices/b"]
+    again.close()
+
+
+def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path: Path) -> None:
+    """Also for the next process; its device names are free, and a key may be named by how it begins, unless two do."""
+    members = Members(tmp_path / "members.sqlite")
+    alice, bob, carol = (
+        Identity(name=name, role=Role.USER, key_id=digits * 20)
+        for name, digits in (("alice", "aa"), ("bob", "ab"), ("carol", "cd"))
+    )
+    for caller in (alice, bob, carol, alice):
+        members.check(caller, 1.0)
+    members.bind(["devices/a", "devices/b"], alice.key_id, 2.0)
+    assert alice.key_id == members.find("aaaaaaaa")
+    assert "0" * 40 == members.find("0" * 40)
+    for beginning in ("a", "ABABABAB", ""):
+        with pytest.raises(InvalidRequest):
+            members.find(beginning)
+    with pytest.raises(NotFound):
+        members.find("12345678")
+
+    for _ in range(2):
+        revoked, _freed = members.revoke(alice.key_id, 3.0, by="admin carol", reason="left")
+    members.close()
+    again = Members(tmp_path / "members.sqlite")
+
+    assert (3.0, "admin carol") == (revoked.revoked_at_sec, revoked.revoked_by)
+    assert {} == dict(again.keys)
+    assert ["bob", "carol", "alice"] == [each.name for each in again.all()]
+    with pytest.raises(KeyRevoked, match="admin carol: left"):
+        again.check(alice, 4.0)
+    again.close()
+
+
+def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
+    """What it held is still there."""
+    members = Members(tmp_path / "members.sqlite")
+    members.bind(["devices/a"], "one", 1.0)
+    members.close()
+    with closing(sqlite3.connect(tmp_path / "members.sqlite")) as file:
+        file.executescript("DROP TABLE members; PRAGMA user_version = 1;")
+
+    again = Members(tmp_path / "members.sqlite")
+
+    assert ({"devices/a": "one"}, []) == (dict(again.keys), again.all())
     again.close()
 
 

@@ -37,6 +37,8 @@ BY_COMMAND: dict[str, type] = {
     "targets": fleets.Targets,
     "targets show": fleets.Board,
     "time": work.Time,
+    "tracker members": fleets.Members,
+    "tracker revoke": fleets.Revocation,
     "tracker token create": fleets.NewToken,
     "tracker token list": fleets.Tokens,
     "tune": work.Tune,

@@ -119,6 +119,31 @@ class Tokens(TypedDict):
     tokens: list[TokenFacts]
 
 
+class MemberFacts(TypedDict):
+    key_id: str
+    name: str
+    role: str
+    joined_at: Moment
+    device_names: list[str]
+    revoked_at: Moment | None
+    revoked_by: str
+    reason: str
+
+
+class Members(TypedDict):
+    """`fleet tracker members`"""
+
+    members: list[MemberFacts]
+
+
+class Revocation(TypedDict):
+    """`fleet tracker revoke`"""
+
+    member: MemberFacts
+    ended_leases: list[str]
+    freed_devices: list[str]
+
+
 class Deed(TypedDict):
     at: Moment
     name: str

@@ -1,0 +1,25 @@
+"""Somebody who has joined a fleet, as its tracker remembers him."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.identity.roles import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One key. Times are the tracker's [s since 1970]."""
+
+    key_id: str
+    name: str
+    """For people; not unique."""
+    role: Role
+    joined_at_sec: float
+    """When the tracker saw the key for the first time."""
+    device_names: tuple[str, ...] = ()
+    """Of the devices that are bound to the key."""
+    revoked_at_sec: float | None = None
+    """None: it is a member's."""
+    revoked_by: str = ""
+    reason: str = ""

@@ -1,0 +1,38 @@
+"""What happens when a member's key is revoked: what it has at that moment ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fleet.errors import FleetError
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.entries import LeaseEntry
+from fleet.tracker.engine import Engine
+from fleet.tracker.messages import key_of
+from fleet.wire.open_streams import OpenStreams
+
+
+class Expulsion:
+    """Ends streams and leases of keys. Its next calls are refused by the guard, since the list of members says so."""
+
+    def __init__(self, engine: Engine, streams: OpenStreams) -> None:
+        self._engine = engine
+        self._streams = streams
+
+    async def expel(self, key_id: str, error: FleetError) -> list[str]:
+        """End all that a key has; return the names of the leases among it, sorted.
+
+        The streams end first: what waits there is dropped then, and must not be granted what ends here.
+        """
+        await self._streams.end(key_id, error)
+        held = {lease.name: self._reason(lease, key_id) for lease in self._engine.state.leases.values()}
+        ending = [ev.Revoke(name, reason) for name, reason in sorted(held.items()) if reason]
+        effects = await asyncio.gather(*map(self._engine.ask, ending))
+        return [effect.lease.name for found in effects for effect in found if isinstance(effect, ev.Revoked)]
+
+    def _reason(self, lease: LeaseEntry, key_id: str) -> str:
+        """Say why a lease ends with a key; empty: it does not."""
+        if key_of(lease.client_id) == key_id:
+            return "the key of its holder was revoked"
+        served_by = self._engine.state.devices[lease.device_name].agent_key_id
+        return "the key of its device's agent was revoked" if served_by == key_id else ""

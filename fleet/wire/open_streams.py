@@ -1,0 +1,83 @@
+"""Streams that a server serves, by whose they are: an rpc is authorised once, and a stream may last for months.
+
+Who is a member no more loses his streams at once, and a stream does not outlive the certificate that it was opened
+with: whoever renews in time opens another with the newer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from fleet.errors import FleetError, TrackerUnavailable
+
+logger = logging.getLogger(__name__)
+
+_END_SEC = 5.0
+"""A stream that is told to end has gone long before."""
+
+
+class OpenStream:
+    """One stream, served by the task that made this."""
+
+    def __init__(self, key_id: str, ends_at_sec: float) -> None:
+        self.key_id = key_id
+        self.ends_at_sec = ends_at_sec
+        """When its caller's certificate ends [s since 1970]."""
+        self.error: FleetError | None = None
+        """What it was ended with."""
+        self.left = asyncio.Event()
+        self._task = asyncio.current_task()
+
+    def end(self, error: FleetError) -> None:
+        """Have it end with an error. Idempotent."""
+        if self.error is None and self._task is not None:
+            self.error = error
+            self._task.cancel()
+
+    def is_cancelled_by_me(self) -> bool:
+        """Tell whether the cancellation that its task has just got came from `end`, and take it back then."""
+        if self.error is None or self._task is None:
+            return False
+        return self._task.uncancel() == 0
+
+
+class OpenStreams:
+    """All of one server."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, set[OpenStream]] = {}
+
+    @contextlib.contextmanager
+    def entered(self, key_id: str, ends_at_sec: float) -> Iterator[OpenStream]:
+        """Know of a stream for the time of the block, which the stream's own task enters."""
+        stream = OpenStream(key_id, ends_at_sec)
+        self._by_key.setdefault(key_id, set()).add(stream)
+        try:
+            yield stream
+        finally:
+            stream.left.set()
+            others = self._by_key[key_id]
+            others.discard(stream)
+            if not others:
+                del self._by_key[key_id]
+
+    async def end(self, key_id: str, error: FleetError) -> None:
+        """End the streams of a key; return when they are over."""
+        streams = list(self._by_key.get(key_id, ()))
+        for stream in streams:
+            stream.end(error)
+        try:
+            async with asyncio.timeout(_END_SEC):
+                for stream in streams:
+                    await stream.left.wait()
+        except TimeoutError:
+            logger.warning("a stream does not end", extra={"key": key_id})
+
+    def end_expired(self, now_sec: float) -> None:
+        """End the streams whose callers' certificates have ended [s since 1970]."""
+        error = TrackerUnavailable("the certificate that this stream was opened with has ended; open another stream")
+        for stream in [each for streams in self._by_key.values() for each in streams if each.ends_at_sec <= now_sec]:
+            stream.end(error)
