@@ -22,6 +22,7 @@ lld                       links ROCm code objects
 ^rocm-device-libs         ROCm code objects; with its version in the name since Debian 13
 postgresql                the library in a shared database
 tmux                      the start script of agents on boards without systemd
+groff-base                the manual page, without a warning
 systemd                   its verifier, for the tracker's unit
 iproute2                  networks of their own: slow links, the commands of the README
 pocl-opencl-icd           an OpenCL device on the CPU

@@ -46,6 +46,7 @@ _COMMANDS = {
     "doctor": "Say what works on this machine, and what to do about the rest.",
     "tracker": "Serve a tracker, and decide who joins.",
     "completion": "Print what makes your shell complete commands and names.",
+    "man": "Print the manual page.",
     "login": "Join the fleet of a tracker with a token.",
     "config": "Show which tracker, library, devices and format are used.",
     "audit": "Show who did what in the fleet.",

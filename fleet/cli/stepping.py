@@ -27,13 +27,16 @@ OnOption = Annotated[
     typer.Option(
         metavar="SELECTOR",
         autocompletion=candidates.selectors,
-        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one `fleet acquire` holds, else 'cpu'.",
+        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one `fleet acquire` holds, else "
+        "that of 'fleet config show', else 'cpu'.",
     ),
 ]
 FleetOption = Annotated[
     str | None,
     typer.Option(
-        "--tracker", metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."
+        "--tracker",
+        metavar="HOST:PORT",
+        help="A running fleet. Default: the one of 'fleet config show'; where none is named, start one for this run.",
     ),
 ]
 FunctionOption = Annotated[

@@ -58,8 +58,8 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             typer.Option(
                 metavar="SELECTOR",
                 autocompletion=candidates.selectors,
-                help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'. Default: cpu. May be repeated where "
-                "an optimizer runs, once for each kind of board.",
+                help="Which device: 'cpu', 'kind=cpu,arch=aarch64', 'name=pi4-03'. Default: that of "
+                "'fleet config show', else cpu. May be repeated where an optimizer runs, once for each kind of board.",
             ),
         ] = None,
         devices: Annotated[
@@ -80,7 +80,11 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         top: Annotated[int | None, typer.Option(min=1, help="Only the K costliest workloads.", metavar="K")] = None,
         tracker: Annotated[
             str | None,
-            typer.Option(metavar="HOST:PORT", help="A running fleet. Default: start one on this machine for this run."),
+            typer.Option(
+                metavar="HOST:PORT",
+                help="A running fleet. Default: the one of 'fleet config show'; where none is named, start one for "
+                "this run.",
+            ),
         ] = None,
         library: LibraryOption = None,
         snapshots: Annotated[

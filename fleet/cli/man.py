@@ -1,0 +1,91 @@
+"""`fleet man`: the manual page of this version, made of what every command says of itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from fleet.base.config import keys_of
+from fleet.base.settings import ClientFile
+from fleet.base.version import package_version
+
+_CODES = {
+    "0": "done",
+    "1": "it failed; the message says what, and what to do next",
+    "2": "the caller's mistake: running it again changes nothing",
+    "124": "no device came free within --wait-timeout",
+    "130": "ended by Ctrl-C; what was measured is kept",
+}
+
+
+def man() -> None:
+    """Print the manual page, for man(1).
+
+    Example: fleet man > ~/.local/share/man/man1/fleet.1
+    """
+    print(manual(), end="")
+
+
+def manual() -> str:
+    """Return the page, as troff with the macros of man(7)."""
+    from fleet.cli.main import app, load_command
+
+    root = typer.main.get_command(app)
+    names = list(getattr(root, "commands", {}))
+    lines = [
+        f'.TH FLEET 1 "" "tvm-fleet {_plain(package_version())}" "User Commands"',
+        *(".SH NAME", r"fleet \- a fleet of devices for tuning tensor programs"),
+        *(".SH SYNOPSIS", *_usage("fleet", root)),
+        *(".SH DESCRIPTION", *_paragraphs(root.help or "")),
+        *(".SH OPTIONS", *_options(root)),
+        ".SH COMMANDS",
+    ]
+    for name in names:
+        lines += _command(f"fleet {name}", load_command(name))
+    lines += [".SH FILES", ".TP", f".I {_plain('~/.config/tvm-fleet/config.yaml')}"]
+    lines += ["What commands take when no flag says otherwise:", ".RS"]
+    lines += [part for key in keys_of(ClientFile) for part in (".TP", f".B {_plain(key.name)}", _text(key.doc))]
+    lines += [".RE", ".SH EXIT STATUS"]
+    lines += [part for code, text in _CODES.items() for part in (".TP", f".B {code}", _text(text))]
+    return "\n".join(lines) + "\n"
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
+    """Yield the section of a command, then those of its own commands."""
+    children = {name: child for name, child in getattr(command, "commands", {}).items() if not child.hidden}
+    yield from (f'.SS "{_plain(path)}"', *_usage(path, command), *_paragraphs(command.help or ""), *_options(command))
+    for name, child in children.items():
+        yield from _command(f"{path} {name}", child)
+
+
+def _usage(path: str, command: Any) -> Iterator[str]:
+    pieces = command.collect_usage_pieces(typer.Context(command, info_name=path))
+    yield from (".PP", f"\\fB{_plain(path)}\\fR {_plain(' '.join(pieces))}")
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        example = paragraph.removeprefix("Example: ")
+        if example != paragraph:
+            yield from (".PP", "Example:", ".RS 4", ".nf", _text(example), ".fi", ".RE")
+        elif paragraph:
+            yield from (".PP", _text(" ".join(paragraph.split())))
+
+
+def _options(command: Any) -> Iterator[str]:
+    context = typer.Context(command)
+    for names, text in filter(None, (parameter.get_help_record(context) for parameter in command.params)):
+        yield from (".TP", f".B {_plain(names)}", _text(text) or "No more is to be said.")
+
+
+def _text(text: str) -> str:
+    """Return a line of text: one that began with . or ' would be an instruction."""
+    return f"\\&{_plain(text)}" if text[:1] in (".", "'") else _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing means anything to troff, and - is the sign that shells know."""
+    return text.replace("\\", "\\(rs").replace("-", "\\-").replace('"', "\\(dq")
