@@ -47,7 +47,7 @@ def tune(client: fleet.Fleet, selector: str, bitstream: Path, extents: tuple[int
         artifacts = build_all(extents, device.inventory.target_json, Path(folder))
         found = []
         for tile, artifact in artifacts.items():
-            timing = device.load(artifact).time(number=1)
+            timing = device.load(artifact).time(repeat=1, min_repeat_ms=0)
             if not timing.run_cycles:
                 raise RuntimeError(f"{device.name} counted no cycles; does the bitstream belong to {REGISTERS.name}?")
             found.append(Timed(tile=tile, cycles=timing.run_cycles[0], sec=timing.run_secs[0]))

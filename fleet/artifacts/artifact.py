@@ -80,23 +80,24 @@ def elf_machine(header: bytes) -> str | None:
     return found.machine if found else None
 
 
-def check_architecture(content: bytes, arch: str, *, device_name: str) -> None:
+def check_architecture(content: bytes, arch: str, *, device_name: str, instead: str = "the device's target") -> None:
     """Refuse a library that the device cannot load, or that would answer with garbage there.
 
     Args:
         content: the file, or its first `elf.HEADER_BYTES`; 20 bytes tell the machine, but not ARM's float ABI.
         arch: the device's label.
+        instead: what it should be built for, for the message.
 
     Raises:
         ArtifactRefused: no shared library at all, built for another architecture, or soft-float for 32-bit ARM.
     """
     found = elf_machine(content)
     if found is None:
-        raise ArtifactRefused(f"the artifact is no ELF shared library, so {device_name} cannot load it")
-    if found != arch:
         raise ArtifactRefused(
-            f"the artifact was built for {found}, {device_name} is {arch}; build it for the device's target"
+            f"the artifact is no ELF shared library, so {device_name} cannot load it; build one for {instead}"
         )
+    if found != arch:
+        raise ArtifactRefused(f"the artifact was built for {found}, {device_name} is {arch}; build it for {instead}")
     if arm_float_abi(content) == "soft":
         raise ArtifactRefused(
             f"the artifact passes floats in integer registers (soft-float), which {device_name} would load and answer "

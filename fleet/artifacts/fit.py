@@ -90,7 +90,8 @@ def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_n
     """
     arch = inventory.labels.get("arch", "")
     if arch:
-        check_architecture(_enough_of(artifact, head), arch, device_name=device_name)
+        instead = _own_target(inventory)
+        check_architecture(_enough_of(artifact, head), arch, device_name=device_name, instead=instead)
     if artifact.target_json:
         check_target(artifact.target_json, inventory, device_name=device_name)
 
@@ -102,7 +103,7 @@ def check_target(target_json: str, inventory: Inventory, *, device_name: str) ->
         ArtifactRefused: it does.
     """
     target, own = _parsed(target_json), _parsed(inventory.target_json)
-    _check_gpu(target, own, device_name)
+    _check_gpu(target, own, device_name, _own_target(inventory))
     arch = inventory.labels.get("arch", "")
     missing = {
         feature: reason
@@ -113,8 +114,14 @@ def check_target(target_json: str, inventory: Inventory, *, device_name: str) ->
         reasons = ", ".join(f"{feature} (by {reason})" for feature, reason in sorted(missing.items()))
         raise ArtifactRefused(
             f"the artifact may use CPU features that {device_name} lacks: {reasons}; "
-            f"build it for the device's own target: {inventory.target_json}"
+            f"build it for {_own_target(inventory)}"
         )
+
+
+def _own_target(inventory: Inventory) -> str:
+    """Return what to build for a device, in what `fleet build --target` takes: its board's name, or its target."""
+    named = inventory.labels.get("board") or inventory.target_json
+    return f"the device's own target: {named}" if named else "the device's target"
 
 
 def needed_features(target: Mapping[str, object], arch: str) -> dict[str, str]:
@@ -153,14 +160,13 @@ def _lacking(inventory: Inventory, own: Mapping[str, object], arch: str) -> froz
     return known - present - set(needed_features(cpu, arch))
 
 
-def _check_gpu(target: Mapping[str, object], own: Mapping[str, object], device_name: str) -> None:
+def _check_gpu(target: Mapping[str, object], own: Mapping[str, object], device_name: str, instead: str) -> None:
     kind, own_kind = target.get("kind"), own.get("kind")
     if kind in (None, "llvm", "c") or own_kind is None:
         return
     if kind != own_kind:
         raise ArtifactRefused(
-            f"the artifact is built for {kind}, the kernels of {device_name} run as {own_kind}; "
-            f"build it for the device's own target: {json.dumps(dict(own))}"
+            f"the artifact is built for {kind}, the kernels of {device_name} run as {own_kind}; build it for {instead}"
         )
     found, wanted = _gpu_architecture(target), _gpu_architecture(own)
     if found and wanted and not _runs_on(kind, found, wanted):

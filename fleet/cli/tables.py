@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.quantities import time_text
+
 WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, TVM's names of the workloads included.")]
 
 ROOMY_COLUMNS = 100
@@ -99,12 +101,7 @@ def failure_notes(rows: Sequence[WorkloadRow]) -> list[str]:
 
 def duration(sec: float | None) -> str:
     """Return a time in four digits and the unit that suits it: "161 us"; "-" for none."""
-    if sec is None:
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if sec * scale >= 1:
-            return f"{sec * scale:.4g} {unit}"
-    return f"{sec * 1e9:.4g} ns"
+    return "-" if sec is None else time_text(sec)
 
 
 def speed_up(untuned_sec: float | None, best_sec: float | None) -> str:

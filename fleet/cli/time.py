@@ -13,11 +13,9 @@ from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
 from fleet.cli.tables import duration
 from fleet.client.device import Device
-from fleet.domain.measuring import Evaluator, Measurement, disturbances_in, spread
+from fleet.domain.measuring import TIMING, Measurement, disturbances_in, spread
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-_DEFAULTS = Evaluator()
 
 
 @app.command()
@@ -28,15 +26,17 @@ def time(
     prefer: options.PreferOption = "",
     function: stepping.FunctionOption = None,
     args: stepping.ArgsOption = None,
-    number: Annotated[int, typer.Option(min=1, help="Runs averaged into one repeat, at least.")] = 1,
-    repeat: Annotated[int, typer.Option(min=1, help="Repeats.")] = 5,
-    min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")] = 50,
+    number: Annotated[int, typer.Option(min=1, help="Runs averaged into one repeat, at least.")] = TIMING.number,
+    repeat: Annotated[int, typer.Option(min=1, help="Repeats.")] = TIMING.repeat,
+    min_repeat_ms: Annotated[
+        int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")
+    ] = TIMING.min_repeat_ms,
     max_repeat: Annotated[
         int, typer.Option(min=0, help="Keep repeating, at most this often, until the spread is small; 0: do not.")
     ] = 0,
     spread_target: Annotated[
         float, typer.Option(min=0.0, help="The spread that is small enough for --max-repeat.")
-    ] = _DEFAULTS.spread_target,
+    ] = TIMING.spread_target,
     cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats, in milliseconds.")] = 0,
     cool_below_c: Annotated[
         float,

@@ -28,9 +28,10 @@ from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
-from fleet.domain.devices import Telemetry
+from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, PendingRequest, make_wish
+from fleet.domain.selectors import labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
     FleetError,
@@ -88,7 +89,11 @@ class Fleet:
     def __init__(self, address: str, connect_timeout_sec: float, holder: str, clock: Clock) -> None:
         check_address(address, "the tracker's address")
         self.address = address
+        """ "host:port" of the tracker."""
+
         self.holder = holder
+        """As whom others see this client."""
+
         self._connect_timeout_sec = connect_timeout_sec
         self._clock = clock
         self._calls: TrackerCalls | None = None
@@ -97,6 +102,11 @@ class Fleet:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._devices: set[Device] = set()
         self._renewing: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._calls is None else "connected" if self.is_connected else "waiting for the tracker"
+        held = ", ".join(sorted(device.name for device in self._devices))
+        return f"<Fleet {self.address}, {state}{f', holds {held}' if held else ''}>"
 
     def __await__(self) -> Generator[object, None, Fleet]:
         return self._opened().__await__()
@@ -143,7 +153,8 @@ class Fleet:
 
         Args:
             selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
-            on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves.
+            on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves;
+                by the client's event loop, so it has to return soon.
             terms: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer; see `fleet.domain.leases.LeaseTerms`.
 
         Raises:
@@ -169,8 +180,21 @@ class Fleet:
         self._devices.add(device)
         return device
 
+    async def devices(self, selector: str = "*") -> list[DeviceStatus]:
+        """Return the devices as they are now: what they are, whether they are free, their readings; sorted by name.
+
+        Args:
+            selector: which ones: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
+
+        Raises:
+            InvalidRequest: no selector.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        wanted = parse_selector(selector)
+        return [one for one in (await self.snapshot()).devices if wanted.matches(labels_of(one))]
+
     async def snapshot(self) -> Snapshot:
-        """Return the fleet as it is now.
+        """Return the fleet as it is now: devices, leases, the queue, running jobs.
 
         Raises:
             TrackerUnavailable: the tracker does not answer at this moment.

@@ -24,7 +24,7 @@ from fleet.client.session_calls import LeaseHolder, SessionCalls, failure
 from fleet.client.tickets import UploadTicket
 from fleet.domain.devices import Inventory
 from fleet.domain.leases import Lease
-from fleet.domain.measuring import Call, ErrorKind, Evaluator, Measurement, Trial
+from fleet.domain.measuring import TIMING, Call, ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, MeasurementError
 from fleet.identity.credentials import Credentials, Proof
 from fleet.wire.tokens import TOKEN_HEADER
@@ -54,8 +54,14 @@ class Device:
         proof: what its agent is shown: that the lease is this account's.
         """
         self.name = holder.device.name
+        """ "devices/<id>"."""
+
         self.inventory: Inventory = holder.device.inventory
+        """What the hardware is."""
+
         self.address = holder.device.address
+        """ "host:port" of its agent."""
+
         self.agent_key_id = holder.device.agent_key_id
         self._holder = holder
         self._give_back = give_back
@@ -66,7 +72,9 @@ class Device:
         holder.watch(on_end=self._session.cancel, on_renew=self._lease_renewed)
 
     def __repr__(self) -> str:
-        return f"<Device {self.name} under {self.lease.name}>"
+        model = f" ({self.inventory.device_model})" if self.inventory.device_model else ""
+        over = f", over: {self.ended}" if self.ended is not None else ""
+        return f"<Device {self.name}{model} under {self.lease.name}{over}>"
 
     @property
     def lease(self) -> Lease:
@@ -168,6 +176,7 @@ class Device:
 
         Args:
             args: as for `call`.
+            evaluator: how; None: five repeats of at least 50 ms, as `fleet time` does.
             operator_runs: of a model, time each operator in its place, too, over so many further runs.
 
         Raises:
@@ -179,7 +188,7 @@ class Device:
             artifact_digest=artifact.digest,
             function=function or artifact.function,
             args=arrays.sendable(args),
-            evaluator=evaluator or Evaluator(),
+            evaluator=evaluator or TIMING,
             timeout_sec=timeout_sec,
             module_kind=artifact.module_kind,
             operator_runs=operator_runs,
@@ -259,14 +268,20 @@ class Device:
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Return a built artifact, or a shared library by its path, as a module that runs on this device.
 
+        It is uploaded when it is first used.
+
         Raises:
             InvalidRequest: there is no such file.
+            ArtifactRefused: it was built for another machine; the message says what to build for instead.
         """
-        if not isinstance(artifact, Artifact):
-            try:
+        path = artifact.path if isinstance(artifact, Artifact) else artifact
+        try:
+            if not isinstance(artifact, Artifact):
                 artifact = Artifact.of_file(artifact)
-            except OSError as error:
-                raise InvalidRequest(f"cannot read {artifact}: {error.strerror}") from error
+            if not self.inventory.is_pretended:
+                self._check_fits([artifact])
+        except OSError as error:
+            raise InvalidRequest(f"cannot read {path}: {error.strerror}") from error
         return RemoteModule(self, artifact)
 
     def logs(self) -> AsyncGenerator[str, None]:

@@ -11,11 +11,12 @@ and returns the outputs. Where it does not, pass all arguments; all arrays come 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client import arrays
-from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec
+from fleet.domain.measuring import TIMING, Evaluator, Measurement, ModuleKind, TensorSpec
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 class RunsArtifacts(Protocol):
     """What a module needs of its device."""
+
+    name: str
 
     async def call(
         self, artifact: Artifact, args: Sequence[object], *, function: str | None = None, timeout_sec: float = 60.0
@@ -46,6 +49,13 @@ class RemoteModule:
     def __init__(self, device: RunsArtifacts, artifact: Artifact) -> None:
         self.device = device
         self.artifact = artifact
+        """What runs."""
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{'out ' if spec.is_output else ''}{spec}" for spec in self.artifact.args) or "..."
+        return (
+            f"<RemoteModule {self.artifact.function}({arguments}) of {self.artifact.path.name} on {self.device.name}>"
+        )
 
     async def __call__(
         self, *args: object, function: str | None = None, timeout_sec: float = 60.0
@@ -69,7 +79,7 @@ class RemoteModule:
         timeout_sec: float = 60.0,
         **evaluator: object,
     ) -> Measurement:
-        """Time a function on the device.
+        """Time a function on the device, as `fleet time` does: five repeats of at least 50 ms unless told otherwise.
 
         Args:
             function: its name; the artifact's own when None.
@@ -142,4 +152,4 @@ def _evaluator(fields: dict[str, Any]) -> Evaluator:
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise InvalidRequest(f"unknown evaluator fields {unknown}; known are {', '.join(known)}")
-    return Evaluator(**fields)
+    return replace(TIMING, **fields)

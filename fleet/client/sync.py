@@ -2,49 +2,27 @@
 
 An event loop on a thread of its own does the work, so leases are renewed while the caller computes. An interrupt of the
 caller's thread cancels what it waits for, properly: a request leaves the queue, a measurement stops.
+
+Signatures and docstrings are written out, for editors and `help()`; a test compares them with those of `fleet.aio`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
-import functools
-import threading
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-)
-from pathlib import Path
+from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
+from typing import Unpack
 
-from fleet.artifacts.artifact import Artifact
 from fleet.client import aio, held
-from fleet.client import device as aio_device
-from fleet.client import remote as aio_remote
+from fleet.client.event_thread import EventThread
 from fleet.client.leases import OnQueued
-from fleet.domain.devices import Inventory
+from fleet.client.sync_device import Device as Device
+from fleet.client.sync_device import RemoteModule as RemoteModule
+from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.jobs import JobStatus
-from fleet.domain.leases import Lease, LeaseTerms, LeaseWish
-from fleet.domain.measuring import Measurement, Trial
-from fleet.errors import FleetError
-
-A = TypeVar("A")
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_CANCEL_TIMEOUT_SEC = 10.0
-"""How long an interrupted call may take to give back what it holds."""
-
-_LOOK_SEC = 1.0
-_CLOSED = "the client is closed; connect again"
+from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, PendingRequest, make_wish
+from fleet.domain.snapshot import Snapshot
 
 
 def connect(address: str | None = None, *, connect_timeout_sec: float = 10.0, holder: str | None = None) -> Fleet:
@@ -88,114 +66,17 @@ def held_device() -> Iterator[Device]:
         thread.stop()
 
 
-class EventThread:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_on_loop_error)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet client", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[object, object, T]) -> T:
-        """Run a coroutine there and wait for it. An interrupt here cancels it and waits for it to clean up."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise FleetError("a callback of the client cannot call the client; hand the work to another thread")
-        if self._loop.is_closed():
-            work.close()
-            raise FleetError(_CLOSED)
-        finished = threading.Event()
-        tasks: list[asyncio.Task[T]] = []
-
-        def start() -> None:
-            tasks.append(self._loop.create_task(work))
-            tasks[0].add_done_callback(lambda _: finished.set())
-
-        self._loop.call_soon_threadsafe(start)
-        try:
-            while not finished.wait(_LOOK_SEC):
-                if self._loop.is_closed():
-                    raise FleetError(_CLOSED)
-        except BaseException:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-                finished.wait(_CANCEL_TIMEOUT_SEC)
-            raise
-        if tasks[0].cancelled():
-            raise FleetError(_CLOSED)
-        return tasks[0].result()
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Have a plain function called there."""
-        self._loop.call_soon_threadsafe(function)
-
-    def stop(self) -> None:
-        """End the thread. Idempotent."""
-        if self._loop.is_closed():
-            return
-        # Other threads may be waiting for tasks that still run there.
-        with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_CANCEL_TIMEOUT_SEC)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-class _Facade(Protocol[A]):
-    """Wraps an object of the asynchronous client, together with the thread it lives on."""
-
-    _inner: A
-    _thread: EventThread
-
-
-def _blocking(
-    method: Callable[Concatenate[A, P], Coroutine[object, object, T]],
-) -> Callable[Concatenate[_Facade[A], P], T]:
-    """Return the same method for callers without an event loop: it waits for the answer."""
-
-    def call(self: _Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._thread.run(method(self._inner, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def _pulling(
-    method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
-) -> Callable[Concatenate[_Facade[A], P], Generator[T, None, None]]:
-    """Return the same method as a plain generator."""
-
-    def pull(self: _Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
-        return _pulled(self._thread, method(self._inner, *args, **kwargs))
-
-    functools.update_wrapper(pull, method)
-    return pull
-
-
-def _pulled(thread: EventThread, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-    """Yield from an asynchronous generator that lives on the thread."""
-
-    async def pull() -> tuple[T, ...]:
-        async for item in source:
-            return (item,)
-        return ()
-
-    try:
-        while item := thread.run(pull()):
-            yield item[0]
-    finally:
-        thread.run(source.aclose())
-
-
 class Fleet:
-    """A client of one tracker; see `fleet.client.aio.Fleet`."""
+    """A client of one tracker. Used from any thread."""
 
     def __init__(self, client: aio.Fleet, thread: EventThread) -> None:
         self._inner = client
         self._thread = thread
         self._is_closed = False
         atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def __enter__(self) -> Fleet:
         return self
@@ -210,6 +91,21 @@ class Fleet:
         """ "host:port" of the tracker."""
         return self._inner.address
 
+    @property
+    def holder(self) -> str:
+        """As whom others see this client."""
+        return self._inner.holder
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the tracker answers at this moment."""
+        return self._inner.is_connected
+
+    @property
+    def fleet_id(self) -> str:
+        """What names the fleet, whatever address led to it; empty if its tracker is of an older version."""
+        return self._inner.fleet_id
+
     def close(self) -> None:
         """Give all leases back and hang up. Idempotent."""
         if self._is_closed:
@@ -221,19 +117,24 @@ class Fleet:
         finally:
             self._thread.stop()
 
-    @contextlib.contextmanager
     def acquire(
         self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
-    ) -> Iterator[Device]:
-        """Wait for a device and hold it for the time of the `with` block; see `fleet.client.aio.Fleet.acquire`.
+    ) -> contextlib.AbstractContextManager[Device]:
+        """Wait for a device and hold it for the time of the `with` block.
 
-        `on_queued` is called on the client's thread and must return soon.
+        Args:
+            selector: which devices will do: "cpu", "kind=cpu,arch=x86_64", "name=pi4-03"; see `fleet.domain.selectors`.
+            on_queued: called with a `PendingRequest` (position, reason) when the request waits and when it moves;
+                by the client's event loop, so it has to return soon.
+            terms: priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer; see `fleet.domain.leases.LeaseTerms`.
+
+        Raises:
+            InvalidRequest: no selector.
+            NoMatchingDevice: no device of the fleet can ever satisfy it; the message lists what there is.
+            KeyRevoked: this account is no member of the fleet any more; its leases have ended.
+            WaitTimeout: none came free in time.
         """
-        device = self.acquire_device(selector, on_queued=on_queued, **terms)
-        try:
-            yield device
-        finally:
-            device.release()
+        return self._acquired(make_wish(selector, **terms), on_queued)
 
     def acquire_device(
         self, selector: str | LeaseWish, *, on_queued: OnQueued | None = None, **terms: Unpack[LeaseTerms]
@@ -242,143 +143,82 @@ class Fleet:
         request = self._inner.acquire_device(selector, on_queued=on_queued, **terms)
         return Device(self._thread.run(request), self._thread)
 
-    snapshot = _blocking(aio.Fleet.snapshot)
-    """Return the fleet as it is now."""
+    def devices(self, selector: str = "*") -> list[DeviceStatus]:
+        """Return the devices as they are now: what they are, whether they are free, their readings; sorted by name.
 
-    history = _blocking(aio.Fleet.history)
-    """Return the last hour of a device's readings, oldest first."""
+        Args:
+            selector: which ones: "cpu", "kind=cpu,arch=x86_64"; see `fleet.domain.selectors`.
 
-    revoke = _blocking(aio.Fleet.revoke)
-    """End a lease against its holder's will."""
+        Raises:
+            InvalidRequest: no selector.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.devices(selector))
 
-    cancel_request = _blocking(aio.Fleet.cancel_request)
-    """Take a waiting request out of the queue."""
+    def snapshot(self) -> Snapshot:
+        """Return the fleet as it is now: devices, leases, the queue, running jobs.
 
-    reset_epochs = _blocking(aio.Fleet.reset_epochs)
-    """Have a device's epochs counted anew. Ends its lease."""
+        Raises:
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.snapshot())
 
-    watch = _pulling(aio.Fleet.watch)
-    """Yield the fleet now and whenever it has changed, for ever."""
+    def history(self, device_name: str) -> list[Telemetry]:
+        """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
+
+        Raises:
+            NotFound: there is no such device.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.history(device_name))
+
+    def watch(self, min_interval_sec: float = 1.0) -> Generator[Snapshot, None, None]:
+        """Yield the fleet now and whenever it has changed, for ever. During an outage, wait for the tracker."""
+        return self._thread.pull(self._inner.watch(min_interval_sec))
 
     def publish(self, job: JobStatus) -> None:
-        """Show a job in `fleet status`. Best effort."""
+        """Show a job in `fleet status`. Best effort: only the newest state of each job is sent."""
         self._thread.call(lambda: self._inner.publish(job))
 
+    def revoke(self, lease_name: str, reason: str = "") -> Lease:
+        """End a lease against its holder's will.
 
-class Device:
-    """A leased device; see `fleet.client.device.Device`."""
-
-    def __init__(self, device: aio_device.Device, thread: EventThread) -> None:
-        self._inner = device
-        self._thread = thread
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    @property
-    def name(self) -> str:
-        """ "devices/<id>"."""
-        return self._inner.name
-
-    @property
-    def address(self) -> str:
-        """ "host:port" of its agent."""
-        return self._inner.address
-
-    @property
-    def inventory(self) -> Inventory:
-        """What the hardware is."""
-        return self._inner.inventory
-
-    @property
-    def lease(self) -> Lease:
-        """The lease as the tracker last reported it."""
-        return self._inner.lease
-
-    @property
-    def token(self) -> bytes:
-        """The newest token, as it travels."""
-        return self._inner.token
-
-    @property
-    def ended(self) -> FleetError | None:
-        """Why the lease is over; None while it lives."""
-        return self._inner.ended
-
-    open = _blocking(aio_device.Device.open)
-    """Open the session now, so that the first measurement finds its worker warm. Optional."""
-
-    ensure = _blocking(aio_device.Device.ensure)
-    """Upload those artifacts that the agent does not have yet."""
-
-    call = _blocking(aio_device.Device.call)
-    """Run a function once and return its outputs."""
-
-    time = _blocking(aio_device.Device.time)
-    """Time one function."""
-
-    program = _blocking(aio_device.Device.program)
-    """Program the device's fabric; False when it held the bitstream already."""
-
-    release = _blocking(aio_device.Device.release)
-    """End the session and give the device back. Idempotent."""
-
-    logs = _pulling(aio_device.Device.logs)
-    """Yield what the worker writes to stdout and stderr, from now until the session ends."""
-
-    def measure(self, trials: Iterable[Trial]) -> Generator[Measurement, None, None]:
-        """Time candidates one after the other and yield the result of each, in order. Trials are sent ahead.
-
-        A source that is not a list is read on a thread, so it may take its time.
+        Raises:
+            NotFound: no such live lease.
+            TrackerUnavailable: the tracker does not answer at this moment.
         """
-        source: Iterable[Trial] | AsyncIterable[Trial] = trials
-        if not isinstance(trials, list | tuple):
-            source = _read_on_thread(trials)
-        return _pulled(self._thread, self._inner.measure(source))
+        return self._thread.run(self._inner.revoke(lease_name, reason))
 
-    def load(self, artifact: Artifact | Path | str) -> RemoteModule:
-        """Return a built artifact, or a shared library by its path, as a module that runs on this device."""
-        return RemoteModule(self._inner.load(artifact), self._thread)
+    def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest:
+        """Take a waiting request out of the queue, one's own or, as an admin, anybody's.
 
+        Whoever waits for it gets Cancelled with the reason.
 
-class RemoteModule:
-    """One artifact on one leased device; see `fleet.client.remote.RemoteModule`."""
+        Raises:
+            NotFound: no such request waits.
+            NotAllowed: it is another's.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.cancel_request(request_id, reason))
 
-    def __init__(self, module: aio_remote.RemoteModule, thread: EventThread) -> None:
-        self._inner = module
-        self._thread = thread
+    def reset_epochs(self, device_name: str) -> int:
+        """Have a device's epochs counted anew, and return what they are larger than from now on. Ends its lease.
 
-    @property
-    def artifact(self) -> Artifact:
-        """What runs."""
-        return self._inner.artifact
+        Raises:
+            NotFound: no such device.
+            DeviceUnreachable: its agent is not attached.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.reset_epochs(device_name))
 
-    __call__ = _blocking(aio_remote.RemoteModule.__call__)
-    """Run once on these arrays and return the outputs: one array, or a tuple of several."""
-
-    time = _blocking(aio_remote.RemoteModule.time)
-    """Time a function on the device."""
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    @contextlib.contextmanager
+    def _acquired(self, wish: LeaseWish, on_queued: OnQueued | None) -> Iterator[Device]:
+        device = self.acquire_device(wish, on_queued=on_queued)
+        try:
+            yield device
+        finally:
+            device.release()
 
 
 async def _awaited(client: aio.Fleet) -> aio.Fleet:
     return await client
-
-
-async def _read_on_thread(source: Iterable[Trial]) -> AsyncIterator[Trial]:
-    items = iter(source)
-    while (item := await asyncio.to_thread(next, items, None)) is not None:
-        yield item
-
-
-def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # grpc.aio shares one completion queue between event loops: where several loops live in a process, one of them wakes
-    # for an event that another has taken, which is harmless and not worth a traceback.
-    if not isinstance(context.get("exception"), BlockingIOError):
-        loop.default_exception_handler(context)

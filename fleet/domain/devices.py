@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fleet.base.text import shown
+
 
 class DeviceState(enum.StrEnum):
     """Whether a device can be leased now. The names are those of fleet.v1.DeviceState without their prefix."""
@@ -59,6 +61,10 @@ class Inventory:
     """Emulated or simulated: its times are never stored as a board's."""
 
     runtime: RuntimeKind = RuntimeKind.TVM
+
+    def __repr__(self) -> str:
+        labels = "".join(f", {key}={value}" for key, value in sorted(self.labels.items()))
+        return shown(f"<Inventory {self.device_model or 'of no model'}, kind={self.kind}{labels}>")
 
     @property
     def is_pretended(self) -> bool:
@@ -133,5 +139,12 @@ class DeviceStatus:
 
     bitstream_digest: str = ""
     """The bitstream its fabric was last programmed with; empty: none, or not known."""
+
     agent_key_id: str = ""
     """Key of the agent that serves it; empty without TLS."""
+
+    def __repr__(self) -> str:
+        model = f", {self.inventory.device_model}" if self.inventory.device_model else ""
+        holder = f", held by {self.holder}" if self.holder else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return shown(f"<DeviceStatus {self.name} {self.state}{model}{holder}{reason}>")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from fleet.base.text import shown
 from fleet.domain.leases import MOST_PRIORITY
 from fleet.errors import InvalidRequest
 
@@ -78,3 +79,7 @@ class JobStatus:
     workload_count: int = 0
     activity: str = ""
     """What it is doing now, for people."""
+
+    def __repr__(self) -> str:
+        trials = f"{self.trials_done} of {self.trials_total} trials"
+        return f"<JobStatus {self.name} {self.state}: {shown(self.title)}, {trials}>"

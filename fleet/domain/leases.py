@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
+from fleet.base.text import shown
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.errors import InvalidRequest
 
@@ -37,6 +38,10 @@ class Lease:
     """No renewal reaches past this."""
 
     purpose: str = ""
+
+    def __repr__(self) -> str:
+        holder = f", held by {shown(self.holder)}" if self.holder else ""
+        return f"<Lease {self.name} on {self.device_name}, epoch {self.epoch}{holder}>"
 
 
 class LeaseEnd(enum.StrEnum):
@@ -134,3 +139,7 @@ class PendingRequest:
     """Why it waits, in a sentence."""
 
     purpose: str = ""
+
+    def __repr__(self) -> str:
+        said = shown(f"for {self.selector} by {self.holder}, {self.position} before it: {self.reason}")
+        return f"<PendingRequest {said}>"

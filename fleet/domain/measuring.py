@@ -9,7 +9,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleet.base.quantities import time_text
+from fleet.base.text import shown
 from fleet.errors import ErrorKind as ErrorKind
+
+_SHOWN_CHARS = 200
+"""Of an error's text, in a `repr`."""
 
 NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKind.ARTIFACT_MISSING})
 """Errors that say nothing about the candidate: it may be tried again."""
@@ -141,6 +146,10 @@ class Evaluator:
     `flush_cpu_cache`, which is one of these."""
 
 
+TIMING = Evaluator(repeat=5, min_repeat_ms=50)
+"""How `fleet time` and `module.time` time a function unless told otherwise: repeats that show whether they agree."""
+
+
 class Stop(enum.StrEnum):
     """Why a candidate was timed no longer. The names are those of fleet.v1.Stop without their prefix."""
 
@@ -224,6 +233,13 @@ class Measurement:
 
     operators: OperatorProfile | None = None
     """With `operator_runs`; None from an agent or a runtime that cannot look inside."""
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<Measurement {self.error}: {shown(self.error_message, _SHOWN_CHARS)}>"
+        times = f"{time_text(self.median_sec)}, median of {len(self.run_secs)}" if self.run_secs else "without times"
+        doubts = ", ".join(sorted({found.kind for found in self.disturbances}))
+        return f"<Measurement {times}{f', disturbed by {doubts}' if doubts else ''}>"
 
     @property
     def disturbances(self) -> tuple[Disturbance, ...]:

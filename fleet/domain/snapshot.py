@@ -36,3 +36,7 @@ class Snapshot:
     started_at_sec: float = 0.0
     grant_count: int = 0
     """Grants since the tracker started."""
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.devices)} devices, {len(self.leases)} leases, {self.request_count} waiting"
+        return f"<Snapshot {self.version}: {counts}, {len(self.jobs)} jobs>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +73,7 @@ def compile(  # noqa: A001 - the name that users look for
     target: str | Mapping[str, object] = "host",
     *,
     example_inputs: Sequence[Tensor] = (),
-    library: str | None = None,
+    library: str | os.PathLike[str] | None = None,
     device_model: str | None = None,
     shapes: Shapes | Sequence[Shapes] = (),
     batch_size: int | None = None,
@@ -87,7 +88,7 @@ def compile(  # noqa: A001 - the name that users look for
         model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).
         target: a board ("rpi4-64"), "host", or a TVM target as JSON or dict.
         example_inputs: for a module, tensors of the shapes that it is compiled for.
-        library: URL of the library; None: your own.
+        library: file or URL of the library; None: your own.
         device_model: take the records measured on this hardware, whatever their exact target.
         shapes: shape by input name, for inputs with unknown dimensions; several of them: the model takes each.
         batch_size: size of every input's open first dimension.
@@ -108,7 +109,7 @@ def compile(  # noqa: A001 - the name that users look for
             model=path,
             target_json=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
             output=folder / f"{path.stem}.fleet",
-            library=library,
+            library=None if library is None else os.fspath(library),
             device_model=device_model,
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
             input_batch_size=batch_size,

@@ -10,6 +10,7 @@ TVM runs in the caller's process here, which has it loaded anyway.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 
 def pipeline(
-    target: str | Mapping[str, object] | Target, *, library: str | None = None, device_model: str | None = None
+    target: str | Mapping[str, object] | Target,
+    *,
+    library: str | os.PathLike[str] | None = None,
+    device_model: str | None = None,
 ) -> Pass:
     """Return a pass from a model's Relax operators to what the VM runs, with the best checked schedules of the library.
 
@@ -43,7 +47,7 @@ def pipeline(
     Args:
         target: a board ("rpi4-64"), "host", a TVM target as JSON or dict, or a `tvm.target.Target`: the one that the
             module is compiled for.
-        library: URL of the library; None: your own.
+        library: file or URL of the library; None: your own.
         device_model: take the records measured on this hardware, whatever their exact target.
 
     Raises:

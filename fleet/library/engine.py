@@ -36,7 +36,7 @@ _POSTGRES_READ_ONLY = ("25006", "42501")
 """A transaction that may only read, a role that may."""
 
 
-def database_url(url_or_path: str | Path | None) -> sa.URL:
+def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
     """Return the URL of a library: a URL as it is, a path as a SQLite file, None as the one that is configured, else
     the user's own.
 
@@ -46,7 +46,7 @@ def database_url(url_or_path: str | Path | None) -> sa.URL:
     """
     if url_or_path is None:
         url_or_path = look_up("library").value
-    if isinstance(url_or_path, Path) or "://" not in url_or_path:
+    if not isinstance(url_or_path, str) or "://" not in url_or_path:
         return _sqlite_url(Path(url_or_path))
     try:
         url = sa.make_url(url_or_path)

@@ -12,11 +12,11 @@ Calls block and may come from any thread; async code uses `asyncio.to_thread`.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -61,9 +61,13 @@ class Library:
         self.model_files = ModelFiles(engine)
 
     @classmethod
-    def open(cls, url_or_path: str | Path | None = None) -> Self:
-        """Open a library; make it if there is none. None means the one that is configured ($FLEET_LIBRARY, then the
-        client's file), else the user's own, in the data directory.
+    def open(cls, url_or_path: str | os.PathLike[str] | None = None) -> Self:
+        """Open a library; make it if there is none. Close it, or use it in a `with` block.
+
+        Args:
+            url_or_path: a file, as text or path ("records.sqlite"), or a URL ("postgresql://host/database",
+                "sqlite:///records.sqlite"); None: the one that is configured ($FLEET_LIBRARY,
+                then the client's file), else the user's own, in the data directory.
 
         Raises:
             LibraryError: it cannot be used; the text says why and what to do.
@@ -71,6 +75,9 @@ class Library:
         """
         url = engines.database_url(url_or_path)
         return cls(engines.open_engine(url, is_default=url_or_path is None and look_up("library").asked is None))
+
+    def __repr__(self) -> str:
+        return f"<Library {self.url}>"
 
     @property
     def url(self) -> str:

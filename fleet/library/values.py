@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from fleet.base.quantities import time_text
+from fleet.base.text import shown
 from fleet.domain.jobs import JobState as JobState
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.operators import describe_workload
@@ -105,6 +107,10 @@ class Job:
     reverted_at: datetime | None = None
     """Since then its records are used for nothing; None: they are used."""
 
+    def __repr__(self) -> str:
+        trials = f"{self.trials_done} of {self.trials_total} trials"
+        return f"<Job {self.name} {self.state}: {shown(self.title)}, {trials}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
@@ -138,6 +144,9 @@ class StoredWorkload:
 
     args: tuple[TensorSpec, ...] = ()
     """Parameters in order, outputs marked; empty when unknown."""
+
+    def __repr__(self) -> str:
+        return f"<StoredWorkload {self.shash}: {shown(self.operator)}>"
 
     @property
     def operator(self) -> str:
@@ -225,6 +234,10 @@ class Record:
     provenance: Mapping[str, object]
     checked: bool | None
     created_at: datetime
+
+    def __repr__(self) -> str:
+        verdict, model = self.error or time_text(self.median_sec), self.scope.device_model or "any device"
+        return f"<Record {self.id}: {verdict}, {self.kind} of {self.workload} on {shown(model)}>"
 
     @property
     def median_sec(self) -> float:
@@ -332,3 +345,7 @@ class JobSummary:
     """By device model, in the order in which these were first measured on, and the job named them."""
 
     model_runs: tuple[ModelRun, ...]
+
+    def __repr__(self) -> str:
+        title = shown(self.job.title)
+        return f"<JobSummary {self.job.name} {self.job.state}: {title}, {len(self.workloads)} workloads>"

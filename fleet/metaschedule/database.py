@@ -1,6 +1,6 @@
 """`FleetDatabase`: the library as a MetaSchedule database.
 
-    with FleetDatabase(library, target, "Cortex-A72 x4"):
+    with FleetDatabase("records.sqlite", target, "Cortex-A72 x4"):
         executable = ms.relax_integration.compile_relax(...)
 
 TVM's own databases look a record up by its program alone, so a schedule tuned for one board is applied on another.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import tvm
@@ -42,29 +43,37 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
 
     def __init__(
         self,
-        library: Library,
+        library: Library | str | os.PathLike[str] | None = None,
         target: Target | str | dict[str, object] | None = None,
         device_model: str | None = None,
         *,
         tvm_version: str | None = None,
         checked_only: bool = False,
     ) -> None:
-        """Use an open library.
+        """Use an open library, or open one.
 
         Args:
+            library: an open one, which stays its owner's; or what `Library.open` takes: a file, a URL, None for the
+                user's own. That one is open as long as the database is there, see `close`.
             target: the target of the records; None means the one being compiled for. Needed to tune.
             device_model: the hardware they were measured on; None means any, and can store nothing.
             tvm_version: the version they were measured with; None means the installed one, "" any.
             checked_only: leave out candidates whose output was not compared with the unscheduled program.
         """
         super().__init__()
-        self._library = library
+        self._library = library if isinstance(library, Library) else Library.open(library)
+        self._owns_library = self._library is not library
         self._target = None if target is None else Target(target)
         self._device_model = device_model
         self._tvm_version = importlib.metadata.version("apache-tvm") if tvm_version is None else tvm_version
         self._checked_only = checked_only
         self._workloads: dict[str, Workload] = {}
         """TVM's workloads by hash, so that records of one share it."""
+
+    def close(self) -> None:
+        """Close the library if it was opened here; idempotent."""
+        if self._owns_library:
+            self._library.close()
 
     def has_workload(self, mod: IRModule) -> bool:
         """Tell whether the library has this program."""

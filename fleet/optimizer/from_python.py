@@ -7,6 +7,7 @@ print(report.model.tuned_ms)
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ def tune(
     on: str = "cpu",
     trials: int | None = None,
     tracker: str | None = None,
-    library: str | None = None,
+    library: str | os.PathLike[str] | None = None,
     shapes: Shapes | Sequence[Shapes] = (),
     batch_size: int | None = None,
     seed: int = 0,
@@ -45,7 +46,7 @@ def tune(
         on: selector of the device.
         trials: candidates to measure; None: 32 for each workload; 0: only the static schedules.
         tracker: address of a running fleet; None: one for this machine, while it lasts.
-        library: URL of the library; None: your own.
+        library: file or URL of the library; None: your own.
         shapes: shape by input name, for inputs with unknown dimensions; several of them: it is tuned for each.
         batch_size: size of every input's open first dimension.
         seed: the same one gives the same proposals.
@@ -60,7 +61,7 @@ def tune(
             selector=on,
             trials=trials,
             tracker=tracker,
-            library=library,
+            library=None if library is None else os.fspath(library),
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
             input_batch_size=batch_size,
             seed=seed,

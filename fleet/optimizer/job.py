@@ -259,6 +259,14 @@ class TuneReport:
     model: ModelReport | None
     repeats: RepeatCount = field(default_factory=RepeatCount)
 
+    def __repr__(self) -> str:
+        ran = (
+            f"{self.model.tuned_ms:.3g} ms"
+            if self.model and self.model.tuned_ms
+            else f"{len(self.workloads)} workloads"
+        )
+        return f"<TuneReport {self.job}: {self.title} on {self.device_model}, {self.trials} trials, {ran}>"
+
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the keys that scripts rely on."""
         return {**asdict(self, dict_factory=_plain), "repeated": self.repeats.count}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,19 @@ def test_the_best_schedule_is_applied(ms: Any, library: Library) -> None:
     assert [float(getattr(sec, "value", sec)) for sec in record.run_secs] == [1e-3, 1e-3]
     assert database.query_tuning_record(matmul(32), target, "main") is None
     assert [r.error for r in library.records()] == [None, None, ErrorKind.RUN_FAILED, ErrorKind.RUN_FAILED]
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}", Path])
+def test_a_database_is_opened_by_its_path_or_url(ms: Any, tmp_path: Path, form: str | Callable[[Path], Path]) -> None:
+    """Who has a file needs no library first; what is written is there for who opens it again."""
+    path = tmp_path / "records.sqlite"
+    named = form.format(path) if isinstance(form, str) else form(path)
+    database = FleetDatabase(named, X86, "pi4")
+    commit(ms, database, matmul(16), tiled(matmul(16), 4), 1e-3)
+    database.close()
+
+    with Library.open(named) as library:
+        assert len(FleetDatabase(library, X86, "pi4")) == 1
 
 
 def test_other_targets_and_devices_are_kept_apart(ms: Any, library: Library) -> None:

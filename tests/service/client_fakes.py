@@ -38,6 +38,7 @@ class SmallAgent:
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
         self.puts = 0
+        self.evaluators: list[measurement_pb2.Evaluator] = []
         self.opened_with: list[bytes] = []
         self.is_closed = False
         self.hold = asyncio.Event()
@@ -75,6 +76,7 @@ class SmallAgent:
             if self.fail_after is not None and count >= self.fail_after:
                 raise LeaseExpired("the token ran out")
             count += 1
+            self.evaluators.append(request.evaluator)
             yield measurement_pb2.MeasureResponse(
                 measurement=measurement_pb2.Measurement(candidate_id=request.candidate_id, run_secs=[1e-6])
             )

@@ -9,7 +9,7 @@ import pytest
 
 import fleet.aio
 from fleet.artifacts.artifact import Artifact
-from fleet.errors import ArtifactRefused
+from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.v1 import device_pb2
 from tests.service.client_fakes import small_fleet
 
@@ -53,6 +53,24 @@ async def test_it_is_refused_with_the_reason_and_nothing_is_sent(
 
         assert agent.stored == {}
         assert agent.puts == 0
+
+
+async def test_loading_what_does_not_fit_says_at_once_what_to_build_instead(tmp_path: Path) -> None:
+    """Before anything runs: by the board's name where the device is one, else by its target."""
+    path = library(tmp_path, 62).path
+    board = device_pb2.Inventory()
+    board.CopyFrom(PI4)
+    board.labels["board"] = "rpi4-64"
+    async with small_fleet() as (address, tracker, agent), fleet.aio.connect(address) as client:
+        for inventory, said in ((PI4, 'own target: {"kind": "llvm", "mtriple"'), (board, "own target: rpi4-64$")):
+            tracker.device.inventory.CopyFrom(inventory)
+            async with client.acquire("name=small") as device:
+                with pytest.raises(ArtifactRefused, match=said):
+                    device.load(path)
+                with pytest.raises(InvalidRequest, match=r"cannot read .*nowhere\.so"):
+                    device.load(tmp_path / "nowhere.so")
+
+    assert agent.puts == 0
 
 
 async def test_what_fits_goes_through(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fleet
 from fleet.artifacts.artifact import Artifact
+from fleet.cli.main import app
 from fleet.errors import FleetError, TrackerUnavailable
 from fleet.testing import eventually_sync
 from tests.service.client_fakes import SmallAgent, SmallTracker, small_fleet
@@ -67,6 +69,38 @@ def test_the_example_of_the_package_works(tmp_path: Path) -> None:
     assert timing.median_sec == 1e-6
     np.testing.assert_array_equal(outputs, 2 * values)
     assert [str(i) for i in range(50)] == ids
+
+
+def test_the_prompt_says_what_is_held(tmp_path: Path) -> None:
+    """Client, device and module are one line each; devices are values."""
+    path = tmp_path / "matmul.so"
+    path.write_bytes(b"no real library")
+    with served() as (address, _, _):
+        with fleet.connect(address) as client:
+            with client.acquire("simulated") as device:
+                assert repr(client) == f"<Fleet {address}, connected, holds devices/small>"
+                assert repr(device) == "<Device devices/small under leases/1>"
+                assert repr(device.load(path)) == "<RemoteModule main(...) of matmul.so on devices/small>"
+            assert repr(device).startswith("<Device devices/small under leases/1, over: devices/small was given back")
+            assert [one.name for one in client.devices()] == ["devices/small"]
+            assert client.devices("kind=cpu") == []
+        assert repr(client) == f"<Fleet {address}, closed>"
+
+
+def test_timing_repeats_as_the_command_does(tmp_path: Path) -> None:
+    """`module.time()`, `device.time()` and `fleet time` without options ask for the same."""
+    path = tmp_path / "matmul.so"
+    path.write_bytes(b"no real library")
+    args = [((2, 2), "float32")]
+    with served() as (address, _, agent), fleet.connect(address) as client, client.acquire("simulated") as device:
+        device.load(path).time("main", args)
+        device.time(Artifact.of_file(path), args)
+        command = ["time", str(path), "--args", "float32[2,2]", "--on", "simulated", "--tracker", address]
+        device.release()
+        done = CliRunner().invoke(app, command)
+
+    assert done.exit_code == 0, done.output
+    assert [(one.number, one.repeat, one.min_repeat_ms) for one in agent.evaluators] == 3 * [(1, 5, 50)]
 
 
 def test_an_interrupt_while_waiting_leaves_the_queue() -> None:

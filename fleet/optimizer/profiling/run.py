@@ -235,7 +235,7 @@ class _Profiling:
         return built
 
     async def _measure_model(self, artifact: Artifact, model: Model) -> Measurement:
-        once = await self.device.time(artifact, model.inputs, timeout_sec=_RUN_TIMEOUT_SEC)
+        once = await self.device.time(artifact, model.inputs, evaluator=Evaluator(), timeout_sec=_RUN_TIMEOUT_SEC)
         runs = self.options.runs or runs_for(once.median_sec)
         return await self.device.time(
             artifact,
