@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fleet.errors import FleetError
     from fleet.export.compiling import CompiledModel, compile  # noqa: A004 - the name that users look for
     from fleet.export.pipeline import pipeline, tir_pipeline
-    from fleet.optimizer.from_python import tune
+    from fleet.optimizer.from_python import TunedJob, tune
+    from fleet.reports.report import Report, report
 
 # gRPC reads this when it is first imported. Otherwise its C code writes lines of its own to stderr: one for every
 # failed try to connect, which reaches us as an error anyway, and what a peer says, which could look like our log.
@@ -40,14 +41,17 @@ __all__ = [
     "Measurement",
     "ModuleKind",
     "RemoteModule",
+    "Report",
     "TensorSpec",
     "Trial",
+    "TunedJob",
     "aio",
     "compile",
     "connect",
     "errors",
     "held_device",
     "pipeline",
+    "report",
     "runtime",
     "tir_pipeline",
     "tune",
@@ -65,12 +69,15 @@ _HOMES = {
     "ModuleKind": "fleet.domain.measuring",
     "RemoteModule": "fleet.client.sync",
     "TensorSpec": "fleet.domain.measuring",
+    "Report": "fleet.reports.report",
     "Trial": "fleet.domain.measuring",
+    "TunedJob": "fleet.optimizer.from_python",
     "compile": "fleet.export.compiling",
     "connect": "fleet.client.sync",
     "held_device": "fleet.client.sync",
     "tune": "fleet.optimizer.from_python",
     "pipeline": "fleet.export.pipeline",
+    "report": "fleet.reports.report",
     "tir_pipeline": "fleet.export.pipeline",
 }
 _MODULES = ("aio", "errors", "runtime")

@@ -17,9 +17,13 @@ _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".svg": "svg"}
 
 def report(
     job: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="Name of the job, with or without 'jobs/'.", autocompletion=candidates.jobs),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="Name of the job, with or without 'jobs/'. Default: the newest.",
+            autocompletion=candidates.jobs,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: stdout. *.html, *.md and *.svg say the format."),
@@ -41,7 +45,7 @@ def report(
 
     chosen = format_ or (_FORMATS.get(output.suffix.lower(), "html") if output is not None else "text")
     with existing_library(library) as opened:
-        found = Report.of(opened, f"jobs/{job.removeprefix('jobs/')}")
+        found = Report.of(opened, job)
     content = {"html": found.html, "markdown": found.markdown, "svg": found.plot, "text": found.text}[chosen]()
     if output is None:
         print(content)

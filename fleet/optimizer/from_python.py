@@ -1,7 +1,8 @@
 """`fleet.tune`: a model that exists in Python, tuned without a file in between.
 
-report = fleet.tune(module, (torch.randn(1, 3, 224, 224),), trials=64)
-print(report.model.tuned_ms)
+job = fleet.tune(module, (torch.randn(1, 3, 224, 224),), trials=64)
+print(job.model.tuned_ms)
+job.plot()      # in a notebook: the curves; `job` itself is the whole page
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Self
 
 from fleet.base.scratch import scratch_dir
 from fleet.models.from_python import model_file
@@ -19,11 +21,37 @@ from fleet.models.importing.shapes import Shapes
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.service import tune as run_job
+from fleet.reports.plot import Svg
+from fleet.reports.report import Report, report
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fleet.models.from_python import PythonModel
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TunedJob(TuneReport):
+    """What became of a job, with its curves. In a notebook it shows itself as a page."""
+
+    report: Report = field(repr=False, compare=False)
+    """The page: `html()`, `markdown()`, `text()`."""
+
+    @classmethod
+    def of(cls, ended: TuneReport, report: Report) -> Self:
+        """Put what a job ended with and its page together."""
+        return cls(report=report, **{each.name: getattr(ended, each.name) for each in fields(ended)})
+
+    def plot(self) -> Svg:
+        """Return the curves, see `fleet.Report.plot`."""
+        return self.report.plot()
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values, with the keys of `fleet tune --json`; the page is not among them."""
+        return TuneReport(**{each.name: getattr(self, each.name) for each in fields(TuneReport)}).to_json()
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def tune(
@@ -37,8 +65,8 @@ def tune(
     shapes: Shapes | Sequence[Shapes] = (),
     batch_size: int | None = None,
     seed: int = 0,
-) -> TuneReport:
-    """Tune a model as `fleet tune` does, and return its report. Blocks; also where an event loop runs.
+) -> TunedJob:
+    """Tune a model as `fleet tune` does, and return what became of it. Blocks; also where an event loop runs.
 
     Args:
         model: a model file, a model of the package onnx, or a PyTorch module (of Keras 3 on the torch backend, too).
@@ -68,4 +96,5 @@ def tune(
         )
         job = run_job(options, JobProgress(), started_at=time.monotonic())
         with ThreadPoolExecutor(1) as executor:
-            return executor.submit(asyncio.run, job).result()
+            ended = executor.submit(asyncio.run, job).result()
+    return TunedJob.of(ended, report(ended.job, library=library))

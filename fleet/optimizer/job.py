@@ -265,7 +265,7 @@ class TuneReport:
             if self.model and self.model.tuned_ms
             else f"{len(self.workloads)} workloads"
         )
-        return f"<TuneReport {self.job}: {self.title} on {self.device_model}, {self.trials} trials, {ran}>"
+        return f"<{type(self).__name__} {self.job}: {self.title} on {self.device_model}, {self.trials} trials, {ran}>"
 
     def to_json(self) -> dict[str, object]:
         """Return plain values, with the keys that scripts rely on."""

@@ -7,14 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fleet.reports.plot import Svg
+
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
-h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; margin: .6rem 0; } th { text-align: left; font-weight: 600; }
-th, td { padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; } svg { max-width: 100%; height: auto; }
+.fleet-report { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: white; }
+.fleet-report { padding: .1rem 1rem 1rem; color-scheme: light; }
+.fleet-report h1 { font-size: 1.6rem; margin-bottom: 0; } .fleet-report h2 { font-size: 1.2rem; margin-top: 2rem; }
+.fleet-report table { border-collapse: collapse; margin: .6rem 0; font-size: inherit; }
+.fleet-report th { text-align: left; font-weight: 600; }
+.fleet-report th, .fleet-report td {
+  padding: .15rem .9rem .15rem 0; border: 0; border-bottom: 1px solid #e4e4e4; vertical-align: top; text-align: left; }
+.fleet-report td.number, .fleet-report th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.fleet-report pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; }
+.fleet-report svg { max-width: 100%; height: auto; }
 """
+"""Nothing of it reaches beyond the report: a notebook shows it beside other things."""
+
+_PAGE_STYLE = "body { max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Code:
 class Picture:
     """A drawing as SVG."""
 
-    svg: str
+    svg: Svg
     title: str
 
 
@@ -61,11 +70,16 @@ Block = Heading | Paragraph | Code | Picture | Table
 
 def to_html(blocks: Sequence[Block], *, title: str) -> str:
     """Return a whole page, with style and pictures in it."""
-    body = "\n".join(map(_html, blocks))
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<style>{_PAGE_STYLE}</style>\n</head>\n<body>\n{to_fragment(blocks)}\n</body>\n</html>\n"
     )
+
+
+def to_fragment(blocks: Sequence[Block]) -> str:
+    """Return the same as a part of a page, as notebooks show it: it changes nothing around it."""
+    body = "\n".join(map(_html, blocks))
+    return f'<div class="fleet-report">\n<style>{_STYLE}</style>\n{body}\n</div>'
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -19,6 +20,19 @@ _TITLE_HEIGHT, _LEGEND_HEIGHT = 30, 28
 _LEGEND_STEP = 150
 _TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _MOST_TICKS = 6
+_SIZE = re.compile(r'^<svg ([^>]*?)viewBox="0 0 (\d+) (\d+)"')
+
+
+class Svg(str):
+    """A picture as text, which notebooks show as a picture."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<Svg of {len(self)} characters>"
+
+    def _repr_html_(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +71,7 @@ def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float])
     )
 
 
-def svg_plots(panels: Sequence[Panel], *, title: str) -> str:
+def svg_plots(panels: Sequence[Panel], *, title: str) -> Svg:
     """Draw panels side by side, each from 0 to its own top, under one title and over one legend."""
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
@@ -68,21 +82,44 @@ def svg_plots(panels: Sequence[Panel], *, title: str) -> str:
     styles = {name: f'stroke="{_COLORS[at % len(_COLORS)]}" stroke-width="2"' for at, name in enumerate(curves)}
     styles |= {name: f'stroke="black" stroke-dasharray="{_DASHES[at % len(_DASHES)]}"' for at, name in enumerate(lines)}
     size = f'width="{width}" viewBox="0 0 {width} {legend_y + _LEGEND_HEIGHT}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="none">',
-            f'<rect width="{width}" height="{legend_y + _LEGEND_HEIGHT}" fill="white"/>',
-            _label(_LEFT, 20, title, size=14),
-            *(
-                _moved(
-                    at % columns * _PANEL_WIDTH, _TITLE_HEIGHT + at // columns * _PANEL_HEIGHT, _panel(panel, styles)
-                )
-                for at, panel in enumerate(panels)
-            ),
-            *(_legend(_LEFT + at * _LEGEND_STEP, legend_y + 12, name, styles[name]) for at, name in enumerate(styles)),
-            "</svg>\n",
-        ]
+    return Svg(
+        "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="none">',
+                f'<rect width="{width}" height="{legend_y + _LEGEND_HEIGHT}" fill="white"/>',
+                _label(_LEFT, 20, title, size=14),
+                *(
+                    _moved(
+                        at % columns * _PANEL_WIDTH,
+                        _TITLE_HEIGHT + at // columns * _PANEL_HEIGHT,
+                        _panel(panel, styles),
+                    )
+                    for at, panel in enumerate(panels)
+                ),
+                *(
+                    _legend(_LEFT + at * _LEGEND_STEP, legend_y + 12, name, styles[name])
+                    for at, name in enumerate(styles)
+                ),
+                "</svg>\n",
+            ]
+        )
     )
+
+
+def stacked(pictures: Sequence[Svg]) -> Svg:
+    """Return one picture with these below each other; empty for none."""
+    sizes = [(int(found[2]), int(found[3])) for found in map(_SIZE.match, pictures) if found]
+    if len(pictures) < 2:
+        return Svg("".join(pictures))
+    width, height = max(width for width, _ in sizes), sum(height for _, height in sizes)
+    tops = [sum(high for _, high in sizes[:at]) for at in range(len(sizes))]
+    placed = (
+        picture.replace("<svg ", f'<svg y="{top}" height="{high}" ', 1).rstrip()
+        for picture, top, (_, high) in zip(pictures, tops, sizes, strict=True)
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}">'
+    ground = f'<rect width="{width}" height="{height}" fill="white"/>'
+    return Svg("\n".join([head, ground, *placed, "</svg>\n"]))
 
 
 def _panel(panel: Panel, styles: Mapping[str, str]) -> str:

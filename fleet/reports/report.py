@@ -1,17 +1,24 @@
-"""The report of a tuning run: `Report.of(library, "jobs/...")`, as a page, as Markdown, or in a notebook."""
+"""The report of a tuning run, as a page, as Markdown, or in a notebook.
+
+fleet.report()              # in a notebook: the newest run
+fleet.report("20261122-153000-ab12cd").plot()
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fleet.base.text import shown
 from fleet.dashboard import words
+from fleet.errors import NotFound
 from fleet.library import Library, RecordKind
-from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_html, to_markdown
+from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_fragment, to_html, to_markdown
 from fleet.reports.figures import Curve, DeviceFigures, JobFigures, figures_of
-from fleet.reports.plot import Panel, svg_plots, text_plot
+from fleet.reports.plot import Panel, Svg, stacked, svg_plots, text_plot
 
 _HOW_COUNTED = (
     "Curves show the least time that was measured so far; the table shows the times that count: the newest undisturbed "
@@ -19,6 +26,16 @@ _HOW_COUNTED = (
 )
 _MOST_PANELS = 12
 """Of single workloads: those that the model spends most time in."""
+
+_OPTIONS = (
+    ("--trials", "trials", None),
+    ("--top", "top", None),
+    ("--seed", "seed", 0),
+    ("--strategy", "strategy", None),
+    ("--batch-size", "input_batch_size", None),
+    ("--batch", "batch_size", 8),
+)
+"""Of `fleet tune`: each with its key in a job's conditions, and the value that need not be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +45,13 @@ class Report:
     figures: JobFigures
 
     @classmethod
-    def of(cls, library: Library, job_name: str) -> Report:
-        """Read a run.
+    def of(cls, library: Library, job: str | None = None) -> Report:
+        """Read a run: by its name, with or without "jobs/", or the newest.
 
         Raises:
             NotFound: the library has no such job.
         """
+        job_name = _newest(library) if job is None else f"jobs/{job.removeprefix('jobs/')}"
         summary = library.job(job_name)
         return cls(figures_of(summary, library.records(job_name=job_name, kinds=tuple(RecordKind))))
 
@@ -54,12 +72,19 @@ class Report:
             if _finite(one.model_curve.by_trial)
         )
 
-    def plot(self) -> str:
-        """Return the curves as SVG: best over trials and over time, of the model and of its workloads."""
-        return "\n".join(picture.svg for one in self.figures.by_device for picture in _pictures(one, self.figures))
+    def plot(self) -> Svg:
+        """Return the curves as one picture: best over trials and over time, of the model and of its workloads.
+
+        It is SVG text: a notebook shows it, and a file that it is written to is a picture.
+        """
+        return stacked([picture.svg for one in self.figures.by_device for picture in _pictures(one, self.figures)])
+
+    def __repr__(self) -> str:
+        job = self.figures.job
+        return f"<Report of {job.name} {job.state}: {shown(job.title)}, {job.trials_done} trials>"
 
     def _repr_html_(self) -> str:
-        return self.html()
+        return to_fragment(self._blocks())
 
     @property
     def _title(self) -> str:
@@ -75,6 +100,28 @@ class Report:
             blocks += [*_pictures(one, figures), Paragraph(_HOW_COUNTED), _workload_table(one)]
             blocks += [Heading("Where the time went", 3), _time_table(one, figures), Paragraph(_disturbed(one))]
         return [*blocks, Heading("Conditions"), _condition_table(figures), Heading("Again"), Code(_command(figures))]
+
+
+def report(job: str | None = None, *, library: str | os.PathLike[str] | None = None) -> Report:
+    """Return the report of a tuning run. In a notebook it shows itself.
+
+    Args:
+        job: name of the job, with or without "jobs/"; None: the newest.
+        library: file or URL of the library; None: your own.
+
+    Raises:
+        NotFound: the library has no such job.
+        LibraryError: the library cannot be used.
+    """
+    with Library.open(library) as opened:
+        return Report.of(opened, job)
+
+
+def _newest(library: Library) -> str:
+    found = library.jobs(limit=1)
+    if not found:
+        raise NotFound(f"{library.url} has no jobs; `fleet tune` makes one")
+    return found[0].name
 
 
 def _summary(figures: JobFigures) -> str:
@@ -169,13 +216,18 @@ def _condition_table(figures: JobFigures) -> Table:
 def _command(figures: JobFigures) -> str:
     job, conditions = figures.job, figures.job.conditions
     parts = ["fleet", "tune", job.title, "--on", str(conditions.get("selector", "cpu"))]
-    for option, key in (("--trials", "trials"), ("--top", "top"), ("--seed", "seed"), ("--strategy", "strategy")):
-        if conditions.get(key) not in (None, 0):
+    for option, key, usual in _OPTIONS:
+        if conditions.get(key) not in (None, usual):
             parts += [option, str(conditions[key])]
-    tasks = conditions.get("tasks")
-    for task in tasks if isinstance(tasks, list) else ():
-        parts += ["--tasks", str(task)]
+    parts += _repeated("--tasks", conditions.get("tasks"))
+    sets = conditions.get("shapes")
+    for shapes in sets if isinstance(sets, list) else ():
+        parts += _repeated("--shape", [f"{name}={','.join(map(str, shape))}" for name, shape in dict(shapes).items()])
     return shlex.join([*parts, *(["--random-weights"] if conditions.get("random_weights") else [])])
+
+
+def _repeated(option: str, values: object) -> list[str]:
+    return [word for value in values for word in (option, str(value))] if isinstance(values, list) else []
 
 
 def _finite(values: Sequence[float]) -> bool:

@@ -22,11 +22,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(580)]
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted(path for path in (ROOT / "docs/tutorial").glob("*.md") if path.name != "index.md")
 HOW_TO = ROOT / "docs/how-to/profile-a-model.md"
+GOES_ON = {"first-tuned-model": ROOT / "docs/how-to/report-a-run.md"}
+"""Guides that begin where a tutorial ends, by the tutorial's name."""
 
 
 def run_page(page: Path, folder: Path) -> None:
     if (plugin := plugin_path()) is not None and plugin.is_file():  # a page need not compile it once more
-        shutil.copytree(plugin.parent, folder / "cache" / plugin.parent.name)
+        shutil.copytree(plugin.parent, folder / "cache" / plugin.parent.name, dirs_exist_ok=True)
     new_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
 
     done = subprocess.run(
@@ -66,6 +68,8 @@ def test_every_step_of_a_tutorial_runs(page: Path, tmp_path: Path) -> None:
     assert len(page_runner.steps(page.read_text())) >= 5
 
     run_page(page, tmp_path)
+    if page.stem in GOES_ON:
+        run_page(GOES_ON[page.stem], tmp_path)
 
 
 def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path) -> None:

@@ -13,9 +13,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
+import fleet
 from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
+from fleet.errors import NotFound
 from fleet.library import Library, ModelRun, NewRecord, RecordKind, StoredWorkload
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
@@ -96,11 +98,64 @@ def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str])
     assert "1 TIMEOUT" in page
 
 
-def test_the_curves_are_well_formed_pictures(job: tuple[Library, str]) -> None:
-    """Each is XML with lines in it."""
-    for picture in Report.of(*job).plot().split("</svg>")[:-1]:
-        root = ET.fromstring(f"{picture}</svg>")  # noqa: S314 - made a moment ago
-        assert list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+def test_the_curves_are_one_picture_that_a_notebook_shows(job: tuple[Library, str]) -> None:
+    """Well-formed XML as a file has to be, the workloads below the model, each with lines in it."""
+    plot = Report.of(*job).plot()
+
+    root = ET.fromstring(plot)  # noqa: S314 - made a moment ago
+    model, workloads = root.findall("{http://www.w3.org/2000/svg}svg")
+    assert list(model.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert list(workloads.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert float(workloads.attrib["y"]) == float(model.attrib["height"])
+    assert plot._repr_html_() == plot
+
+
+def test_a_notebook_shows_the_page_and_stays_as_it_is(job: tuple[Library, str]) -> None:
+    """A part of a page: no head of its own, and no rule of its style that reaches beyond it; one line at a prompt."""
+    library, name = job
+    report = fleet.report(name, library=library.url)
+    shown = report._repr_html_()
+
+    assert report == fleet.report(library=library.url)
+    assert shown in report.html()
+    root = ET.fromstring(re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL))  # noqa: S314 - made a moment ago
+    assert root.attrib == {"class": "fleet-report"}
+    rules = re.findall(r"([^{}]+)\{[^{}]*\}", re.findall(r"<style>(.*?)</style>", shown, flags=re.DOTALL)[0])
+    assert rules
+    assert [
+        rule for rule in rules if not all(part.strip().startswith(".fleet-report") for part in rule.split(","))
+    ] == []
+    assert repr(report) == f"<Report of {name} RUNNING: <script>.onnx, 3 trials>"
+
+
+def test_a_job_that_is_not_there_is_named(path: str) -> None:
+    """So is a library without any."""
+    Library.open(path).close()
+
+    with pytest.raises(NotFound, match="has no jobs; `fleet tune` makes one"):
+        fleet.report(library=path)
+    with pytest.raises(NotFound, match="jobs/none"):
+        fleet.report("none", library=path)
+
+
+def test_the_command_to_repeat_a_run_has_its_shapes(path: str) -> None:
+    """Whoever types it tunes the same program."""
+    conditions = {
+        "selector": "kind=cpu",
+        "trials": 4,
+        "tasks": ["conv*"],
+        "shapes": [{"ids": [1, 64]}, {"ids": [1, 128]}],
+        "input_batch_size": 2,
+        "batch_size": 8,
+    }
+    with Library.open(path) as library:
+        name = library.start_job(title="a model.onnx", conditions=conditions).name
+        page = Report.of(library, name).markdown()
+
+    assert (
+        "fleet tune 'a model.onnx' --on kind=cpu --trials 4 --batch-size 2 --tasks 'conv*' "
+        "--shape ids=1,64 --shape ids=1,128\n"
+    ) in page
 
 
 def test_markdown_and_html_say_the_same() -> None:
@@ -138,9 +193,11 @@ def test_the_format_is_that_of_the_file(
     """Text for a terminal, a page for a file."""
     monkeypatch.chdir(tmp_path)
 
-    done = CliRunner().invoke(app, ["report", job[1].removeprefix("jobs/"), "--library", path, *words])
+    named = CliRunner().invoke(app, ["report", job[1].removeprefix("jobs/"), "--library", path, *words])
+    done = CliRunner().invoke(app, ["report", "--library", path, *words])
 
     assert done.exit_code == 0, done.output
+    assert named.stdout == done.stdout
     assert said in (Path(words[1]).read_text() if words[:1] == ("-o",) else done.stdout)
 
 
