@@ -89,6 +89,7 @@ def join(
     token: Annotated[str, typer.Argument(help="From an admin: fleet tracker token create --role agent.")],
     tracker: options.TrackerOption = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where the agent keeps its state, its key too.")] = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Join the fleet of a tracker, for the agent of this machine. The token is used up; the key is the agent's for
     good.
@@ -99,6 +100,9 @@ def join(
 
     address = options.tracker_address(ctx, tracker)
     path = options.run(join_fleet(token, address, state_dir))
+    if options.wants_json(ctx, json_output):
+        options.print_json({"tracker": address, "role": "agent", "key_file": str(path)})
+        return
     options.stderr().print(f"joined the fleet of {address}; the key is in {path}", markup=False)
     options.stderr().print(f"now: fleet agent serve --tracker {address}", markup=False)
 

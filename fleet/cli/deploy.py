@@ -45,6 +45,7 @@ def deploy(
     ] = None,
     allow_network: Annotated[bool, typer.Option("--allow-network", help="Let other machines reach it.")] = False,
     ssh: Annotated[str, typer.Option(help="The command to log in with, such as 'ssh -p 2222'.")] = "ssh",
+    json_output: options.JsonOption = False,
 ) -> None:
     """Bring an agent to a board over ssh: make its bundle, copy it, start it, wait until its devices are in the fleet.
 
@@ -76,6 +77,8 @@ def deploy(
         copy(there, seen, bundle)
     if is_same and seen.is_running and seen.options == options_text(how) and config is None:
         console.print("the agent runs already, with these options")
+        if options.wants_json(ctx, json_output):
+            options.print_json({"host": host, "is_changed": False, "address": None, "devices": []})
         return
     deployed = start(there, seen, replace(how, token=_join_token(address, host)))
     for note in deployed.done:
@@ -83,6 +86,10 @@ def deploy(
     console.print(f"the agent listens on {deployed.address}")
     if config is None or "advertise_address" not in config.read_text():
         _wait_shown(deployed, address)
+    if options.wants_json(ctx, json_output):
+        devices = list(deployed.devices)
+        options.print_json({"host": host, "is_changed": True, "address": deployed.address, "devices": devices})
+        return
     for name in deployed.devices:
         print(name)
 

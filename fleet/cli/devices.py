@@ -125,6 +125,7 @@ def reset_epochs(
     name: Annotated[
         str, typer.Argument(help="The device, with or without 'devices/'.", autocompletion=candidates.devices)
     ],
+    json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
@@ -135,16 +136,19 @@ def reset_epochs(
 
     Example: fleet devices reset-epochs pi4-03
     """
-    _, outer_tracker, _ = ctx.obj
+    _, outer_tracker, outer_json = ctx.obj
     wanted = f"devices/{name.removeprefix('devices/')}"
 
-    async def work() -> None:
+    async def work() -> int:
         address = options.tracker_address(ctx, tracker or outer_tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            epoch = await client.reset_epochs(wanted)
-        options.stderr().print(f"the epochs of {wanted} count from {epoch}")
+            return await client.reset_epochs(wanted)
 
-    options.run(work())
+    epoch = options.run(work())
+    if options.wants_json(ctx, json_output or outer_json):
+        options.print_json({"device": wanted, "epoch": epoch})
+        return
+    options.stderr().print(f"the epochs of {wanted} count from {epoch}")
 
 
 def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:

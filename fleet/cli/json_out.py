@@ -30,8 +30,8 @@ def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {}
     for key, item in value.items():
         per_sec = _PER_SEC.get(key[-3:])
-        if (key == "at_sec" or key.endswith("_at_sec")) and isinstance(item, int | float):
-            found[key.removesuffix("_sec")] = moment(datetime.fromtimestamp(item, UTC))
+        if (key == "at_sec" or key.endswith("_at_sec")) and (item is None or isinstance(item, int | float)):
+            found[key.removesuffix("_sec")] = None if item is None else moment(datetime.fromtimestamp(item, UTC))
             continue
         if key in _KEEPS_UNITS:
             found[key] = _plain(item, keeps_units=True)

@@ -12,6 +12,7 @@ from rich.text import Text
 import fleet.aio
 from fleet.cli import candidates, options
 from fleet.dashboard import words
+from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
 from fleet.wire.json_shape import lease_json
 
@@ -52,6 +53,7 @@ def revoke(
         str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=candidates.leases)
     ],
     reason: Annotated[str, typer.Option(help="Shown to the holder.")] = "",
+    json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
@@ -61,15 +63,18 @@ def revoke(
 
     Example: fleet leases revoke 42 --reason "needed for the release"
     """
-    outer_tracker = ctx.obj[1]
+    _, outer_tracker, outer_json = ctx.obj
 
-    async def work() -> None:
+    async def work() -> Lease:
         address = options.tracker_address(ctx, tracker or outer_tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            lease = await client.revoke(f"leases/{name.removeprefix('leases/')}", reason)
-        options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+            return await client.revoke(f"leases/{name.removeprefix('leases/')}", reason)
 
-    options.run(work())
+    lease = options.run(work())
+    if options.wants_json(ctx, json_output or outer_json):
+        options.print_json({"leases": [lease_json(lease)]})
+        return
+    options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
 
 
 def _table(snapshot: Snapshot) -> Table:

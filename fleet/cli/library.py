@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -103,6 +103,7 @@ def best(
 
 @app.command("export")
 def export_(
+    ctx: typer.Context,
     directory: Annotated[Path, typer.Argument(help="The directory to write to; made if missing.")],
     pattern: PatternArgument = "*",
     target: TargetOption = None,
@@ -110,6 +111,7 @@ def export_(
     tvm_version: VersionOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of an earlier export.")] = False,
     library: LibraryOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Write records as MetaSchedule's database_workload.json and database_tuning_record.json.
 
@@ -125,11 +127,15 @@ def export_(
         if len(versions) == 1:
             within = replace(within, tvm_version=versions.pop())
         done = export_json(opened, directory, pattern=pattern, within=within, overwrite=overwrite)
+    if options.wants_json(ctx, json_output):
+        options.print_json({"directory": str(directory), "workloads": done.workloads, "records": done.records})
+        return
     options.stderr().print(f"Exported {done.records} records of {done.workloads} workloads to {directory}.")
 
 
 @app.command("import")
 def import_(
+    ctx: typer.Context,
     directory: Annotated[Path, typer.Argument(help="The directory with MetaSchedule's two files.")],
     device_model: Annotated[
         str,
@@ -140,6 +146,7 @@ def import_(
     ] = None,
     target: Annotated[str, typer.Option("--target", metavar="JSON", help="For records that name no target.")] = "",
     library: LibraryOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Read the records of a MetaSchedule work directory. Importing twice adds nothing twice.
 
@@ -151,6 +158,9 @@ def import_(
     scope = RecordScope(target_json=target, device_model=device_model, tvm_version=version)
     with Library.open(library) as opened:
         done = import_json(opened, directory, scope)
+    if options.wants_json(ctx, json_output):
+        options.print_json(asdict(done))
+        return
     known = f", {done.known_records} of them known" if done.known_records else ""
     options.stderr().print(f"Imported {done.records} records of {done.workloads} workloads{known}.")
 
@@ -217,6 +227,7 @@ def prune(
 
 @app.command()
 def migrate(
+    ctx: typer.Context,
     to: Annotated[int, typer.Option(metavar="VERSION", help=f"The schema version; today's is {SCHEMA_VERSION}.")],
     backup: Annotated[
         Path | None, typer.Option("--backup", metavar="FILE", help="Where the copy goes. Default: beside the library.")
@@ -225,6 +236,7 @@ def migrate(
         bool, typer.Option("--no-backup", help="Make no copy; for PostgreSQL, make one with pg_dump.")
     ] = False,
     library: LibraryOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Bring a library to another schema version, also back to one that an older program reads; a copy is made first.
 
@@ -234,6 +246,10 @@ def migrate(
     Example: fleet library migrate --to 3
     """
     done = change_version(library, to, backup=backup, has_backup=no_backup)
+    if options.wants_json(ctx, json_output):
+        backed_up = None if done.backup is None else str(done.backup)
+        options.print_json({"had_version": done.found, "has_version": to, "backup": backed_up})
+        return
     console = options.stderr()
     if done.found == to:
         console.print(f"The library has version {to} already.")

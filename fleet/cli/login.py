@@ -15,6 +15,7 @@ def login(
     token: Annotated[str, typer.Argument(help="From an admin: fleet tracker token create --role user.")],
     tracker: options.TrackerOption = None,
     name: Annotated[str | None, typer.Option(help="What others see. Default: USER@HOST.")] = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Join the fleet of a tracker, for this account. The token says which fleet that is, and is used up.
 
@@ -29,4 +30,7 @@ def login(
     address = options.tracker_address(ctx, tracker)
     credentials, role = options.run(join(address, parse_join_token(token), name=name or account_name()))
     path = CredentialStore().save(address, credentials)
+    if options.wants_json(ctx, json_output):
+        options.print_json({"tracker": address, "role": str(role), "key_file": str(path)})
+        return
     options.stderr().print(f"joined the fleet of {address} as {role}; the key is in {path}", markup=False)

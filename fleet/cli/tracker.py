@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -90,6 +90,7 @@ def unit(
 
 @app.command()
 def fsck(
+    ctx: typer.Context,
     state_dir: Annotated[Path | None, typer.Option(help="The tracker's, which must not run.")] = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Go on with the best there is: the journal's rest, or its last good copy.")
@@ -97,6 +98,7 @@ def fsck(
     empty: Annotated[
         bool, typer.Option("--empty", help="Go on with nothing: live leases and waiting requests are forgotten.")
     ] = False,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Say whether a tracker's journal is whole, and restore it from its copy. A damaged one is kept aside.
 
@@ -112,11 +114,14 @@ def fsck(
     directory = state_dir or default_state_dir()
     if restore or empty:
         options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory), soft_wrap=True)
-        return
-    words, is_whole = fsck.check(directory)
-    for line in words:
-        typer.echo(line)
-    raise typer.Exit(0 if is_whole else 1)
+        if not options.wants_json(ctx, json_output):
+            return
+    found = fsck.check(directory)
+    if options.wants_json(ctx, json_output):
+        options.print_json(asdict(found))
+    else:
+        typer.echo(f"journal: {found.journal}\ncopy:    {found.copy}")
+    raise typer.Exit(0 if found.is_whole else 1)
 
 
 @app.command()
@@ -126,6 +131,7 @@ def unbind(
         str, typer.Argument(help="The device's name, with or without 'devices/'.", autocompletion=candidates.devices)
     ],
     tracker: options.TrackerOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Free a device's name: the next agent that attaches under it has it. For a board that was set up anew.
 
@@ -135,9 +141,12 @@ def unbind(
 
     name = f"devices/{device.removeprefix('devices/')}"
 
-    async def work() -> None:
+    async def work() -> str:
         async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            key_id = await calls.unbind(name)
-        options.stderr().print(f"{name} was bound to the key {key_id[:8]}, and is free", markup=False)
+            return await calls.unbind(name)
 
-    options.run(work())
+    key_id = options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json({"device": name, "key_id": key_id})
+        return
+    options.stderr().print(f"{name} was bound to the key {key_id[:8]}, and is free", markup=False)

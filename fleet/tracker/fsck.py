@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import ConfigError
@@ -10,8 +11,17 @@ from fleet.tracker.journal import copy
 from fleet.tracker.server import lock_directory
 
 
-def check(state_dir: Path) -> tuple[list[str], bool]:
-    """Return what there is to say of a journal and its copy, and whether a tracker would start with it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What there is to say of a journal and of its copy, in words, and whether a tracker would start with it."""
+
+    is_whole: bool
+    journal: str
+    copy: str
+
+
+def check(state_dir: Path) -> Checked:
+    """Look at a journal and its copy.
 
     Raises:
         ConfigError: a tracker is running on it, or there is no such directory.
@@ -19,11 +29,11 @@ def check(state_dir: Path) -> tuple[list[str], bool]:
     with lock_directory(_existing(state_dir)):
         journal = copy.look(_journal(state_dir))
         kept = copy.look_at_copy(_journal(state_dir))
-    words = [
-        f"journal: {journal.problem or _described(journal)}",
-        f"copy:    {kept.problem or _described(kept)}",
-    ]
-    return words, not journal.problem
+    return Checked(
+        is_whole=not journal.problem,
+        journal=journal.problem or _described(journal),
+        copy=kept.problem or _described(kept),
+    )
 
 
 def restore(state_dir: Path) -> str:

@@ -187,9 +187,9 @@ def test_a_killed_journal_is_whole(killed: list[Path], tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         shutil.copytree(source, folder)
         assert held(opened(folder)) == (120, 90, 90)
-        words, is_whole = fsck.check(folder)
-        assert is_whole
-        assert words[0].startswith("journal: whole, with 120 devices, 90 leases and 90 waiting requests")
+        found = fsck.check(folder)
+        assert found.is_whole
+        assert found.journal.startswith("whole, with 120 devices, 90 leases and 90 waiting requests")
 
 
 def filled(folder: Path) -> Path:

@@ -19,12 +19,16 @@ from fleet.cli.json_out import SCHEMA
 from fleet.cli.json_schema import BY_COMMAND, of_fleets, of_work
 from fleet.cli.json_schema.words import Message
 from fleet.cli.main import app, load_command
+from fleet.client.sync import connect
+from fleet.library.schema import SCHEMA_VERSION
+from fleet.tracker.journal.file import Journal
 from tests.system.fleet_processes import Fleet, running_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _UNTESTED = {
     "request cancel": "tests/service/test_cli_processes.py has somebody who waits",
+    "agent deploy": "tests/system/test_agent_deploy.py has a board",
     "agent bundle": "tests/unit/test_bundle.py makes bundles, which take a minute",
     "program": "tests/system/test_program_cli.py has a fabric",
     "jobs watch": "tests/system/test_optimizers.py runs an optimizer",
@@ -79,10 +83,24 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("devices show", "bench", *at)
     run("leases", *at)
     run("request list", *at)
+    with connect(fleet.address) as client, client.acquire("cpu") as device:
+        run("leases revoke", device.lease.name, *at)
+    run("devices reset-epochs", "bench", *at)
+    run("library export", str(folder / "records"), *library)
+    run("library import", str(folder / "records"), "--device-model", "a board", *library)
+    run("library migrate", "--to", str(SCHEMA_VERSION), *library)
     run("library snapshots", *library)
     run("library prune", *library, "--dry-run")
     run("tracker token create", "--role", "user", *at)
     run("tracker token list", *at)
+    token = run("tracker token create", "--role", "agent", *at)["token"]
+    run("agent join", token, *at, "--state-dir", str(folder / "agent"))
+    run("tracker unbind", "bench", *at)
+    run("login", run("tracker token create", "--role", "admin", *at)["token"], *at)
+    journal = Journal(folder / "journal.sqlite")
+    journal.open(0.0)
+    journal.close()
+    run("tracker fsck", "--state-dir", str(folder))
     run("tracker members", *at)
     run("tracker revoke", "0" * 40, *at)
     run("audit", *at)

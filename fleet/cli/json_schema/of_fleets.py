@@ -29,7 +29,7 @@ class Devices(TypedDict):
 
 
 class Leases(TypedDict):
-    """`fleet leases`"""
+    """`fleet leases`, and `fleet leases revoke`: the one that ended"""
 
     leases: list[Lease]
 
@@ -174,3 +174,42 @@ class Configuration(TypedDict):
     file: str
     is_there: bool
     settings: list[Setting]
+
+
+class Epoch(TypedDict):
+    """`fleet devices reset-epochs`"""
+
+    device: str
+    epoch: int
+
+
+class Joined(TypedDict):
+    """`fleet login`, `fleet agent join`"""
+
+    tracker: str
+    role: str
+    key_file: str
+
+
+class Deployed(TypedDict):
+    """`fleet agent deploy`; what ran already as asked tells no address and no devices"""
+
+    host: str
+    is_changed: bool
+    address: str | None
+    devices: list[str]
+
+
+class Journal(TypedDict):
+    """`fleet tracker fsck`"""
+
+    is_whole: bool
+    journal: str
+    copy: str
+
+
+class Unbound(TypedDict):
+    """`fleet tracker unbind`"""
+
+    device: str
+    key_id: str

@@ -393,3 +393,27 @@ class Pruned(TypedDict):
     model_files: list[str]
     size_bytes: int
     is_dry_run: bool
+
+
+class Exported(TypedDict):
+    """`fleet library export`"""
+
+    directory: str
+    workloads: int
+    records: int
+
+
+class Imported(TypedDict):
+    """`fleet library import`"""
+
+    workloads: int
+    records: int
+    known_records: int
+
+
+class Migrated(TypedDict):
+    """`fleet library migrate`"""
+
+    had_version: int
+    has_version: int
+    backup: str | None
