@@ -1,10 +1,11 @@
-"""`fleet builder certs|scheduler|serve`: machines that search and build for optimizers elsewhere."""
+"""`fleet builder certs|scheduler|serve|list`: machines that search and build for optimizers elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Coroutine
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from fleet.base import logs
 from fleet.cli import options
 from fleet.cli.options import BuildCacheGbOption, BuildCacheOption, DaskCertsOption
+from fleet.cli.tables import make_console, make_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -94,6 +96,35 @@ def serve(
         print(f"builder joined as {address}", flush=True)
 
     _serve(ctx, serve_builder(wanted, on_ready))
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
+    dask_certs: DaskCertsOption = None,
+    json_output: options.JsonOption = False,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """List the builders of a cluster, and whether they have what is installed here: only those are given work.
+
+    Example: fleet builder list --dask tls://10.0.0.5:8786 --dask-certs ~/.config/fleet/builders
+    """
+    from fleet.optimizer.cluster.address import ClusterAddress
+    from fleet.optimizer.cluster.members import members
+
+    found = options.run(members(ClusterAddress(address=dask, certs=dask_certs), connect_timeout))
+    if options.wants_json(ctx, json_output):
+        options.print_json({"builders": [asdict(each) for each in found]})
+        return
+    if not found:
+        options.stderr().print(f"No builder has joined {dask}; start one: fleet builder serve", markup=False)
+        return
+    table = make_table("builder", "address", "processes", "has", left=frozenset({"builder", "address", "has"}))
+    for each in found:
+        note = "" if each.is_usable else ", which is not what is installed here"
+        table.add_row(f"{each.host}:{each.pid}", each.address, str(each.slots), each.versions + note)
+    make_console(is_wide=False).print(table)
 
 
 def _serve(ctx: typer.Context, work: Coroutine[Any, Any, None]) -> None:

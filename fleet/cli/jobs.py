@@ -14,11 +14,12 @@ from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
 from fleet.cli.stored import existing_library
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune_options import with_tune_options
+from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
+from fleet.errors import InvalidRequest
 from fleet.library import Job, Library
-from fleet.optimizer.fleets import fleet_behind
+from fleet.optimizer.fleets import fleet_for
 from fleet.optimizer.job import TuneOptions
 from fleet.optimizer.order import submit as submit_job
 
@@ -38,18 +39,23 @@ def jobs() -> None:
     """
 
 
-def _submit(wanted: TuneOptions, as_json: bool, is_wide: bool) -> None:
+def _submit(wanted: TuneOptions, asked: Asked) -> None:
     """Have a model tuned by whichever optimizer is free: the options are those of 'fleet tune'.
 
     The model's files go into the library, so they may change or vanish here. Prints the job's name and returns at once.
 
     Example: fleet jobs submit model.onnx --trials 512 --priority background
     """
+    if asked.here_only:
+        raise InvalidRequest(
+            f"the optimizer that runs the job builds and searches, so {', '.join(asked.here_only)} would mean nothing; "
+            "give it to: fleet optimizer serve"
+        )
     with Library.open(wanted.library) as library:
-        fleet_id = asyncio.run(fleet_behind(wanted.tracker)) if wanted.tracker else ""
+        fleet_id = asyncio.run(fleet_for(wanted.tracker, wanted.selectors)) if wanted.tracker else ""
         job = submit_job(library, wanted, holder=account_name(), fleet_id=fleet_id)
         is_served = bool(library.queue.optimizers())
-    if as_json:
+    if asked.as_json:
         options.print_json(job_data(job))
     else:
         print(job.name)

@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 
 from fleet.cli.json_out import print_document
 from fleet.cli.tables import make_console
-from fleet.cli.tune_options import with_tune_options
+from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports, render_progress, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.errors import FleetError, InvalidRequest
@@ -28,7 +28,7 @@ _REFRESH_PER_SEC = 2
 """Slow on purpose: on one machine the display shares its cores with the measurements."""
 
 
-def _tune(options: TuneOptions, as_json: bool, is_wide: bool) -> None:
+def _tune(options: TuneOptions, asked: Asked) -> None:
     """Tune the operators of a model on a device.
 
     Finds the model's operators, proposes schedules, builds them, measures them on a leased device, checks their
@@ -38,12 +38,20 @@ def _tune(options: TuneOptions, as_json: bool, is_wide: bool) -> None:
 
     Example: fleet tune model.onnx --top 5 --trials 128
     """
-    reports = submit_and_watch(options) if _has_optimizer(options) else [_run(options)]
-    if as_json:
+    if _has_optimizer(options):
+        if asked.here_only:
+            Console(stderr=True).print(
+                f"an optimizer runs this job: {', '.join(asked.here_only)} of this command counts for nothing",
+                style="yellow",
+            )
+        reports = submit_and_watch(options)
+    else:
+        reports = [_run(options)]
+    if asked.as_json:
         one_or_all = reports[0].to_json() if len(reports) == 1 else {"reports": [each.to_json() for each in reports]}
         print_document(one_or_all, indent=None)
     else:
-        print_reports(reports, make_console(is_wide=is_wide))
+        print_reports(reports, make_console(is_wide=asked.is_wide))
     for report in reports:
         check_model(report)
 

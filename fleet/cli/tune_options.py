@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -37,8 +38,21 @@ from fleet.optimizer.job import TuneOptions, trial_evaluator
 from fleet.optimizer.order import check_options
 from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 
-Act = Callable[[TuneOptions, bool, bool], None]
-"""Gets the options, whether data goes out as JSON, and whether tables are wide."""
+_HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
+"""Options about where this process searches and builds: a job that an optimizer runs does not take them along."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user asked for beside the job."""
+
+    as_json: bool
+    is_wide: bool
+    here_only: tuple[str, ...]
+    """Flags of the command line, not variables of the environment, that only count for a job that this process runs."""
+
+
+Act = Callable[[TuneOptions, Asked], None]
 
 
 def with_tune_options(act: Act) -> Callable[..., None]:
@@ -204,7 +218,9 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             compares_model=compare_model,
         )
         check_options(options, datetime.now(UTC))
-        act(options, wants_json(ctx, json_output), wide)
+        typed = [name for name in _HERE_ONLY if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+        flags = tuple(f"--{name.replace('_', '-')}" for name in typed)
+        act(options, Asked(as_json=wants_json(ctx, json_output), is_wide=wide, here_only=flags))
 
     run.__name__ = act.__name__.strip("_")
     run.__doc__ = act.__doc__

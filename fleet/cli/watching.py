@@ -15,7 +15,7 @@ from fleet.base.plain import from_plain
 from fleet.cli.tune_view import render_progress
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
-from fleet.optimizer.fleets import fleet_behind
+from fleet.optimizer.fleets import fleet_for
 from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
 from fleet.optimizer.order import submit
 
@@ -27,10 +27,11 @@ def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
     """Submit a job, watch it, and return its reports, one for each kind of board. Ctrl-C leaves it to its optimizer.
 
     Raises:
+        NoMatchingDevice: the fleet has no device for it; nothing was submitted.
         FleetError: it failed, or was cancelled.
     """
     with Library.open(options.library) as library:
-        fleet_id = asyncio.run(fleet_behind(options.tracker)) if options.tracker else ""
+        fleet_id = asyncio.run(fleet_for(options.tracker, options.selectors)) if options.tracker else ""
         job = submit(library, options, holder=account_name(), fleet_id=fleet_id)
         return watch(library, job.name)
 

@@ -201,6 +201,18 @@ class Fleet:
         """
         return await self._open_calls().snapshot()
 
+    async def check_selector(self, selector: str) -> int:
+        """Return how many devices of the fleet a selector matches, free or not: ask before work that needs one.
+
+        Trackers of older versions do not say: 0.
+
+        Raises:
+            InvalidRequest: it cannot be read.
+            NoMatchingDevice: none; the text says what there is.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return await self._open_calls().check_selector(selector)
+
     async def history(self, device_name: str) -> list[Telemetry]:
         """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
 

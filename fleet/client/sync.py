@@ -163,6 +163,18 @@ class Fleet:
         """
         return self._thread.run(self._inner.snapshot())
 
+    def check_selector(self, selector: str) -> int:
+        """Return how many devices of the fleet a selector matches, free or not: ask before work that needs one.
+
+        Trackers of older versions do not say: 0.
+
+        Raises:
+            InvalidRequest: it cannot be read.
+            NoMatchingDevice: none; the text says what there is.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        return self._thread.run(self._inner.check_selector(selector))
+
     def history(self, device_name: str) -> list[Telemetry]:
         """Return the last hour of a device's readings, oldest first, as the tracker remembers it.
 

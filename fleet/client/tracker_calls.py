@@ -13,7 +13,7 @@ from fleet.client.connection import TrackerConnection
 from fleet.domain.devices import Telemetry
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
-from fleet.errors import TrackerUnavailable
+from fleet.errors import FleetError, TrackerUnavailable
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.devices import telemetry_from_proto
 from fleet.wire.leases import lease_from_proto, request_from_proto
@@ -56,6 +56,17 @@ class TrackerCalls:
         request = fleet_service_pb2.GetHistoryRequest(device_name=device_name)
         answer = await self._answer((await self._fleet()).get_history(request, timeout=_TIMEOUT_SEC))
         return list(map(telemetry_from_proto, answer.samples))
+
+    async def check_selector(self, selector: str) -> int:
+        request = fleet_service_pb2.CheckSelectorRequest(selector=selector)
+        try:
+            call = (await self._fleet()).check_selector(request, timeout=_TIMEOUT_SEC)
+            return (await self._answer(call)).device_count
+        except FleetError as error:
+            cause = error.__cause__
+            if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return 0
+            raise
 
     async def revoke(self, lease_name: str, reason: str) -> Lease:
         request = lease_service_pb2.RevokeLeaseRequest(lease_name=lease_name, reason=reason)

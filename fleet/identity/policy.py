@@ -36,6 +36,7 @@ RULES: Mapping[str, Rule] = {
     "AgentService.Attach": Rule(roles=_AGENTS, is_audited=True),
     "FleetService.GetFleet": Rule(roles=_MEMBERS),
     "FleetService.WatchFleet": Rule(roles=_MEMBERS),
+    "FleetService.CheckSelector": Rule(roles=_MEMBERS),
     "FleetService.GetHistory": Rule(roles=_MEMBERS),
     "IdentityService.Join": Rule(roles=_ANYBODY, is_audited=True, hidden=frozenset({"secret", "certificate_request"})),
     "IdentityService.RenewCertificate": Rule(roles=_MEMBERS, is_audited=True),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fleet import aio
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NoMatchingDevice
 from fleet.library import Optimizer
 
 _ANSWER_SEC = 3.0
@@ -19,6 +19,23 @@ async def fleet_behind(address: str) -> str:
     try:
         async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
             return client.fleet_id
+    except FleetError:
+        return ""
+
+
+async def fleet_for(address: str, selectors: Iterable[str]) -> str:
+    """Return the same for a job that is to be submitted, once the tracker has said that there are devices for it.
+
+    Raises:
+        NoMatchingDevice: it knows none that a selector matches.
+    """
+    try:
+        async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
+            for selector in selectors:
+                await client.check_selector(selector)
+            return client.fleet_id
+    except NoMatchingDevice:
+        raise
     except FleetError:
         return ""
 

@@ -20,7 +20,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice, alike
 from fleet.domain.leases import PendingRequest, make_wish
-from fleet.domain.selectors import ANY, Selector, labels_of, parse_selector
+from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.library import JobState, Library
@@ -210,18 +210,6 @@ class OpenJob:
             )
             return await job.run()
 
-    async def _refuse_unknown_devices(self, client: Fleet) -> None:
-        """Let the tracker refuse a selector that no device matches at once: the import may take minutes.
-
-        Raises:
-            NoMatchingDevice: it did.
-        """
-        wanted = parse_selector(self.options.selector)
-        known = (await client.snapshot()).devices
-        if not any(wanted.matches(labels_of(one)) for one in known):
-            async with self._steady_device(client) as steady:
-                await steady.device()
-
     @property
     def _gives_back(self) -> bool:
         """Whether others may want the device while this job only searches: not if the fleet is its own."""
@@ -229,7 +217,7 @@ class OpenJob:
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
         client = self.shop.client or await self._connect_anew(stack)
-        await self._refuse_unknown_devices(client)
+        await client.check_selector(self.options.selector)  # the import may take minutes, and need not begin
         return client
 
     async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:

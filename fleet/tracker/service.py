@@ -272,6 +272,11 @@ class FleetServicer:
     ) -> fleet_service_pb2.GetHistoryResponse:
         return fleet_service_pb2.GetHistoryResponse(samples=self._view.history(request.device_name))
 
+    async def check_selector(
+        self, request: fleet_service_pb2.CheckSelectorRequest, _: object
+    ) -> fleet_service_pb2.CheckSelectorResponse:
+        return fleet_service_pb2.CheckSelectorResponse(device_count=self._view.match_count(request.selector))
+
     async def watch_fleet(
         self, request: fleet_service_pb2.WatchFleetRequest, _: object
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:

@@ -6,7 +6,8 @@ import asyncio
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
-from fleet.errors import NotFound
+from fleet.errors import NoMatchingDevice, NotFound
+from fleet.tracker.core.admission import checked_selector, no_match_message
 from fleet.tracker.core.entries import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.history import History
@@ -71,6 +72,18 @@ class FleetView:
         if device_name not in self._state.devices:
             raise NotFound(f"there is no device {device_name[:200]!r}; 'fleet devices' lists those there are")
         return self._history.samples(device_name, self._clock.now_sec())
+
+    def match_count(self, selector: str) -> int:
+        """Return how many devices a selector matches, attached or not.
+
+        Raises:
+            InvalidRequest: it cannot be read.
+            NoMatchingDevice: none; the text says what there is.
+        """
+        count = self._state.queue.match_count(checked_selector(selector))
+        if not count:
+            raise NoMatchingDevice(no_match_message(selector, self._state.devices))
+        return count
 
     def set_job(self, client_id: str, job: job_pb2.Job) -> None:
         """Show a job of this client."""

@@ -35,6 +35,18 @@ class WatchFleetResponse(_message.Message):
     snapshot: Snapshot
     def __init__(self, snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
+class CheckSelectorRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: str
+    def __init__(self, selector: _Optional[str] = ...) -> None: ...
+
+class CheckSelectorResponse(_message.Message):
+    __slots__ = ("device_count",)
+    DEVICE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    device_count: int
+    def __init__(self, device_count: _Optional[int] = ...) -> None: ...
+
 class GetHistoryRequest(_message.Message):
     __slots__ = ("device_name",)
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]

@@ -66,6 +66,10 @@ class FleetServiceStub(Protocol):
         fleet_service_pb2.WatchFleetRequest,
         fleet_service_pb2.WatchFleetResponse,
     ]
+    check_selector: grpc.aio.UnaryUnaryMultiCallable[
+        fleet_service_pb2.CheckSelectorRequest,
+        fleet_service_pb2.CheckSelectorResponse,
+    ]
     get_history: grpc.aio.UnaryUnaryMultiCallable[
         fleet_service_pb2.GetHistoryRequest,
         fleet_service_pb2.GetHistoryResponse,
@@ -88,6 +92,13 @@ class FleetServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]: ...
+
+    async def check_selector(
+        self,
+        request: fleet_service_pb2.CheckSelectorRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> fleet_service_pb2.CheckSelectorResponse: ...
 
     async def get_history(
         self,

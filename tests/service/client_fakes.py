@@ -146,6 +146,9 @@ class SmallTracker:
     async def reset_epochs(self, request: Any, context: Any) -> lease_service_pb2.ResetEpochsResponse:
         return lease_service_pb2.ResetEpochsResponse()
 
+    async def check_selector(self, request: Any, context: Any) -> fleet_service_pb2.CheckSelectorResponse:
+        return fleet_service_pb2.CheckSelectorResponse(device_count=1)
+
     async def get_fleet(self, request: Any, context: Any) -> fleet_service_pb2.GetFleetResponse:
         return fleet_service_pb2.GetFleetResponse(snapshot=fleet_service_pb2.Snapshot(devices=[self.device]))
 

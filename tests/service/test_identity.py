@@ -93,6 +93,9 @@ class Answering:
     async def get_fleet(self, request: object, context: object) -> fleet_service_pb2.GetFleetResponse:
         return fleet_service_pb2.GetFleetResponse()
 
+    async def check_selector(self, request: object, context: object) -> fleet_service_pb2.CheckSelectorResponse:
+        return fleet_service_pb2.CheckSelectorResponse(device_count=1)
+
     async def get_history(self, request: object, context: object) -> fleet_service_pb2.GetHistoryResponse:
         return fleet_service_pb2.GetHistoryResponse()
 

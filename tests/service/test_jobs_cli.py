@@ -50,6 +50,22 @@ def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model
 
 
 @pytest.mark.slow
+def test_what_only_counts_here_is_refused_with_a_job_for_an_optimizer(
+    path: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody believes that a cluster of builders works for a job that does not take its name along; a variable of the
+    environment, which other commands need, is no word about this job."""
+    for words in (("--workers", "3"), ("--build-cache", "here"), ("--snapshots", "lab:9390")):
+        code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
+        assert (code, f"so {words[0]} would mean nothing" in err) == (2, True), err
+    dask = fleet("jobs", "submit", str(model), "--library", path, "--dask", "tcp://127.0.0.1:8786", "--workers", "2")
+    assert (dask[0], "so --workers, --dask would mean nothing" in dask[2]) == (2, True), dask
+
+    monkeypatch.setenv("FLEET_BUILD_CACHE", "here")
+    assert fleet("jobs", "submit", str(model), "--library", path)[0] == 0
+
+
+@pytest.mark.slow
 def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path) -> None:
     """With or without "jobs/"; what cannot be done is said in one line."""
     name = json.loads(fleet("jobs", "submit", str(model), "--library", path, "--json")[1])["name"]

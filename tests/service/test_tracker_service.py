@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from fleet.domain.tokens import TokenVerifier
-from fleet.errors import AlreadyExists, InvalidRequest, NotFound, TrackerUnavailable
+from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
 from fleet.tracker.core.entries import TrackerLimits
@@ -304,6 +304,32 @@ async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
         await eventually(lambda: stream.granted.get("r3"))
         await served.restart()
         assert not served.tracker.state.waiting("r2")
+
+
+async def test_a_selector_is_checked_by_the_tracker(served: ServedTracker) -> None:
+    """How many devices match, busy and detached ones included; none is refused with what there is; nonsense, too."""
+    async with (
+        LeaseStream(served.address, "c") as stream,
+        account_channel(served.address) as channel,
+    ):
+        stub = rpc.Stub(channel, FLEET)
+
+        async def check(selector: str) -> int:
+            try:
+                answer = await stub.check_selector(fleet_service_pb2.CheckSelectorRequest(selector=selector))
+            except grpc.aio.AioRpcError as error:
+                raise rpc.from_rpc_error(error, TrackerUnavailable) from None
+            return int(answer.device_count)
+
+        async with SimulatedAgent(served.address, ["devices/a", "devices/b"]):
+            await stream.grant("r1", "name=a")
+            assert await check("simulated") == 2
+        assert await check("name=a") == 1
+        with pytest.raises(NoMatchingDevice, match="no device matches 'kind=cuda'; there are devices/a"):
+            await check("kind=cuda")
+        for nonsense in ("kind==", "kind=\x1b[31m", "name=" + "a" * 1_000):
+            with pytest.raises(InvalidRequest):
+                await check(nonsense)
 
 
 async def test_snapshot_shows_the_whole_fleet(served: ServedTracker) -> None:

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
 from fleet import aio
 from fleet.artifacts.artifact import Artifact
+from fleet.cli.json_schema.of_work import Builders
+from fleet.cli.main import app
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Measurement, Trial
@@ -67,6 +71,22 @@ def test_strangers_are_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
         stranger.open()
     with pytest.raises(BuildersUnavailable, match="no Dask scheduler listens"):
         lost.open()
+
+
+def test_builders_are_listed(cluster: Cluster) -> None:
+    """Host, process and what they have installed, as a table and as data."""
+
+    def lists() -> list[dict[str, object]]:
+        done = CliRunner().invoke(app, ["builder", "list", *cluster.options, "--json"])
+        return list(json.loads(done.stdout)["builders"])
+
+    found = eventually_sync(lambda: builders if len(builders := lists()) == 2 else None, _ENDS_WITHIN_SEC)
+    table = CliRunner().invoke(app, ["builder", "list", *cluster.options])
+
+    assert {each.process.pid for each in cluster.builders} == {one["pid"] for one in found}
+    assert [(1, True), (1, True)] == [(one["slots"], one["is_usable"]) for one in found]
+    TypeAdapter(Builders).validate_python({"builders": found})
+    assert [str(one["address"]) for one in found if str(one["address"]) not in table.stdout] == []
 
 
 def test_what_crashes_or_hangs_costs_one_task(pool: DaskPool, cluster: Cluster) -> None:

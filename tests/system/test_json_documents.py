@@ -27,6 +27,7 @@ from tests.system.fleet_processes import Fleet, running_fleet
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _UNTESTED = {
+    "builder list": "tests/system/test_builders.py has a cluster",
     "request cancel": "tests/service/test_cli_processes.py has somebody who waits",
     "agent deploy": "tests/system/test_agent_deploy.py has a board",
     "agent bundle": "tests/unit/test_bundle.py makes bundles, which take a minute",

@@ -14,6 +14,7 @@ BY_COMMAND: dict[str, type] = {
     "agent join": fleets.Joined,
     "audit": fleets.Audit,
     "build": work.Build,
+    "builder list": work.Builders,
     "config show": fleets.Configuration,
     "devices reset-epochs": fleets.Epoch,
     "devices show": fleets.DeviceInFull,

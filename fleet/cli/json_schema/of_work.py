@@ -218,6 +218,21 @@ class Optimizers(TypedDict):
     optimizers: list[Optimizer]
 
 
+class Builder(TypedDict):
+    host: str
+    pid: int
+    address: str
+    slots: int
+    versions: str
+    is_usable: bool
+
+
+class Builders(TypedDict):
+    """`fleet builder list`"""
+
+    builders: list[Builder]
+
+
 class BestRecord(TypedDict):
     workload: str
     operator: str

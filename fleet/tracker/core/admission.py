@@ -31,10 +31,9 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     """
     if not event.request_id:
         raise InvalidRequest("the request has no request_id; choose one that is unique in the stream")
-    if shown(event.selector) != event.selector:
-        raise InvalidRequest("the selector has control characters in it; leave them out")
-    if len(event.request_id) > _MAX_REQUEST_ID_CHARS or len(event.selector) > _MAX_SELECTOR_CHARS:
+    if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
+    selector = checked_selector(event.selector)
     if abs(event.priority) > limits.max_priority:
         allowed = f"-{limits.max_priority} to {limits.max_priority}"
         raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
@@ -44,7 +43,7 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         client_id=event.client_id,
         request_id=event.request_id,
         holder=holder,
-        selector=str(parse_selector(event.selector)),
+        selector=selector,
         priority=event.priority,
         ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
         max_duration_sec=min(duration_sec, limits.max_duration_sec),
@@ -55,6 +54,19 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         preferred=preferred_selector(event.selector, event.prefer),
         bid=checked_bid(event.bid),
     )
+
+
+def checked_selector(text: str) -> str:
+    """Return a client's selector, canonical.
+
+    Raises:
+        InvalidRequest: it is malformed, too long, or has control characters in it.
+    """
+    if shown(text) != text:
+        raise InvalidRequest("the selector has control characters in it; leave them out")
+    if len(text) > _MAX_SELECTOR_CHARS:
+        raise InvalidRequest(_TOO_MUCH)
+    return str(parse_selector(text))
 
 
 def checked_bid(bid: float) -> float:
