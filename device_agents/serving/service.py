@@ -144,13 +144,20 @@ class _ReadAhead:
         """The last request taken, until its answer is sent."""
 
         self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
+        self._refused: FleetError | None = None
         self._taken = asyncio.Event()
         self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
 
     async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
-        """Return the next request and when it came; None at the end of the stream."""
+        """Return the next request and when it came; None at the end of the stream.
+
+        Raises:
+            FleetError: what came next is no request.
+        """
         self.under_way = await self._queue.get()
         self._taken.set()
+        if self.under_way is None and self._refused is not None:
+            raise self._refused
         return self.under_way
 
     def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
@@ -171,6 +178,8 @@ class _ReadAhead:
                     self._taken.clear()
                     await self._taken.wait()
                 await self._queue.put((request, time.monotonic()))
+        except FleetError as error:
+            self._refused = error
         except Exception:  # the outermost loop: serve what came before the stream broke
             logger.exception("request stream broke")
         await self._queue.put(None)

@@ -1,12 +1,12 @@
 """How large a worker's answer may be, by what it was asked: checked before the answer is parsed.
 
 Two bytes of an answer can become a hundred in memory once they are parsed, except where they are a tensor's content. So
-what is not content, the structure, is counted first, by a walk over the fields that parses nothing.
+what is not content, the structure, is counted first, by a walk over the fields that parses nothing, and ends as soon as
+there are more fields than the structure has room for.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,12 @@ _STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
 """Ten thousand calls of a model, each with its name."""
 
 _REPEAT_BYTES = 16
+_MOST_REPEATS = 100_000
+"""Counted for a trial: a larger answer would take too much memory if it were not the times that it should be."""
+
+_LEAST_FIELD_BYTES = 2
 _SPEC_BYTES = 1024
+_MOST_DTYPE_CHARS = 64
 _MOST_OUTPUTS = 4096
 """Of a Relax VM: what it returns does not follow from what it is given."""
 
@@ -58,10 +63,12 @@ class AnswerBound:
             BrokenFrame: it is too large, or no message.
         """
         structure = len(frame)
-        for count, size in enumerate(_content_sizes(frame), 1):
-            if count > self.outputs:
-                raise BrokenFrame(f"more than {self.outputs} outputs came")
-            structure -= size
+        if self.outputs or structure > self.structure_bytes:
+            walk = _Walk(frame, self.structure_bytes // _LEAST_FIELD_BYTES)
+            for count, size in enumerate(_content_sizes(walk), 1):
+                if count > self.outputs:
+                    raise BrokenFrame(f"more than {self.outputs} outputs came")
+                structure -= size
         if structure > self.structure_bytes or len(frame) > self.frame_bytes:
             raise BrokenFrame(f"{len(frame)} bytes came, {structure} of them not content of outputs")
 
@@ -72,7 +79,8 @@ LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
     """Return how large a measurement can be."""
-    repeats = max(request.evaluator.repeat, request.evaluator.max_repeat) + request.operator_runs
+    repeats = max(request.evaluator.repeat, request.evaluator.max_repeat, 0) + max(request.operator_runs, 0)
+    repeats = min(repeats, _MOST_REPEATS)
     operators = _STRUCTURE_OF_OPERATORS_BYTES if request.operator_runs else 0
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + _REPEAT_BYTES * repeats + operators)
 
@@ -101,43 +109,59 @@ def _specs(args: Iterable[tensor_pb2.Argument]) -> Iterator[tensor_pb2.TensorSpe
 
 
 def _size_bytes(spec: tensor_pb2.TensorSpec) -> int:
-    found = _BITS.fullmatch(spec.dtype)
+    """Return the size of a tensor's content, or the largest that fits a frame [bytes]."""
+    found = _BITS.fullmatch(spec.dtype) if len(spec.dtype) <= _MOST_DTYPE_CHARS else None
     bits = int(found["bits"] or _LARGEST_BITS) if found else _LARGEST_BITS
     lanes = int(found["lanes"] or 1) if found else 1
-    return math.prod(max(extent, 0) for extent in spec.shape) * max(bits, 8) * lanes // 8
+    size = max(bits, 8) * lanes // 8
+    for extent in spec.shape:
+        size = min(size * max(extent, 0), MAX_FRAME_BYTES)  # a holder's numbers, and any count of them
+    return size
 
 
-def _content_sizes(frame: bytes) -> Iterator[int]:
+def _content_sizes(walk: _Walk) -> Iterator[int]:
     """Yield the size of each output's content [bytes]; 0 for an output without."""
-    for number, start, end in _fields(frame, 0, len(frame)):
+    for number, start, end in walk.fields(0, len(walk.frame)):
         if number != _CALL:
             continue
-        for inner, output_start, output_end in _fields(frame, start, end):
+        for inner, output_start, output_end in walk.fields(start, end):
             if inner == _OUTPUTS:
-                contents = (
-                    stop - begin for n, begin, stop in _fields(frame, output_start, output_end) if n == _CONTENT
-                )
+                contents = (stop - begin for n, begin, stop in walk.fields(output_start, output_end) if n == _CONTENT)
                 yield max(contents, default=0)
 
 
-def _fields(frame: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of the content of each field of a message that lies in a part of the frame."""
-    while start < end:
-        key, start = _varint(frame, start, end)
-        kind = key & 7
-        begin = start
-        if kind == _VARINT:
-            _, start = _varint(frame, start, end)
-        elif kind == _BYTES:
-            size, begin = _varint(frame, start, end)
-            start = begin + size
-        elif kind in (_FIXED64, _FIXED32):
-            start += 8 if kind == _FIXED64 else 4
-        else:
-            raise BrokenFrame("a field of no known kind")
-        if start > end:
-            raise BrokenFrame("a field is longer than its message")
-        yield key >> 3, begin, start
+class _Walk:
+    """Goes through the fields of a frame, within and beside each other, up to a number of them."""
+
+    def __init__(self, frame: bytes, most_fields: int) -> None:
+        self.frame = frame
+        self._left = most_fields
+
+    def fields(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield number, start and end of the content of each field of a message that lies in a part of the frame.
+
+        Raises:
+            BrokenFrame: it is no message, or there are too many.
+        """
+        while start < end:
+            self._left -= 1
+            if self._left < 0:
+                raise BrokenFrame("more fields than an answer has")
+            key, start = _varint(self.frame, start, end)
+            kind = key & 7
+            begin = start
+            if kind == _VARINT:
+                _, start = _varint(self.frame, start, end)
+            elif kind == _BYTES:
+                size, begin = _varint(self.frame, start, end)
+                start = begin + size
+            elif kind in (_FIXED64, _FIXED32):
+                start += 8 if kind == _FIXED64 else 4
+            else:
+                raise BrokenFrame("a field of no known kind")
+            if start > end:
+                raise BrokenFrame("a field is longer than its message")
+            yield key >> 3, begin, start
 
 
 def _varint(frame: bytes, start: int, end: int) -> tuple[int, int]:

@@ -83,7 +83,7 @@ def _read(path: Path) -> dict[int, int]:
         return {int(pid): int(ticks) for pid, ticks in content["processes"]}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         logger.warning("the list of processes is damaged", extra={"path": str(path)})
         return {}
 

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from device_agents.machine.frames import BrokenFrame
+from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
 from device_agents.workers.answers import LARGEST, AnswerBound, bound_of_call, bound_of_trial
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
@@ -79,10 +79,31 @@ def test_millions_of_empty_outputs_are_refused_without_being_parsed(bound: Answe
     assert peak < _MIB
 
 
+def test_a_frame_of_very_many_fields_is_refused_before_it_is_walked_through() -> None:
+    """Twelve million numbers held the agent's loop for five seconds: there are more of them than its bytes may be."""
+    with pytest.raises(BrokenFrame, match="more fields than an answer has"):
+        LARGEST.check(b"\x08\x00" * (12 * _MIB))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((2,), "float" + "9" * 5000), ((2,), "a" * 100_000 + "!"), ((2**62,) * 100_000, "float32")],
+    ids=["digits", "letters", "dimensions"],
+)
+def test_a_bound_follows_from_any_request_soon(shape: tuple[int, ...], dtype: str) -> None:
+    """Types and shapes are a holder's own words; none asks for more than a frame holds."""
+    spec = tensor_pb2.TensorSpec(shape=shape, dtype=dtype)
+
+    bound = bound_of_call(session_service_pb2.CallRequest(args=[tensor_pb2.Argument(output=spec)]))
+
+    assert bound.frame_bytes <= MAX_FRAME_BYTES
+
+
 def test_a_measurement_is_small() -> None:
     """It grows with the repeats that were asked for, and with nothing that a candidate says."""
     few = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3))
     many = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=100_000))
+    endless = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=2**31 - 1))
     times = measurement_pb2.Measurement(run_secs=[0.001] * 100_000)
     frame = worker_pb2.WorkerResponse(measurement=times).SerializeToString()
 
@@ -90,3 +111,4 @@ def test_a_measurement_is_small() -> None:
     with pytest.raises(BrokenFrame):
         bound_of_trial(few).check(frame)
     bound_of_trial(many).check(frame)
+    assert bound_of_trial(endless).frame_bytes < 2 * _MIB
