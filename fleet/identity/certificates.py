@@ -115,7 +115,7 @@ def read_request(content: bytes) -> ec.EllipticCurvePublicKey:
         request = x509.load_der_x509_csr(content)
         key = request.public_key()
         is_signed = request.is_signature_valid
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # the library has a dozen classes for what it cannot read, without a common base
         raise InvalidRequest("this is no request for a certificate; send PKCS #10, DER") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1) or not is_signed:
         raise InvalidRequest("a certificate is asked for by a request that its key, on P-256, has signed")
@@ -174,7 +174,9 @@ def authority_in(shown: bytes) -> bytes:
         if not isinstance(extension, x509.UnrecognizedExtension):
             raise InvalidRequest("what answers there is no tracker")
         return x509.load_der_x509_certificate(extension.value).public_bytes(serialization.Encoding.PEM)
-    except (ValueError, x509.ExtensionNotFound) as error:
+    except InvalidRequest:
+        raise
+    except Exception as error:  # see read_request
         raise InvalidRequest("what answers there is no tracker") from error
 
 

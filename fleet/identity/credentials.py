@@ -21,6 +21,7 @@ MEMBER_NAME = "member.fleet"
 _BLOCK = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
 _KINDS = [b"PRIVATE KEY", b"CERTIFICATE", b"CERTIFICATE"]
 _SECRET = b"FLEET SECRET"
+_HEX = re.compile(rb"[^\n]*\n((?:[0-9a-f]{2})+)\n[^\n]*\n?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,8 @@ def parse_proof(content: bytes, *, where: str) -> Proof:
         ConfigError: it is something else; `where` names the file.
     """
     blocks = list(_BLOCK.finditer(content))
-    if [block[1] for block in blocks] == [_SECRET]:
-        return PlainSecret(secret=bytes.fromhex(blocks[0][0].splitlines()[1].decode()))
+    if [block[1] for block in blocks] == [_SECRET] and (secret := _HEX.fullmatch(blocks[0][0])):
+        return PlainSecret(secret=bytes.fromhex(secret[1].decode()))
     if [block[1] for block in blocks] != _KINDS:
         raise ConfigError(f"{where} holds no credentials; remove it, and join again")
     key, certificate, authority = (block[0] for block in blocks)

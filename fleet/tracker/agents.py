@@ -39,6 +39,7 @@ _SILENCE_SEC = 30.0
 _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_PORT = re.compile(r"[0-9]{1,5}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_AGENT_ID_CHARS = 128
 _MAX_INVENTORY_BYTES = 64 * 1024
@@ -322,7 +323,7 @@ def _digest(text: str) -> str:
 def _reachable(address: str, peer: str) -> str:
     """Return "host:port" of an agent. If it named no host, take the one it called from ("ipv4:127.0.0.1:4000")."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")
     if host in _ANY_HOST:
         host = unquote(peer).partition(":")[2].rpartition(":")[0] or "127.0.0.1"
