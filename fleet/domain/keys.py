@@ -41,7 +41,7 @@ def canonical_target(target_json: str) -> str:
         return json.dumps({"kind": text})
     try:
         target = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"target {text!r} is no JSON: {error}") from error
     if not isinstance(target, dict) or not isinstance(target.get("kind"), str):
         raise InvalidRequest(f'target {text!r} is no JSON object with a "kind"')
@@ -60,9 +60,9 @@ def trace_digest(trace_json: str) -> str:
         return ""
     try:
         trace: Any = json.loads(trace_json)
-    except ValueError as error:
+        canonical = json.dumps(_plain(trace), separators=(",", ":"))
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"a trace is no JSON: {error}") from error
-    canonical = json.dumps(_plain(trace), separators=(",", ":"))
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 

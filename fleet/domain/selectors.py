@@ -22,6 +22,7 @@ from fleet.domain.devices import DeviceStatus
 from fleet.errors import InvalidRequest
 
 _CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
+_DEVICES = "devices/"
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 
 FOUND_LABELS = frozenset(
@@ -105,11 +106,12 @@ def _parse_condition(part: str, text: str) -> Condition:
     if _KIND.fullmatch(part):
         return Condition("kind", part)
     match = _CONDITION.fullmatch(part)
-    if not match:
+    value = match["value"].strip() if match else ""
+    if match and match["key"] == "name":
+        value = value.removeprefix(_DEVICES).strip()
+    # What would be read as something else in the form that it is kept in is no name.
+    if not match or not value or (match["key"] == "name" and value.startswith(_DEVICES)):
         raise InvalidRequest(
             f"selector {text!r}: cannot read {part!r}; write it like 'cpu' or 'kind=cpu,arch!=aarch64'"
         )
-    key, value = match["key"], match["value"].strip()
-    if key == "name":
-        value = value.removeprefix("devices/")
-    return Condition(key, value, match["operator"] == "!=")
+    return Condition(match["key"], value, match["operator"] == "!=")

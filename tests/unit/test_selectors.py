@@ -28,7 +28,10 @@ def test_another_device_is_not(text: str) -> None:
     assert not parse_selector(text).matches(PI)
 
 
-@pytest.mark.parametrize("text", ["", ",", "cpu,", "=x", "Arch=x", "arch==x", "a=b=c", "two words"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "cpu,", "=x", "Arch=x", "arch==x", "a=b=c", "two words", "name=devices/", "name=devices/devices/a"],
+)
 def test_what_is_no_selector_is_refused(text: str) -> None:
     """The message shows the part that cannot be read and a good selector."""
     with pytest.raises(InvalidRequest, match="write it like 'cpu'"):
@@ -41,7 +44,7 @@ def test_order_and_repeats_do_not_count(parts: list[str]) -> None:
     assert str(parse_selector(",".join(parts))) == "arch=aarch64,kind=cpu,name=pi4-03"
 
 
-@given(st.text(max_size=30))
+@given(st.text(max_size=30) | st.text("ab/ *,=!", max_size=9).map(lambda text: f"name=devices/{text}"))
 def test_any_text_is_a_selector_or_refused(text: str) -> None:
     """Nothing that a client can send breaks the parser; what parses reads back the same."""
     try:
