@@ -1,33 +1,29 @@
 """Reads files of MetaSchedule's XGBModel, which hold pickles, without trusting them.
 
 The file is a tar archive; `data.npy` in it is a pickled array of (workload, features, times). A pickle may call any
-function of any installed module, so only what makes up arrays is let through. TVM's own `load` runs whatever is there.
+function of any installed module, so it is not unpickled, but read. TVM's own `load` runs whatever is there.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickle
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fleet.cost_model.learn import LearnRecord
 from fleet.errors import InvalidRequest
+from fleet.metaschedule.array_pickle import read_objects
 
 FAILED_SEC = 1e10
 """What XGBModel stores for a candidate that failed."""
 
 _DATA = "data.npy"
 _MOST_BYTES = 1024 * 1024 * 1024
-_ALLOWED = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    *((f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
-    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
-}
+_COLUMNS = 3
 
 
 def read_groups(path: Path | str) -> list[LearnRecord]:
@@ -37,16 +33,7 @@ def read_groups(path: Path | str) -> list[LearnRecord]:
         InvalidRequest: it is no file of XGBModel, or holds anything but arrays.
     """
     try:
-        rows = _unpickle(_data_of(path))
-        return [
-            LearnRecord(
-                workload=str(workload),
-                run_sec=math.inf if cost >= FAILED_SEC else float(cost),
-                features=np.asarray(features, np.float32),
-            )
-            for workload, group, costs in rows
-            for features, cost in zip(group, np.asarray(costs, np.float64), strict=True)
-        ]
+        return [record for row in _rows_of(_data_of(path)) for record in _records(*row)]
     except InvalidRequest:
         raise
     except Exception as error:
@@ -66,24 +53,31 @@ def _data_of(path: Path | str) -> bytes:
     raise InvalidRequest(f"{path} has no {_DATA}: it is no file of MetaSchedule's XGBModel")
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows arrays and nothing else."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _ALLOWED:
-            raise InvalidRequest(f"the file asks for {module}.{name}, which is no part of an array: it is not read")
-        return super().find_class(module, name)
-
-
-def _unpickle(content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.object_]]:
-    """Read an array of objects in numpy's format."""
+def _rows_of(content: bytes) -> list[tuple[object, object, object]]:
+    """Read an array of objects in numpy's format: [n_workloads, 3]."""
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     if dtype != np.dtype(object):
         raise InvalidRequest(f"the records are of type {dtype}, which XGBModel does not write")
-    array = _Unpickler(file).load()
-    if not isinstance(array, np.ndarray) or array.shape != shape:
-        raise InvalidRequest("the records are no array")
-    return array
+    found, items = read_objects(file.read())
+    if found != shape or len(shape) != 2 or shape[1] != _COLUMNS:
+        raise InvalidRequest(f"the records are an array of the shape {found}, which XGBModel does not write")
+    return list(zip(items[::3], items[1::3], items[2::3], strict=True))
+
+
+def _records(workload: object, group: object, costs: object) -> Iterator[LearnRecord]:
+    """Yield the records of a workload.
+
+    Args:
+        group: features of each candidate, as an array for all or a list of arrays.
+        costs: their times.
+    """
+    if not isinstance(workload, str) or not isinstance(group, list | np.ndarray) or not isinstance(costs, np.ndarray):
+        raise InvalidRequest("a workload is not its name, features and times")
+    for features, cost in zip(group, costs.astype(np.float64).ravel(), strict=True):
+        if not isinstance(features, np.ndarray):
+            raise InvalidRequest(f"the features of {workload[:40]} are no arrays")
+        run_sec = math.inf if cost >= FAILED_SEC else float(cost)
+        yield LearnRecord(workload=workload, run_sec=run_sec, features=features.astype(np.float32))
