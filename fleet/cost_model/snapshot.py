@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,10 @@ _COLUMNS_VERSION = 1
 another is refused: its columns would be taken for others."""
 
 _MOST_BYTES = 64 * 1024 * 1024
+_MOST_UNPACKED_BYTES = 4 * _MOST_BYTES
+"""Compressed bytes may become a thousand times as many."""
+
+T = TypeVar("T")
 
 
 class _Calibration(TypedDict):
@@ -68,12 +73,16 @@ class Snapshot:
         Raises:
             InvalidRequest: it is none, or one of another feature version.
         """
-        return cls(content=content, metrics=_header(_arrays(content))["metrics"])
+        return cls(content=content, metrics=_read(lambda: dict(_header(_arrays(content))["metrics"])))
 
     @cached_property
     def model(self) -> Model:
-        """The model itself; read when it is first asked for."""
-        return _unpack(_arrays(self.content))
+        """The model itself; read when it is first asked for.
+
+        Raises:
+            InvalidRequest: the content is damaged.
+        """
+        return _read(lambda: _unpack(_arrays(self.content)))
 
     def predict(self, query: Query) -> Prediction:
         """Return the times that are expected of candidates.
@@ -120,6 +129,14 @@ def pack(model: Model, metrics: Mapping[str, float]) -> Snapshot:
     return Snapshot(content=file.getvalue(), metrics=dict(metrics))
 
 
+def _read(read: Callable[[], T]) -> T:
+    """Do a part of reading; whatever goes wrong is the content's fault."""
+    try:
+        return read()
+    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"this is no snapshot of a cost model: {type(error).__name__}: {error}") from error
+
+
 def _unpack(arrays: Mapping[str, NDArray[np.generic]]) -> Model:
     header = _header(arrays)
     members = []
@@ -160,18 +177,21 @@ def _arrays(content: bytes) -> dict[str, NDArray[np.generic]]:
     if len(content) > _MOST_BYTES:
         raise InvalidRequest(f"a snapshot of {len(content)} bytes; at most {_MOST_BYTES} are read")
     try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > _MOST_UNPACKED_BYTES:
+            raise InvalidRequest(f"a snapshot of {size} bytes; at most {_MOST_UNPACKED_BYTES} are unpacked")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
+    except InvalidRequest:
+        raise
     except Exception as error:
         raise InvalidRequest(f"this is no snapshot of a cost model: {error}") from error
 
 
 def _header(arrays: Mapping[str, NDArray[np.generic]]) -> _Header:
-    try:
-        header: _Header = json.loads(arrays["header"].tobytes())
-        version = header["feature_version"]
-    except (KeyError, ValueError, TypeError) as error:
-        raise InvalidRequest("this is no snapshot of a cost model: its header cannot be read") from error
+    header: _Header = json.loads(arrays["header"].tobytes())
+    version = header["feature_version"]
     if version != _COLUMNS_VERSION:
         raise InvalidRequest(
             f"the snapshot has features of version {version}, this program of version {_COLUMNS_VERSION}: train it anew"
