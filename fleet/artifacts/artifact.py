@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, cast
 
 from fleet.artifacts.elf import arm_float_abi, read_header
 from fleet.domain.measuring import ModuleKind, TensorSpec
@@ -111,16 +111,24 @@ def side_file_of(path: Path) -> Path:
 
 
 def _read_facts(path: Path) -> ArtifactFacts:
-    return facts_from_json(path.read_text())
+    return facts_from_json(path.read_bytes())
 
 
-def facts_from_json(text: str) -> ArtifactFacts:
-    """Return what `Artifact.facts_json` wrote."""
-    written = json.loads(text)
-    facts: ArtifactFacts = written
-    facts["args"] = tuple(
-        TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output"))) for spec in written.get("args", ())
-    )
-    facts["loop_nests"] = tuple(written.get("loop_nests", ()))
-    facts["module_kind"] = ModuleKind(written.get("module_kind", ModuleKind.FUNCTIONS))
+def facts_from_json(text: str | bytes) -> ArtifactFacts:
+    """Return what `Artifact.facts_json` wrote.
+
+    Raises:
+        ArtifactRefused: it is something else.
+    """
+    try:
+        written = json.loads(text)
+        facts = cast("ArtifactFacts", {key: written[key] for key in ArtifactFacts.__annotations__ if key in written})
+        facts["args"] = tuple(
+            TensorSpec(tuple(spec["shape"]), spec["dtype"], bool(spec.get("is_output")))
+            for spec in written.get("args", ())
+        )
+        facts["loop_nests"] = tuple(written.get("loop_nests", ()))
+        facts["module_kind"] = ModuleKind(written.get("module_kind", ModuleKind.FUNCTIONS))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ArtifactRefused(f"what is noted of an artifact cannot be read ({error}); build it again") from error
     return facts

@@ -82,7 +82,7 @@ def arm_float_abi(content: bytes) -> str:
             return ""
         attributes = content[found.offset : found.offset + found.size]
         return "hard" if _attribute(attributes, _TAG_VFP_ARGS) == 1 else "soft"
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, OverflowError, ValueError):
         return ""
 
 
@@ -99,7 +99,7 @@ def undefined_symbols(content: bytes) -> frozenset[str]:
         sections = _sections(content)
         table = next((section for section in sections if section.kind == _SHT_DYNSYM), None)
         return frozenset(_undefined(content, header, table, sections[table.link])) if table else frozenset()
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError("the ELF file is cut short") from error
 
 

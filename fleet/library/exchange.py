@@ -172,7 +172,7 @@ def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield where, json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise LibraryError(f"{where} is not JSON: {error}") from error
 
 
@@ -181,7 +181,7 @@ def _parse_workload(where: str, value: Any) -> StoredWorkload:
         shash, encoded = value
         int(shash)
         return StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
-    except (TypeError, ValueError, struct.error) as error:
+    except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise LibraryError(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
 
 
@@ -200,7 +200,7 @@ def _parse_record(
             provenance={"imported_from": where.rpartition(":")[0]},
         )
         return _with_verdict(record, times), _parse_args(args or ())
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise LibraryError(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
 
 

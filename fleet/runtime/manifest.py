@@ -168,7 +168,7 @@ def parse_manifest(text: str | bytes, *, where: str) -> Manifest:
         if version > FORMAT:
             raise ArtifactRefused(f"{where} has format {version}, this version reads {FORMAT}; update tvm-fleet here")
         return _parse(found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ArtifactRefused(
             f"the manifest of {where} is malformed ({type(error).__name__}: {error}); export the model again"
         ) from error

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
@@ -24,6 +25,9 @@ from fleet.runtime.manifest import Manifest, format_manifest, parse_manifest
 MANIFEST = "manifest.json"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time stamp of all entries: zip knows no earlier one, and a real one would make two exports differ."""
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+"""What reading a damaged archive raises: it may say that it is compressed in ways that there are not, or encrypted."""
 
 _READABLE = 0o644 << 16
 _UNIX = 3
@@ -65,7 +69,7 @@ class Archive:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except zipfile.BadZipFile as error:
+        except _DAMAGED as error:
             raise ArtifactRefused(f"{path} is no exported model, or cut short; make one with: fleet export") from error
 
     def open_file(self, name: str) -> IO[bytes]:
@@ -78,7 +82,7 @@ class Archive:
             try:
                 with self.open_file(name) as source, path.open("wb") as goal:
                     shutil.copyfileobj(source, goal, _PIECE_BYTES)
-            except (KeyError, zipfile.BadZipFile) as error:
+            except (KeyError, *_DAMAGED) as error:
                 raise ArtifactRefused(f"{self.path} lacks {name}, or it is damaged ({error})") from error
             yield path
 
@@ -117,7 +121,7 @@ def read_file(package: Package, name: str) -> bytes:
     try:
         with package.open_file(name) as file:
             return file.read()
-    except (KeyError, OSError, zipfile.BadZipFile) as error:
+    except (KeyError, OSError, *_DAMAGED) as error:
         raise ArtifactRefused(f"{package.path} lacks {name}, or it is damaged ({error}); export it again") from error
 
 
@@ -131,7 +135,7 @@ def verify(package: Package, manifest: Manifest) -> None:
         try:
             with package.open_file(name) as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-        except (KeyError, OSError, zipfile.BadZipFile) as error:
+        except (KeyError, OSError, *_DAMAGED) as error:
             raise ArtifactRefused(f"{package.path} lacks {name}, or it is damaged: {error}") from error
         if found != facts.sha256:
             raise ArtifactRefused(f"{name} in {package.path} is not the file that was exported; get the model again")

@@ -7,7 +7,7 @@ runs the model, for tuning or as the reference, runs the same one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,19 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ImportFailed(f"{path} is no ONNX model: {error}") from error
     if not proto.graph.node:
         raise ImportFailed(f"{path} is no ONNX model: its graph has no node")
+    if any(isinstance(text, bytes) for text in _names(proto.graph)):
+        raise ImportFailed(f"{path} is no ONNX model: names in it are no text")
     return proto
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield all names in a graph; the format's generation of protobuf hands over as bytes what is no UTF-8."""
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for node in graph.node:
+        yield from (node.name, node.op_type, *node.input, *node.output)
+    yield from (tensor.name for tensor in graph.initializer)
 
 
 def _keep_weights_constant(proto: onnx.ModelProto) -> None:
@@ -121,7 +133,10 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     import onnx
 
     tensor = value.type.tensor_type
-    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    try:
+        dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ImportFailed(f"input {value.name!r} has elements of the unknown type {tensor.elem_type}") from error
     return TensorSpec(tuple(dim.dim_value for dim in tensor.shape.dim), dtype)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.errors import ConfigError, JournalDamaged
 from fleet.tracker.core.entries import DeviceEntry, RequestEntry
-from fleet.tracker.journal.entries import entries_of, sum_of
+from fleet.tracker.journal.entries import UNREADABLE, entries_of, sum_of
 from fleet.tracker.journal.mark import read_mark
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def check_file(path: Path, *, was_journal: bool = True) -> Contents | None:
                 return None
             check_header(path, connection)
             return _contents(path, connection)
-    except (sqlite3.Error, sqlite3.Warning, ConfigError, ValueError, TypeError, KeyError, OverflowError) as error:
+    except (sqlite3.Error, sqlite3.Warning, ConfigError, *UNREADABLE) as error:
         if isinstance(error, JournalDamaged):
             raise
         if was_journal and not _is_of_another_version(error):

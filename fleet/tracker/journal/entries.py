@@ -17,6 +17,9 @@ from fleet.tracker.core.entries import Changes, DeviceEntry, LeaseEntry, Request
 Row: TypeAlias = tuple[str, str, int]
 """Key, content, sum."""
 
+UNREADABLE = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+"""What reading rows raises that something else has written."""
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _quote = json.encoder.encode_basestring_ascii
 
@@ -40,7 +43,7 @@ def entries_of(rows: Iterable[tuple[str, str]]) -> tuple[list[DeviceEntry], list
     """Return the devices, with their leases, and the requests that rows of (key, content) hold.
 
     Raises:
-        ValueError, TypeError, KeyError: they were written by something else.
+        UNREADABLE: they were written by something else.
     """
     devices: dict[str, DeviceEntry] = {}
     leases: dict[str, str] = {}
