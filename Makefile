@@ -13,7 +13,10 @@ JOBS ?= $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: venv demo test test-quick check docs format bench bench-quick protos clean
+# For each of three dozen targets.
+FUZZ_INPUTS ?= 1000000
+
+.PHONY: venv demo test test-quick check fuzz docs format bench bench-quick protos clean
 
 venv: $(VENV)/.installed
 
@@ -48,6 +51,10 @@ check: venv docs  ## format, lint, types, imports, generated code, documentation
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python protos/generate.py --check
+
+fuzz: venv  ## very many inputs for every port and every file that others write; two hours on 2 cores
+	$(PIP_INSTALL) --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
 
 docs: venv  ## the documentation as a site, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,0 +1,73 @@
+"""Fuzzes one target, or all, one process each: `python -m tests.fuzz NAME --inputs 1000000`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_KEPT_IN = Path("build/fuzz")
+
+
+def main() -> int:
+    """Return 0 when nothing was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("names", nargs="*", help="targets; none: all")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many for each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--by-mutation", action="store_true", help="do not look at coverage")
+    parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
+    options = parser.parse_args()
+    is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
+    if len(options.names) == 1:
+        return _one(options, is_guided=is_guided)
+    from tests.fuzz.registry import TARGETS
+
+    names = options.names or list(TARGETS)
+    command = [sys.executable, "-m", "tests.fuzz", "--inputs", str(options.inputs), "--seed", str(options.seed)]
+    extra = ["--by-mutation"] if options.by_mutation else []
+    failed = [name for name in names if subprocess.run([*command, *extra, name], check=False).returncode]
+    if failed:
+        print(f"something was found in: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _one(options: argparse.Namespace, *, is_guided: bool) -> int:
+    if is_guided:
+        import atheris
+
+        # What is ours is instrumented as it is imported, so nothing of it may be imported before.
+        with (
+            contextlib.redirect_stderr(io.StringIO()),  # it names every module
+            atheris.instrument_imports(include=["fleet", "device_agents", "cross"]),
+        ):
+            importlib.import_module("tests.fuzz.registry")
+    from tests.fuzz import engine
+    from tests.fuzz.registry import TARGETS
+    from tests.fuzz.watch import STRICT, check
+
+    target = TARGETS[options.names[0]]
+    if options.replay:
+        check(target, options.replay.read_bytes(), STRICT)
+        return 0
+    (_KEPT_IN / target.name).mkdir(parents=True, exist_ok=True)
+    run = engine.Run(target=target, limits=STRICT, kept_in=_KEPT_IN / target.name)
+    if is_guided:
+        engine.explore_guided(run, options.inputs, options.seed)
+        return 1 if run.findings else 0
+    started, growth = time.monotonic(), engine.Growth(options.inputs)
+    for content in engine.inputs_of(target, options.inputs, options.seed):
+        run.take(content)
+        growth.note(run.count)
+    engine.report(run, time.monotonic() - started, growth)
+    return 1 if run.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""All targets, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.fuzz.target import Target
+from tests.fuzz.targets.agent import AGENT
+from tests.fuzz.targets.answers import ANSWERS
+from tests.fuzz.targets.binaries import BINARIES
+from tests.fuzz.targets.journals import JOURNALS
+from tests.fuzz.targets.models import MODELS
+from tests.fuzz.targets.optimizer import OPTIMIZER
+from tests.fuzz.targets.proofs import PROOFS
+from tests.fuzz.targets.texts import TEXTS
+from tests.fuzz.targets.tracker import TRACKER
+from tests.fuzz.targets.workers import WORKERS
+
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for group in (TRACKER, AGENT, OPTIMIZER, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS)
+    for target in group
+}

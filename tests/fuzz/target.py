@@ -1,0 +1,55 @@
+"""What is fuzzed: a function of bytes, and what to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Something that reads what others wrote."""
+
+    name: str
+    run: Callable[[bytes], float]
+    """Reads an input and raises nothing. Catches the errors that are documented, and no others. Returns the longest
+    turn of an event loop [s of CPU]; 0 where there is no loop."""
+
+    seeds: Callable[[], Sequence[bytes]]
+    """Inputs that are well formed; the same each time."""
+
+    words: tuple[bytes, ...] = ()
+    """What stands in such inputs, to be put anywhere."""
+
+    most_bytes: int = 4096
+    """Size of most inputs."""
+
+    large_bytes: int = 1024 * 1024
+    """Size of the largest: a part of a smaller one again and again."""
+
+    quick_inputs: int = 300
+    """How many the tests try; 0: none, since a library in C may end the process."""
+
+    close: Callable[[], object] = lambda: None
+    """Ends what `run` has started."""
+
+    def corpus(self) -> list[Path]:
+        """Return the inputs that did harm once."""
+        return sorted((CORPUS / self.name).glob("*"))
+
+    def starts(self) -> list[bytes]:
+        """Return all inputs to begin with."""
+        return [*self.seeds(), *(path.read_bytes() for path in self.corpus())]
+
+
+def no_loop(read: Callable[[bytes], object]) -> Callable[[bytes], float]:
+    """Make what a target runs of a function that has no event loop."""
+
+    def run(content: bytes) -> float:
+        read(content)
+        return 0.0
+
+    return run

@@ -1,0 +1,1 @@
+"""What is fuzzed, by kind."""

@@ -1,0 +1,155 @@
+"""An agent's port: messages of every rpc, from a holder with a good token, and headers of others."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from device_agents.config import make_drivers, parse_config
+from device_agents.serving.admission import Admission
+from device_agents.serving.device import ServedDevice
+from device_agents.serving.service import SessionService
+from device_agents.serving.sessions import SessionTable
+from device_agents.serving.store import ArtifactStore
+from device_agents.serving.tracker_clock import TrackerClock
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
+from fleet.domain.tokens import Claims
+from fleet.identity.roles import Role
+from fleet.testing.identity import credentials, key_id
+from fleet.v1 import measurement_pb2, tensor_pb2
+from fleet.v1 import session_service_pb2 as pb
+from fleet.wire import stubs
+from fleet.wire.times import duration
+from fleet.wire.tokens import TOKEN_HEADER, sign_claims
+from tests.fuzz.calls import BETWEEN, Caller, Server
+from tests.fuzz.loops import ServerLoop
+from tests.fuzz.target import Target
+from tests.fuzz.targets.proofs import SIGNER
+
+_DEVICE = "devices/sim"
+_MIB = 1024 * 1024
+_ARTIFACT = b"latency_us:1 pretends to be an artifact"
+_DIGEST = f"sha256:{hashlib.sha256(_ARTIFACT).hexdigest()}"
+_RPCS = ("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession")
+
+
+class _Agent:
+    """An agent's service in this process, with a simulated device and a worker, and without a port."""
+
+    def __init__(self) -> None:
+        self._loop: ServerLoop | None = None
+        self._stack = AsyncExitStack()
+        self._server = Server()
+        self._token = b""
+
+    def call(self, content: bytes) -> float:
+        """Call the rpc that the first byte says, with the messages that follow."""
+        rpc = _RPCS[(content[0] if content else 0) % len(_RPCS)]
+        return self._say(rpc, content[1:].split(BETWEEN), lambda: self._token)
+
+    def enter(self, token: bytes) -> float:
+        """Call with a token."""
+        return self._say("FindMissing", [b""], lambda: token)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.run(self._stack.aclose())
+            self._loop.close()
+        self._loop = None
+
+    def _say(self, rpc: str, messages: Sequence[bytes], token: Callable[[], bytes]) -> float:
+        if self._loop is None:
+            self._loop = ServerLoop()
+            self._loop.run(self._start())
+        caller = Caller(proof=credentials(Role.USER), header=((TOKEN_HEADER, token()),))
+        return self._loop.run(self._server.call(f"fleet.v1.SessionService/{rpc}", messages, caller))
+
+    async def _start(self) -> None:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-fuzz-")))
+        entry = {"driver": "simulated", "name": "sim", "time_scale": 0.0}
+        drivers = make_drivers(parse_config({"devices": [entry]}))
+        preloads = [driver.preload for driver in drivers if driver.preload]
+        pool = WorkerPool(folder / "workers", preloads, WorkerLimits(memory_bytes=256 * _MIB, disk_bytes=16 * _MIB))
+        for driver in drivers:
+            await driver.open(pool)
+        await pool.open()
+        self._stack.push_async_callback(pool.close)
+        store = ArtifactStore(folder / "artifacts", 64 * _MIB)
+        store.open()
+        clock = TrackerClock()
+        clock.learn(1_000.0)
+        devices = [ServedDevice(driver, asyncio.Lock()) for driver in drivers]
+        sessions = SessionTable(devices, Admission([_DEVICE], clock), pool, store)
+        sessions.trust(SIGNER.public_key)
+        self._stack.push_async_callback(sessions.close)
+        self._token = _token()
+        stubs.add_session_service(self._server, SessionService(sessions, store))  # type: ignore[arg-type]
+
+
+def _token(epoch: int = 7) -> bytes:
+    claims = Claims(
+        lease_name=f"leases/{epoch}",
+        device_name=_DEVICE,
+        epoch=epoch,
+        issued_at_sec=1_000.0,
+        expires_at_sec=1_000_000.0,
+        holder_key_id=key_id(Role.USER),
+    )
+    return sign_claims(claims, SIGNER).SerializeToString()
+
+
+def _of(rpc: str, *messages: bytes) -> bytes:
+    return bytes([_RPCS.index(rpc)]) + BETWEEN.join(messages)
+
+
+def _calls() -> list[bytes]:
+    put = pb.PutArtifactRequest(digest=_DIGEST, size_bytes=len(_ARTIFACT), chunk=_ARTIFACT)
+    spec = tensor_pb2.TensorSpec(shape=[2, 2], dtype="float32")
+    trial = measurement_pb2.MeasureRequest(
+        candidate_id="c",
+        artifact_digest=_DIGEST,
+        args=[tensor_pb2.Argument(fill=spec)],
+        evaluator=measurement_pb2.Evaluator(repeat=2, max_repeat=3),
+        timeout=duration(2.0),
+    )
+    tensor = tensor_pb2.Tensor(spec=spec, content=bytes(16))
+    call = pb.CallRequest(
+        artifact_digest=_DIGEST,
+        args=[tensor_pb2.Argument(tensor=tensor), tensor_pb2.Argument(output=spec)],
+        timeout=duration(2.0),
+    )
+    return [
+        _of("PutArtifact", put.SerializeToString()),
+        _of("PutArtifact", put.SerializeToString(), put.SerializeToString()),
+        _of("FindMissing", pb.FindMissingRequest(digests=[_DIGEST, _DIGEST]).SerializeToString()),
+        _of("Measure", trial.SerializeToString(), trial.SerializeToString()),
+        _of("Call", call.SerializeToString()),
+        _of("Program", pb.ProgramRequest(bitstream_digest=_DIGEST, registers_yaml="a: b").SerializeToString()),
+        _of("MakeUploadTicket", b""),
+        _of("OpenSession", b""),
+    ]
+
+
+_called, _entered = _Agent(), _Agent()
+AGENT = [
+    Target(
+        name="agent_calls",
+        run=_called.call,
+        close=_called.close,
+        seeds=_calls,
+        words=(BETWEEN, _DIGEST.encode(), b"sha256:", b"float32", b"int8"),
+        quick_inputs=200,
+    ),
+    Target(
+        name="agent_tokens",
+        run=_entered.enter,
+        close=_entered.close,
+        seeds=lambda: [_token(), _token(8), _token(2**62)],
+        words=(b"leases/7", b"devices/sim"),
+    ),
+]

@@ -1,0 +1,131 @@
+"""What trackers and agents left for their next start."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+
+from device_agents.serving.epochs import EpochLedger
+from device_agents.workers import ledger
+from fleet.errors import ConfigError
+from fleet.tracker.core.entries import Changes, DeviceEntry, LeaseEntry, RequestEntry
+from fleet.tracker.journal.checking import read_journal
+from fleet.tracker.journal.entries import UNREADABLE, changed_rows, entries_of
+from fleet.tracker.journal.file import Journal
+from fleet.tracker.journal.mark import mark_path
+from tests.fuzz.target import Target, no_loop
+from tests.fuzz.targets.places import scratch, written
+
+_BETWEEN = b"|||"
+
+
+def _journal(content: bytes) -> None:
+    path = written("journal.sqlite", content)
+    with contextlib.suppress(ConfigError):
+        read_journal(path)
+
+
+def _entries(content: bytes) -> None:
+    lines = content.decode(errors="replace").split(_BETWEEN.decode())
+    with contextlib.suppress(*UNREADABLE):
+        entries_of(zip(lines[::2], lines[1::2], strict=False))
+
+
+def _mark(content: bytes) -> None:
+    path = scratch() / "marked.sqlite"
+    mark_path(path).write_bytes(content)
+    with contextlib.suppress(ConfigError):
+        read_journal(path)
+
+
+def _epochs(content: bytes) -> None:
+    logging.getLogger("device_agents.serving.epochs").disabled = True
+    written("epochs.json", content)
+    EpochLedger(scratch()).read()
+
+
+def _processes(content: bytes) -> None:
+    logging.getLogger("device_agents.workers.ledger").disabled = True
+    boot = ledger._BOOT_ID.read_bytes().strip()  # noqa: SLF001 - kill_listed would kill
+    ledger._read(written("processes.json", content.replace(b"BOOT", boot)))  # noqa: SLF001
+
+
+@functools.cache
+def _changes() -> Changes:
+    lease = LeaseEntry(
+        name="leases/1",
+        device_name="devices/1",
+        epoch=1,
+        client_id="c",
+        request_id="r",
+        holder="me@here",
+        purpose="p",
+        ttl_sec=30.0,
+        granted_at_sec=1.0,
+        expires_at_sec=31.0,
+        ends_at_sec=100.0,
+    )
+    device = DeviceEntry(
+        name="devices/1",
+        kind="cpu",
+        labels={"arch": "x86_64"},
+        description=b"abc",
+        epoch=1,
+        address="here:1",
+        agent_id="a",
+        lease=lease,
+    )
+    request = RequestEntry(
+        client_id="c",
+        request_id="q",
+        holder="me",
+        selector="cpu",
+        priority=0,
+        ttl_sec=30.0,
+        max_duration_sec=100.0,
+        deadline_sec=None,
+        asked_at_sec=1.0,
+        purpose="p",
+        order=(1.0, 2),
+    )
+    return Changes(devices={device.name: device}, leases={device.name: device}, requests={request.key: request})
+
+
+def _rows() -> bytes:
+    return _BETWEEN.join(text.encode() for row in changed_rows(_changes()) for text in row if text is not None)
+
+
+def _files() -> list[bytes]:
+    path = scratch() / "seed.sqlite"
+    for each in (path, mark_path(path)):
+        each.unlink(missing_ok=True)
+    journal = Journal(path)
+    journal.open(1_800_000_000.0)
+    journal.write(_changes())
+    journal.close()
+    return [path.read_bytes()]
+
+
+JOURNALS = [
+    Target(name="journal", run=no_loop(_journal), seeds=_files, most_bytes=32768, quick_inputs=40),
+    Target(
+        name="journal_entries",
+        run=no_loop(_entries),
+        seeds=lambda: [_rows()],
+        words=(_BETWEEN, b"device ", b"lease ", b"request ", b"null", b"1e999", b"[", b"NaN"),
+    ),
+    Target(name="journal_mark", run=no_loop(_mark), seeds=lambda: [b"fleetJM1" + bytes(36)], quick_inputs=200),
+    Target(
+        name="epochs_file",
+        run=no_loop(_epochs),
+        seeds=lambda: [b'{"public_key": "00ff", "admitted": {"devices/a": 7}, "fenced": {"devices/a": 6}}'],
+        words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"4611686018427387904", b"-1"),
+    ),
+    Target(
+        name="processes_file",
+        run=no_loop(_processes),
+        seeds=lambda: [b'{"boot_id": "BOOT", "processes": [[1, 2], [30, 4]]}'],
+        words=(b"Infinity", b"NaN", b"null", b"[", b"{", b"true", b"1e999", b"-1"),
+    ),
+]

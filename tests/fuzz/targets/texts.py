@@ -1,0 +1,163 @@
+"""Texts that people write, on command lines and in YAML."""
+
+from __future__ import annotations
+
+import contextlib
+
+from device_agents.config import make_drivers, parse_config
+from device_agents.fabric.reader import check_registers
+from fleet.base.config import read_yaml
+from fleet.cli.shapes import parse_shapes
+from fleet.domain.keys import canonical_target, trace_digest
+from fleet.domain.selectors import device_labels, parse_selector
+from fleet.errors import ConfigError, DeviceError, InvalidRequest
+from fleet.identity.join_tokens import JoinToken, parse_join_token
+from tests.fuzz.target import Target, no_loop
+from tests.fuzz.targets.places import written
+
+_PI = device_labels("devices/pi4-03", "cpu", {"arch": "aarch64", "model": "Raspberry Pi 4"})
+_FABRIC = b"""name: gemm_i8
+clock_hz: 100_000_000
+window: {uio: fabric, size_bytes: 0x4000}
+identity: {register: id, value: 0x474d4938}
+registers:
+  ctrl: {offset: 0x00}
+  id: {offset: 0x04, access: ro}
+  m: {offset: 0x0c, width: 10}
+buffers:
+  a: {offset: 0x1000, size_bytes: 4096}
+  big: {udmabuf: udmabuf0, offset: 0, size_bytes: 65536}
+reset:
+  - {write: ctrl, value: 2}
+functions:
+  gemm_i8:
+    parameters:
+      - {name: a, type: tile, dtype: int8, rows: m, columns: 64, stride: 64}
+      - {name: m, type: int, min: 1, max: 64}
+    steps:
+      - {copy_in: a, buffer: a}
+      - {write: m, value: m}
+      - {wait: ctrl, mask: 1, equals: 0, timeout_ms: 1000}
+"""
+_AGENT = b"""devices:
+  - driver: simulated
+    name: bench
+    count: 2
+    labels: {rack: 3}
+    facts: {bought: 2026-03}
+tracker: 10.0.0.5:9290
+advertise_address: "[::1]:9291"
+cache_max_bytes: 2147483648
+jail: auto
+"""
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="surrogateescape")
+
+
+def _select(content: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        selector = parse_selector(_text(content))
+        selector.matches(_PI)
+        assert parse_selector(str(selector)) == selector
+
+
+def _shape(content: bytes) -> None:
+    with contextlib.suppress(ConfigError):
+        parse_shapes(_text(content).split("\n"))
+
+
+def _join(content: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        parse_join_token(_text(content))
+
+
+def _key(content: bytes) -> None:
+    for read in (canonical_target, trace_digest):
+        with contextlib.suppress(InvalidRequest):
+            read(content.decode(errors="replace"))
+
+
+def _agent_yaml(content: bytes) -> None:
+    with contextlib.suppress(ConfigError, DeviceError):
+        config = parse_config(read_yaml(written("agent.yaml", content)))
+        # Other drivers look for hardware, and count says how many simulated devices are made.
+        entries = [entry for entry in config.devices or [] if isinstance(entry, dict)]
+        if all(entry.get("driver") == "simulated" and str(entry.get("count", 1)) < "5" for entry in entries):
+            make_drivers(config, host_name="here")
+
+
+def _fabric(content: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        check_registers(_text(content), [range(2**30, 2**31)])
+
+
+TEXTS = [
+    Target(
+        name="selector",
+        run=no_loop(_select),
+        seeds=lambda: [b"cpu", b"kind=cpu,arch!=x86_64", b"*", b"name=devices/pi4-03, model=Rasp*[a-c]?y*,gpu!=x"],
+        words=(b"*", b"!=", b"=", b",", b"kind", b"name=devices/", b"[!", b"]", b"?", b"*a*a*a*a*b"),
+        large_bytes=4096,  # the tracker takes 1,000 characters
+        quick_inputs=1000,
+    ),
+    Target(
+        name="shape",
+        run=no_loop(_shape),
+        seeds=lambda: [b"data=1,3,224,224", b"ids=1,64\nmask=1,64\nids=2,64\nmask=2,64"],
+        words=(b"=", b",", b"\n", b"data=", b"-", b"+1", b" "),
+        quick_inputs=1000,
+    ),
+    Target(
+        name="join_token",
+        run=no_loop(_join),
+        seeds=lambda: [str(JoinToken(secret=bytes(16), pin=bytes(range(32)))).encode()],
+        words=(b"fleet1.", b".", b"=", b"-", b"_"),
+        quick_inputs=1000,
+    ),
+    Target(
+        name="target_and_trace",
+        run=no_loop(_key),
+        seeds=lambda: [
+            b"llvm",
+            b'{"kind":"cuda","arch":"sm_80","max_num_threads":1024,"host":{"kind":"llvm"},"keys":["cuda"]}',
+            b'[[["SBlockGetBlock",[],["b0","root"],[]],["Split",["l1",null,2],[1,1],[]]],[[1,[1.5,true]]]]',
+        ],
+        words=(b'"kind":', b"Infinity", b"NaN", b"1e400", b"true", b"null", b"[", b"{", b'"feature.', b"\\ud800"),
+        quick_inputs=500,
+    ),
+    Target(
+        name="agent_yaml",
+        run=no_loop(_agent_yaml),
+        seeds=lambda: [_AGENT, b"{}", b"devices: [{driver: cpu, facts: {a: [1, {b: 2}]}}]"],
+        words=(
+            b"!!python/object:os.system ",
+            b"&a ",
+            b"*a",
+            b"<<: ",
+            b"? ",
+            b": ",
+            b"- ",
+            b"!!binary ",
+            b"2001-01-01",
+            b"0x",
+            b".inf",
+            b"driver:",
+            b"labels:",
+            b"facts:",
+            b"!!float ",
+            b"!!set ",
+            b"!!timestamp ",
+        ),
+        large_bytes=4096,  # its owner's own file
+        quick_inputs=100,
+    ),
+    Target(
+        name="fabric_description",
+        run=no_loop(_fabric),
+        seeds=lambda: [_FABRIC],
+        words=(b"!!python/object:os.system ", b"&a ", b"*a", b"<<: ", b"- ", b"{", b"[", b"0x", b"udmabuf: ", b"mem: "),
+        quick_inputs=60,
+    ),
+]

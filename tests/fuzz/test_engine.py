@@ -1,0 +1,110 @@
+"""What fuzzing finds, shown with faults that were planted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.engine import Run, explore, inputs_of
+from tests.fuzz.loops import ServerLoop
+from tests.fuzz.target import Target, no_loop
+from tests.fuzz.watch import Limits, check
+
+_ENDLESS = 1000.0
+
+
+def limits(*, cpu_sec: float = _ENDLESS, turn_sec: float = _ENDLESS, memory_mib: float = _ENDLESS) -> Limits:
+    return Limits(cpu_sec=cpu_sec, turn_sec=turn_sec, memory_mib=memory_mib)
+
+
+def target_of(read: Callable[[bytes], object]) -> Target:
+    return Target(name="planted", run=no_loop(read), seeds=lambda: [b"a;b;c"], words=(b";", b"x"))
+
+
+def raises_at_two_words(content: bytes) -> None:
+    if b"x;" in content:
+        raise IndexError("planted")
+
+
+def is_slow_when_long(content: bytes) -> None:
+    ends_at = time.thread_time() + (0.02 if len(content) > 10_000 else 0)
+    while time.thread_time() < ends_at:
+        pass
+
+
+def takes_memory_when_long(content: bytes) -> None:
+    bytearray(b"x" * (60_000_000 if len(content) > 10_000 else 10))
+
+
+@pytest.mark.parametrize(
+    ("read", "limits", "said"),
+    [
+        (raises_at_two_words, limits(), "IndexError at test_engine.py"),
+        (is_slow_when_long, limits(cpu_sec=0.01), "time at watch.py"),
+        (takes_memory_when_long, limits(memory_mib=20.0), "memory at watch.py"),
+    ],
+    ids=["an error", "time", "memory"],
+)
+def test_a_planted_fault_is_found(read: Callable[[bytes], object], limits: Limits, said: str, tmp_path: Path) -> None:
+    """Of each kind; the input that shows it is kept, and there is one for each place."""
+    run = Run(target=target_of(read), limits=limits, kept_in=tmp_path)
+
+    explore(run, 400, seed=1)
+
+    (place,) = run.findings
+    assert place.startswith(said)
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_bytes() == run.findings[place]
+
+
+def test_what_is_well_is_not_reported() -> None:
+    """No input of a target that reads all of them does harm."""
+    run = Run(target=target_of(len), limits=limits())
+
+    explore(run, 300, seed=1)
+
+    assert (run.findings, run.count) == ({}, 301)
+
+
+def test_inputs_are_the_same_for_the_same_seed() -> None:
+    """What fails in CI fails on a desk."""
+    target = target_of(len)
+
+    first, second, other = (list(inputs_of(target, 50, seed)) for seed in (1, 1, 2))
+
+    assert first == second != other
+
+
+def test_a_turn_that_is_too_long_is_found() -> None:
+    """Though the event loop's thread is busy no longer than an input may take."""
+    loop = ServerLoop()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        is_slow_when_long(bytes(20_000))
+
+    target = Target(name="planted", run=lambda _: loop.run(work()), seeds=lambda: [b""])
+    with pytest.raises(Exception, match="turn: "):
+        check(target, b"", limits(turn_sec=0.01))
+    loop.close()
+
+
+def test_what_a_server_logs_as_its_own_fault_is_found() -> None:
+    """An error that is logged with its traceback is raised as itself; a warning is none."""
+    loop, logger = ServerLoop(), logging.getLogger("fleet.planted")
+
+    async def work() -> None:
+        logger.warning("a peer said nonsense")
+        try:
+            raise IndexError("planted")
+        except IndexError:
+            logger.exception("event failed")
+
+    with pytest.raises(IndexError, match="planted"):
+        loop.run(work())
+    loop.close()
