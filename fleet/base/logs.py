@@ -6,7 +6,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
@@ -19,6 +21,7 @@ _THROTTLE_SEC = 10.0
 _MOST_IN_A_WINDOW = 20
 """Warnings of one text in that time."""
 _MOST_TEXTS = 1_000
+_MOST_HELD_BACK = 100
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -32,6 +35,29 @@ def setup(level: str = "INFO", *, is_json: bool | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Keep what is logged from a terminal whose whole screen is drawn; write the newest of it at the end."""
+    root = logging.getLogger()
+    former, keeping = root.handlers[:], _Keeping()
+    root.handlers[:] = [keeping]
+    try:
+        yield
+    finally:
+        root.handlers[:] = former
+        for record in keeping.records:
+            root.handle(record)
+
+
+class _Keeping(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: deque[logging.LogRecord] = deque(maxlen=_MOST_HELD_BACK)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

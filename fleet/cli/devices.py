@@ -15,7 +15,8 @@ from fleet.cli import candidates, options
 from fleet.cli.groups import ListingGroup
 from fleet.dashboard import words
 from fleet.dashboard.chart import render_history
-from fleet.dashboard.view import device_state
+from fleet.dashboard.columns import STATES
+from fleet.dashboard.details import device_details
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.selectors import Selector, labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
@@ -114,7 +115,7 @@ def show(
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
     console, now_sec = Console(highlight=False), snapshot.taken_at_sec
-    console.print(_details(device, now_sec))
+    console.print(device_details(device, now_sec))
     console.print()
     console.print(render_history(history, now_sec, width=console.width))
 
@@ -182,7 +183,7 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
         table.add_row(
             Text(words.short_name(device.name)),
             Text(inventory.kind),
-            device_state(device),
+            STATES[device.state],
             Text(inventory.labels.get("arch", "-")),
             Text(inventory.device_model or "-"),
             str(inventory.core_count or "-"),
@@ -190,49 +191,3 @@ def _table(devices: Sequence[DeviceStatus], *, is_wide: bool) -> Table:
             *([Text(inventory.tvm_version or "-"), Text(device.address)] if is_wide else []),
         )
     return table
-
-
-def _details(device: DeviceStatus, now_sec: float) -> Table:
-    inventory, telemetry = device.inventory, device.telemetry
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    rows = {
-        "name": device.name,
-        "state": device_state(device).plain + (f": {device.reason}" if device.reason else ""),
-        "holder": f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at_sec, now_sec)})"
-        if device.lease_name
-        else "-",
-        "address": device.address,
-        "attached": f"{words.age(device.attached_at_sec, now_sec)} ago",
-        "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
-        "model": inventory.device_model or "-",
-        "target": inventory.target_json or "-",
-        "cores": str(inventory.core_count or "-"),
-        "memory": words.size(inventory.memory_bytes),
-        "tvm": inventory.tvm_version or "-",
-        "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
-        **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
-        "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
-        **_readings(telemetry),
-        "last error": telemetry.last_error or "-",
-        **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
-    }
-    for key, value in rows.items():
-        table.add_row(key, Text(value))
-    return table
-
-
-def _readings(telemetry: Telemetry) -> dict[str, str]:
-    """Return the current readings."""
-    known = {
-        "temperature": f"{telemetry.temp_c:.0f} °C" if telemetry.temp_c is not None else "",
-        "clock": f"{telemetry.freq_hz / 1e9:.2f} GHz" if telemetry.freq_hz is not None else "",
-        "governor": telemetry.governor or "",
-        "power": f"{telemetry.power_w:.1f} W" if telemetry.power_w is not None else "",
-        "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.battery_percent is not None else "",
-        "throttled": ", ".join(telemetry.throttle_reasons),
-        "foreign processes": str(telemetry.foreign_processes) if telemetry.foreign_processes else "",
-        "reference kernel": words.latency(telemetry.reference_sec * 1e6) if telemetry.reference_sec is not None else "",
-    }
-    return {key: text for key, text in known.items() if text}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fleet.cli.tables import (
@@ -94,22 +94,27 @@ def summary_data(summary: JobSummary) -> dict[str, object]:
 
 def print_summary(summary: JobSummary, console: Console) -> None:
     """Print what a tuning run did."""
+    for part in summary_view(summary, console.width):
+        console.print(part)
+
+
+def summary_view(summary: JobSummary, width: int) -> Iterator[RenderableType]:
+    """Return what a tuning run did, from above, for a terminal of a width."""
     job = summary.job
     why = f": {job.message}" if job.message else ""
-    console.print(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials", markup=False)
+    yield Text(f"{job.name}  {job.title}  {_state(job)}{why}, {job.trials_done} trials")
     models = list(dict.fromkeys(entry.device_model for entry in summary.workloads))
     for model in models:
         rows = [_row(entry) for entry in summary.workloads if entry.device_model == model]
         if len(models) > 1:
-            console.print(f"\non {model}:", markup=False, highlight=False)
-        console.print(workload_table(rows, console.width))
-        for note in failure_notes(rows):
-            console.print(note, style="dim", markup=False)
+            yield Text(f"\non {model}:")
+        yield workload_table(rows, width)
+        yield from (Text(note, style="dim") for note in failure_notes(rows))
     for line_of_text in (*_why_it_ended(job), *(_what_it_does(job) if job.state in _UNDER_WAY else ())):
-        console.print(Text(line_of_text, style="dim"))
+        yield Text(line_of_text, style="dim")
     for run in summary.model_runs:
         parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
-        console.print("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
+        yield Text("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
 
 
 def _why_it_ended(job: Job) -> Iterator[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 import fleet.aio
+from fleet.base.imports import no_collection
 from fleet.cli import options
-from fleet.dashboard.app import show
 from fleet.dashboard.view import render
 from fleet.wire.json_shape import snapshot_json
 
@@ -19,21 +22,23 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Print once instead of staying.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, metavar="SEC", help="Least time between two updates.")] = 1.0,
     json_output: options.JsonOption = False,
+    library: options.LibraryOption = None,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
 ) -> None:
-    """Show devices, the queue and running jobs, live until Ctrl-C.
+    """Show devices, the queue and running jobs, live until q; the keys are at the bottom.
 
-    With --json it prints the fleet once as data. If stdout is not a terminal it prints once, too.
+    What a job does is read from its library. With --json it prints the fleet once as data. If it does not run on a
+    terminal it prints once, too.
 
     Example: fleet status --once --tracker 10.0.0.5:9290
     """
     console = Console(highlight=False)
-    is_once = once or not console.is_terminal
+    is_once = once or console.is_dumb_terminal or not _is_terminal()
     as_json = options.wants_json(ctx, json_output)
     address = options.tracker_address(ctx, tracker)
 
-    async def work() -> None:
+    async def work() -> int:
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
             if as_json:
                 options.print_json(snapshot_json(await client.snapshot()))
@@ -41,6 +46,26 @@ def status(
                 snapshot = await client.snapshot()
                 console.print(render(snapshot, snapshot.taken_at_sec, address=client.address, width=console.width))
             else:
-                await show(client, console, interval)
+                return await _stay(client, library, interval)
+            return 0
 
-    options.run(work())
+    try:
+        code = options.run(work())
+    except asyncio.CancelledError:
+        raise typer.Exit(143) from None
+    if code:
+        raise typer.Exit(code)
+
+
+async def _stay(client: fleet.aio.Fleet, library: str | None, interval_sec: float) -> int:
+    """Show the fleet until somebody quits; return the exit code."""
+    with no_collection():
+        from fleet.cli.job_book import LibraryJobs
+        from fleet.dashboard.app import show
+    options.cancel_on(signal.SIGTERM)
+    return await show(client, LibraryJobs(library), interval_sec)
+
+
+def _is_terminal() -> bool:
+    """Tell whether there is somebody to look and to press keys: the application draws on stderr, as editors do."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

@@ -1,83 +1,375 @@
-"""The live dashboard: receives snapshots, shows the newest, and says so when the tracker is away."""
+"""`fleet status` on a terminal: panes for devices, queue and jobs, details of one thing, and what may be done about it.
+
+What is shown is decided by pure functions (`things`, `panes`, `sheet`, `heights`, `head`); this receives snapshots and
+keys, and puts lines on the screen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol
+from dataclasses import replace
+from typing import ClassVar
 
-from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.filter import LineFilter
+from textual.widgets import Input, Static
 
-from fleet.dashboard.view import render
+from fleet.base.logs import held_back
+from fleet.dashboard import heights
+from fleet.dashboard.deeds import Deed, Revoke
+from fleet.dashboard.details_panel import DetailsPanel
+from fleet.dashboard.dialogs import Confirm, Help
+from fleet.dashboard.head import away_line, head_line, keys_line
+from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
+from fleet.dashboard.pane_table import PaneTable
+from fleet.dashboard.panes import Choice, parse_filter
+from fleet.dashboard.plain_signs import PlainSigns
+from fleet.dashboard.sources import JobBook, SnapshotSource
+from fleet.dashboard.things import PANES, deed_about, find, make_sheets
+from fleet.domain.selectors import ANY
 from fleet.domain.snapshot import Snapshot
+from fleet.errors import FleetError, InvalidRequest
 
-_REDRAW_SEC = 1.0
-"""Redraw this often even when nothing changes, because the displayed ages grow."""
+_TICK_SEC = 1.0
+"""The screen is drawn this often even when nothing changes, because the displayed ages grow."""
 
-
-class SnapshotFeed(Protocol):
-    """What the dashboard needs of a client."""
-
-    @property
-    def address(self) -> str: ...
-    @property
-    def is_connected(self) -> bool: ...
-    def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]: ...
+_MESSAGE_SEC = 10.0
+_MOST_MESSAGE_LINES = 3
 
 
-class Dashboard:
-    """Keeps what is known right now, and draws it at any time."""
+async def show(source: SnapshotSource, jobs: JobBook, interval_sec: float) -> int:
+    """Show the fleet until somebody quits. Return the exit code.
 
-    def __init__(self, source: SnapshotFeed, console: Console) -> None:
+    Raises:
+        FleetError: the tracker does not show it to us any more.
+    """
+    app = FleetApp(source, jobs, interval_sec)
+    with held_back():
+        await app.run_async()
+    if app.failure is not None:
+        raise app.failure
+    return app.return_code or 0
+
+
+class FleetApp(App[None]):
+    """Shows a fleet."""
+
+    CSS = """
+    #head, #keys { height: 1; }
+    #panes { height: 1fr; }
+    #message { height: auto; max-height: 3; }
+    #filtering { height: 1; }
+    #filtering > Static { width: auto; }
+    #filter, #filter:focus { height: 1; width: 1fr; border: none; padding: 0; background: ansi_default; }
+    #message, #filtering, #details { display: none; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("slash", "filter", show=False),
+        Binding("s", "sort", show=False),
+        Binding("S", "turn", show=False),
+        Binding("x", "act", show=False),
+        Binding("z", "zoom", show=False),
+        Binding("escape", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+
+    def __init__(self, source: SnapshotSource, jobs: JobBook, interval_sec: float = 1.0) -> None:
+        """Show nothing yet.
+
+        Args:
+            interval_sec: least time between two snapshots.
+        """
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self.failure: FleetError | None = None
         self._source = source
-        self._console = console
+        self._jobs = jobs
+        self._interval_sec = interval_sec
         self._snapshot: Snapshot | None = None
         self._received_sec = 0.0
         self._away_since_sec: float | None = None
+        self._away_since = ""
+        self._choices = dict.fromkeys(PANES, Choice())
+        self._pane = PANES[0]
+        self._is_zoomed = False
+        self._is_detailed = False
+        self._said = Text()
+        self._message_until_sec = 0.0
+        self._signs = PlainSigns(sys.__stderr__.encoding if sys.__stderr__ is not None else "utf-8")
 
-    def take(self, snapshot: Snapshot) -> None:
-        """Keep the newest snapshot."""
-        self._snapshot = snapshot
-        self._received_sec = time.monotonic()
+    @property
+    def choice(self) -> Choice:
+        """What is wanted of the pane in use."""
+        return self._choices[self._pane]
 
-    def draw(self) -> RenderableType:
-        """Return the picture of this moment, on the tracker's clock."""
-        now_sec = time.monotonic()
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what every line goes through: the terminal's encoding may lack signs."""
+        found = super().get_line_filters()
+        return [*found, self._signs] if self._signs.enabled else found
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        with Vertical(id="panes"):
+            for pane in PANES:
+                yield PaneTable(pane)
+            yield DetailsPanel(self._source, self._jobs)
+        yield Static(id="message")
+        with Horizontal(id="filtering"):
+            yield Static("filter: ")
+            yield Input(id="filter", compact=True, placeholder="cpu, or state=free,rack=3")
+        yield Static(id="keys")
+
+    def on_mount(self) -> None:
+        self.screen.set_focus(self._table)
+        self.run_worker(self._follow(), name="fleet snapshots")
+        self.set_interval(_TICK_SEC, self.draw)
+        self.draw()
+
+    async def _follow(self) -> None:
+        """Show every snapshot that comes."""
+        try:
+            async with aclosing(self._source.watch(self._interval_sec)) as snapshots:
+                async for snapshot in snapshots:
+                    self._snapshot, self._received_sec = snapshot, time.monotonic()
+                    self.draw()
+        except FleetError as error:
+            self.failure = error
+            self.exit(return_code=error.exit_code)
+
+    # What is on the screen
+
+    def draw(self) -> None:
+        """Draw everything as it is at this moment."""
+        width = self.size.width
+        if time.monotonic() > self._message_until_sec:
+            self._message.display = False
+        self._line("head").update(self._head(width))
+        if self._snapshot is not None:
+            now_sec = self._now_sec
+            address = self._source.address
+            sheets = make_sheets(self._snapshot, self._choices, now_sec, width=width - 1, address=address)
+            for pane, sheet in sheets.items():
+                self._table_of(pane).show(sheet)
+            if self._is_detailed:
+                thing = find(self._snapshot, self._pane, self._table.selected)
+                self._details.show(thing, self._snapshot, now_sec)
+        keys = FILTER_HINTS if self._filtering.display else hints(self._deed(), is_open=self._is_open)
+        self._line("keys").update(keys_line(keys, width=width))
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Give every part its lines."""
+        available = self.size.height - 2 - self._message_lines() - self._filtering.display
+        counts = [self._table_of(pane).row_count for pane in PANES]
+        zoomed = PANES.index(self._pane) if self._is_zoomed else None
+        lines, details_lines = heights.lay_out(available, counts, zoomed=zoomed, is_detailed=self._is_detailed)
+        for pane, given in zip(PANES, lines, strict=True):
+            table = self._table_of(pane)
+            table.display = given > 0
+            table.styles.height = given
+        self._details.display = self._is_detailed
+        self._details.styles.height = details_lines
+
+    def _message_lines(self) -> int:
+        if not self._message.display:
+            return 0
+        return min(_MOST_MESSAGE_LINES, len(self._said.wrap(self.console, self.size.width)))
+
+    def _head(self, width: int) -> Text:
+        self._note_absence()
+        address = self._source.address
+        if self._snapshot is None:
+            return Text(f"waiting for the tracker at {address}")
+        if self._away_since_sec is not None:
+            return away_line(address, self._away_since, time.monotonic() - self._away_since_sec)
+        return head_line(self._snapshot, self._now_sec, address, width=width)
+
+    def _note_absence(self) -> None:
         if self._source.is_connected:
             self._away_since_sec = None
         elif self._away_since_sec is None:
-            self._away_since_sec = now_sec
-        if self._snapshot is None:
-            return Text(f"waiting for the tracker at {self._source.address}")
-        return render(
-            self._snapshot,
-            self._snapshot.taken_at_sec + now_sec - self._received_sec,
-            address=self._source.address,
-            width=self._console.width,
-            away_sec=None if self._away_since_sec is None else now_sec - self._away_since_sec,
-        )
+            self._away_since_sec, self._away_since = time.monotonic(), time.strftime("%H:%M:%S")
 
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Show a message for a while."""
+        self._message_until_sec = time.monotonic() + _MESSAGE_SEC
+        self._said = Text(text, "bold red" if is_bad else "bold")
+        self._message.update(self._said)
+        self._message.display = True
+        self._lay_out()
 
-async def show(source: SnapshotFeed, console: Console, interval_sec: float) -> None:
-    """Show the fleet until cancelled."""
-    dashboard = Dashboard(source, console)
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal, transient=True) as live:
-        redrawing = asyncio.create_task(_redraw(dashboard, live), name="fleet dashboard clock")
+    # What keys do
+
+    def action_next_pane(self, by: int) -> None:
+        """Go to the next pane, or to the details."""
+        stops = [widget for widget in (*map(self._table_of, PANES), self._details) if widget.display]
+        at = stops.index(self.focused) if self.focused in stops else -1
+        self.screen.set_focus(stops[(at + by) % len(stops)])
+
+    def action_filter(self) -> None:
+        """Let a selector be typed."""
+        self._filter.value = "" if self.choice.selector == ANY else str(self.choice.selector)
+        self._filtering.display = True
+        self.screen.set_focus(self._filter)
+        self._lay_out()
+
+    def action_sort(self) -> None:
+        """Sort by the next column; after the last one, as the pane does by itself."""
+        titles = ["", *self._table.titles]
+        at = titles.index(self.choice.sort_by) if self.choice.sort_by in titles else 0
+        self._choose(replace(self.choice, sort_by=titles[(at + 1) % len(titles)], is_turned=False))
+
+    def action_turn(self) -> None:
+        """Sort the other way round."""
+        self._choose(replace(self.choice, is_turned=not self.choice.is_turned))
+
+    def action_zoom(self) -> None:
+        """Give this pane all the room there is, or no more."""
+        self._is_zoomed = not self._is_zoomed
+        self.draw()
+
+    def action_leave(self) -> None:
+        """Close what was opened last: the filter's line, the details, the zoom, the filter."""
+        if self._filtering.display:
+            self._close_filter()
+        elif self._is_detailed:
+            self._is_detailed = False
+            self._details.close()
+            self._table.display = True
+            self.screen.set_focus(self._table)
+        elif self._is_zoomed:
+            self._is_zoomed = False
+        else:
+            self._choices[self._pane] = Choice()
+        self.draw()
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        self.push_screen(Help(ALL_KEYS))
+
+    def action_act(self) -> None:
+        """Ask whether what can be done about the selected thing is to be done, and do it."""
+        deed = self._deed()
+        if deed is None:
+            self.say("nothing can be done about this from here")
+            return
+
+        def answered(is_wanted: bool | None) -> None:
+            if is_wanted:
+                self.run_worker(self._do(deed), name="fleet deed")
+
+        self.push_screen(Confirm(deed.question), answered)
+
+    async def _do(self, deed: Deed) -> None:
         try:
-            async with aclosing(source.watch(interval_sec)) as snapshots:
-                async for snapshot in snapshots:
-                    dashboard.take(snapshot)
-                    live.update(dashboard.draw(), refresh=True)
-        finally:
-            redrawing.cancel()
-            await asyncio.gather(redrawing, return_exceptions=True)
+            if isinstance(deed, Revoke):
+                lease = await self._source.revoke(deed.lease_name, f"{self._source.holder}, in fleet status")
+                self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+            else:
+                self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
+        except FleetError as error:
+            self.say(str(error), is_bad=True)
 
+    # What widgets tell
 
-async def _redraw(dashboard: Dashboard, live: Live) -> None:
-    while True:
-        live.update(dashboard.draw(), refresh=True)
-        await asyncio.sleep(_REDRAW_SEC)
+    def on_pane_table_moved(self, event: PaneTable.Moved) -> None:
+        if isinstance(self.focused, PaneTable) and self.focused.id:
+            self._pane = self.focused.id
+        self.draw()
+
+    def on_pane_table_opened(self) -> None:
+        self._is_detailed = True
+        self.draw()
+        if not self._table.display:
+            self.screen.set_focus(self._details)
+
+    def on_pane_table_sort_asked(self, event: PaneTable.SortAsked) -> None:
+        is_same = event.title == self.choice.sort_by
+        self._choose(replace(self.choice, sort_by=event.title, is_turned=is_same and not self.choice.is_turned))
+
+    def on_details_panel_loaded(self) -> None:
+        self.draw()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while it is typed; what is no selector yet changes nothing, and says why."""
+        if not self._filtering.display:
+            return
+        try:
+            selector = parse_filter(event.value)
+        except InvalidRequest as error:
+            self.say(str(error), is_bad=True)
+            return
+        self._message_until_sec = 0.0
+        self._choose(replace(self.choice, selector=selector))
+
+    def on_input_submitted(self) -> None:
+        self._close_filter()
+        self.draw()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def _close_filter(self) -> None:
+        self._filtering.display = False
+        self.screen.set_focus(self._table)
+
+    def _choose(self, choice: Choice) -> None:
+        self._choices[self._pane] = choice
+        self.draw()
+
+    # Parts
+
+    def _deed(self) -> Deed | None:
+        if self._snapshot is None:
+            return None
+        return deed_about(find(self._snapshot, self._pane, self._table.selected))
+
+    @property
+    def _is_open(self) -> bool:
+        return self._is_detailed or self._is_zoomed or self.choice != Choice()
+
+    @property
+    def _now_sec(self) -> float:
+        """The tracker's clock."""
+        taken_at_sec = self._snapshot.taken_at_sec if self._snapshot is not None else 0.0
+        return taken_at_sec + time.monotonic() - self._received_sec
+
+    def _table_of(self, pane: str) -> PaneTable:
+        return self.query_one(f"#{pane}", PaneTable)
+
+    @property
+    def _table(self) -> PaneTable:
+        return self._table_of(self._pane)
+
+    @property
+    def _details(self) -> DetailsPanel:
+        return self.query_one(DetailsPanel)
+
+    @property
+    def _filter(self) -> Input:
+        return self.query_one("#filter", Input)
+
+    @property
+    def _filtering(self) -> Horizontal:
+        """The line where a filter is typed."""
+        return self.query_one("#filtering", Horizontal)
+
+    @property
+    def _message(self) -> Static:
+        return self._line("message")
+
+    def _line(self, name: str) -> Static:
+        return self.query_one(f"#{name}", Static)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+NaturalKey = tuple[tuple[str, int], ...]
+
 _MINUTE_SEC, _HOUR_SEC, _DAY_SEC = 60, 3600, 86400
 
 
@@ -44,6 +46,6 @@ def short_name(name: str) -> str:
     return name.partition("/")[2] or name
 
 
-def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+def natural_key(name: str) -> NaturalKey:
     """Return a key that sorts numbers in names as numbers: "pi-2" before "pi-10"."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))

@@ -44,7 +44,7 @@ PUBLIC = [
     "tir_pipeline",
     "tune",
 ]
-HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "zeroconf"}
+HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "textual", "zeroconf"}
 
 
 def test_the_public_names_are_these() -> None:

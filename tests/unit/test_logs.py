@@ -37,6 +37,21 @@ def test_a_text_with_line_breaks_stays_one_line(written: Lines) -> None:
     assert "device lost" in line
 
 
+@pytest.mark.parametrize("written", [False], indirect=True)
+def test_nothing_is_written_over_a_screen_that_others_draw(written: Lines) -> None:
+    """It comes at the end, the newest of it."""
+    with logs.held_back():
+        for at in range(150):
+            logging.getLogger("peer").info("event %d", at)
+        assert written() == []
+
+    logging.getLogger("peer").info("after")
+    lines = written()
+    assert len(lines) == 101
+    assert lines[0].endswith("event 50")
+    assert lines[-1].endswith("after")
+
+
 def test_a_warning_that_repeats_is_counted_not_written() -> None:
     """Thirty thousand bad frames are twenty lines; the next one after a pause says how many were left out. What is
     only told, as a device that comes and goes, is always written."""

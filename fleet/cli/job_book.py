@@ -1,0 +1,62 @@
+"""What `fleet status` knows of jobs beside what the tracker tells: what their library has, if it is at hand.
+
+SQLAlchemy and the optimizer are loaded with the first look, when the fleet has long been on the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+
+from fleet.base.config import data_dir
+from fleet.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from fleet.library import Library
+
+
+class LibraryJobs:
+    """The jobs of one library, which is opened anew for each call: any thread may call."""
+
+    def __init__(self, url_or_path: str | None) -> None:
+        """Open nothing yet. `url_or_path`: None means the user's own."""
+        self._url_or_path = url_or_path
+
+    def look(self, job_name: str, width: int) -> RenderableType:
+        """Return what `fleet jobs show` prints.
+
+        Raises:
+            FleetError: this library does not have the job, or cannot be used.
+        """
+        with self._library(job_name) as library:
+            from fleet.cli.jobs_view import summary_view
+
+            return Group(*summary_view(library.job(job_name), width))
+
+    def cancel(self, job_name: str) -> str:
+        """Stop a job as `fleet jobs cancel` does; return what happened.
+
+        Raises:
+            FleetError: this library does not have the job, or it cannot be stopped from here.
+        """
+        with self._library(job_name) as library:
+            job = library.queue.cancel(job_name)
+        return f"{job.name} {'is asked to stop' if job.is_stop_asked else f'is {job.state.value.lower()}'}"
+
+    @contextmanager
+    def _library(self, job_name: str) -> Iterator[Library]:
+        elsewhere = f"{job_name} is not in this library; name its own with: fleet status --library URL"
+        if self._url_or_path is None and not (data_dir() / "library.sqlite").exists():
+            raise NotFound(elsewhere)
+        try:
+            from fleet.cli.stored import existing_library
+
+            with existing_library(self._url_or_path) as library:
+                yield library
+        except NotFound:
+            raise NotFound(elsewhere) from None
+        except ImportError:
+            raise ConfigError("what a job did is in its library; read it with: pip install 'tvm-fleet[tune]'") from None

@@ -1,0 +1,259 @@
+"""The columns of devices, waiting requests and jobs: what a cell shows, and what it is sorted by. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich.text import Text
+
+from fleet.dashboard import words
+from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import PendingRequest
+
+T = TypeVar("T")
+
+Cell = str | Text
+Key = tuple[float, words.NaturalKey]
+"""What rows are sorted by: numbers by the first part, texts by the second."""
+
+_BAR_COLUMNS = 10
+
+STATES = {
+    DeviceState.AVAILABLE: Text("free", "green"),
+    DeviceState.LEASED: Text("leased", "cyan"),
+    DeviceState.OFFLINE: Text("offline", "yellow"),
+    DeviceState.FAULTED: Text("faulted", "bold red"),
+}
+JOB_STATES = {
+    JobState.QUEUED: Text("queued", "dim"),
+    JobState.RUNNING: Text("running", "cyan"),
+    JobState.FINISHED: Text("finished", "green"),
+    JobState.INTERRUPTED: Text("interrupted", "yellow"),
+    JobState.FAILED: Text("failed", "bold red"),
+    JobState.CANCELLED: Text("cancelled", "yellow"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[T]):
+    """One column."""
+
+    title: str
+    cell: Callable[[T, float], Cell]
+    """What it shows of a thing at a time [s since 1970, the tracker's clock]. Text is taken literally."""
+
+    key: Callable[[T], Key | None]
+    """What it sorts things by; None where it shows nothing, which goes last."""
+
+    is_number: bool = False
+    """Aligned right, never cut, and sorted largest first."""
+
+    takes_rest: bool = False
+    """Gets the space that is left, and is cut first."""
+
+    style: str = ""
+    from_width: int = 0
+    """Shown where the terminal has at least this many columns."""
+
+
+def _number(value: float | None) -> Key | None:
+    return None if value is None else (value, ())
+
+
+def _text(value: str) -> Key | None:
+    return (0.0, words.natural_key(value)) if value else None
+
+
+def _since(at_sec: float | None) -> Key | None:
+    """Sort by how long ago something was."""
+    return _number(-at_sec if at_sec else None)
+
+
+def _note(device: DeviceStatus) -> str:
+    return device.reason or _trouble(device.telemetry) or device.telemetry.last_error
+
+
+def _trouble(telemetry: Telemetry) -> str:
+    """Say what would disturb a measurement now."""
+    if telemetry.throttle_reasons:
+        return f"throttled: {', '.join(telemetry.throttle_reasons)}"
+    if telemetry.foreign_processes:
+        return f"used by {telemetry.foreign_processes} foreign process{'es' if telemetry.foreign_processes > 1 else ''}"
+    return ""
+
+
+def _rate(device: DeviceStatus) -> float | None:
+    return device.telemetry.trials_per_min if device.telemetry.trials else None
+
+
+def _format(value: float | None, pattern: str) -> str:
+    return "-" if value is None else format(value, pattern)
+
+
+def _temperature(device: DeviceStatus) -> str:
+    temp_c = device.telemetry.temp_c
+    return "-" if temp_c is None else f"{temp_c:.0f} °C"
+
+
+DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
+    Column(
+        title="device",
+        cell=lambda device, _: words.short_name(device.name),
+        key=lambda device: _text(device.name),
+    ),
+    Column(
+        title="state",
+        cell=lambda device, _: STATES[device.state],
+        key=lambda device: _text(STATES[device.state].plain),
+    ),
+    Column(title="holder", cell=lambda device, _: device.holder or "-", key=lambda device: _text(device.holder)),
+    Column(
+        title="held",
+        cell=lambda device, now_sec: words.age(device.granted_at_sec, now_sec),
+        key=lambda device: _since(device.granted_at_sec),
+        is_number=True,
+        from_width=60,
+    ),
+    Column(
+        title="trials/min",
+        cell=lambda device, _: _format(_rate(device), ".0f"),
+        key=lambda device: _number(_rate(device)),
+        is_number=True,
+        from_width=70,
+    ),
+    Column(
+        title="temp",
+        cell=lambda device, _: _temperature(device),
+        key=lambda device: _number(device.telemetry.temp_c),
+        is_number=True,
+        from_width=60,
+    ),
+    Column(
+        title="load",
+        cell=lambda device, _: _format(device.telemetry.load_1min, ".1f"),
+        key=lambda device: _number(device.telemetry.load_1min),
+        is_number=True,
+        from_width=100,
+    ),
+    Column(
+        title="note",
+        cell=lambda device, _: _note(device),
+        key=lambda device: _text(_note(device)),
+        takes_rest=True,
+        style="dim",
+        from_width=60,
+    ),
+)
+
+REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
+    Column(
+        title="queue",
+        cell=lambda request, _: "next" if request.position == 0 else str(request.position + 1),
+        key=lambda request: _number(request.position),
+    ),
+    Column(title="holder", cell=lambda request, _: request.holder, key=lambda request: _text(request.holder)),
+    Column(title="wants", cell=lambda request, _: request.selector, key=lambda request: _text(request.selector)),
+    Column(
+        title="priority",
+        cell=lambda request, _: str(request.priority),
+        key=lambda request: _number(request.priority),
+        is_number=True,
+        from_width=100,
+    ),
+    Column(
+        title="waits",
+        cell=lambda request, now_sec: words.age(request.asked_at_sec, now_sec),
+        key=lambda request: _since(request.asked_at_sec),
+        is_number=True,
+        from_width=50,
+    ),
+    Column(
+        title="why",
+        cell=lambda request, _: request.reason,
+        key=lambda request: _text(request.reason),
+        takes_rest=True,
+        style="dim",
+        from_width=70,
+    ),
+)
+
+
+def _trials(job: JobStatus) -> str:
+    asides = [
+        *([f"{job.trials_failed} bad"] if job.trials_failed else []),
+        *([f"{job.trials_repeated} again"] if job.trials_repeated else []),
+    ]
+    aside = f" ({', '.join(asides)})" if asides else ""
+    return f"{job.trials_done}/{job.trials_total}{aside}"
+
+
+def _speed_up(job: JobStatus) -> float | None:
+    return job.untuned_us / job.best_us if job.best_us > 0 and job.untuned_us > 0 else None
+
+
+def _progress(job: JobStatus) -> Text:
+    share = min(1.0, job.trials_done / job.trials_total) if job.trials_total > 0 else 0.0
+    return _bar(int(share * _BAR_COLUMNS))
+
+
+@functools.cache
+def _bar(done: int) -> Text:
+    return Text.assemble(("━" * done, "cyan"), ("╌" * (_BAR_COLUMNS - done), "dim"))
+
+
+JOB_COLUMNS: Sequence[Column[JobStatus]] = (
+    Column(
+        title="job",
+        cell=lambda job, _: job.title or words.short_name(job.name),
+        key=lambda job: _text(job.title or words.short_name(job.name)),
+    ),
+    Column(
+        title="state", cell=lambda job, _: JOB_STATES[job.state], key=lambda job: _text(JOB_STATES[job.state].plain)
+    ),
+    Column(
+        title="progress",
+        cell=lambda job, _: _progress(job),
+        key=lambda job: _number(job.trials_done / max(job.trials_total, 1)),
+        is_number=True,
+        from_width=60,
+    ),
+    Column(
+        title="trials",
+        cell=lambda job, _: _trials(job),
+        key=lambda job: _number(job.trials_done),
+        is_number=True,
+    ),
+    Column(
+        title="best",
+        cell=lambda job, _: words.latency(job.best_us),
+        key=lambda job: _number(job.best_us or None),
+        is_number=True,
+        from_width=70,
+    ),
+    Column(
+        title="speed-up",
+        cell=lambda job, _: _format(_speed_up(job), ".1f") + ("x" if _speed_up(job) is not None else ""),
+        key=lambda job: _number(_speed_up(job)),
+        is_number=True,
+        from_width=70,
+    ),
+    Column(
+        title="runs",
+        cell=lambda job, now_sec: words.age(job.started_at_sec, now_sec),
+        key=lambda job: _since(job.started_at_sec),
+        is_number=True,
+        from_width=120,
+    ),
+    Column(
+        title="now",
+        cell=lambda job, _: job.activity,
+        key=lambda job: _text(job.activity),
+        takes_rest=True,
+        style="dim",
+        from_width=70,
+    ),
+)

@@ -1,0 +1,134 @@
+"""All that is known about one device, one waiting request or one job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fleet.dashboard import words
+from fleet.dashboard.columns import JOB_STATES, STATES
+from fleet.dashboard.panes import by_name
+from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.selectors import labels_of, parse_selector
+from fleet.domain.snapshot import Snapshot
+from fleet.errors import InvalidRequest
+
+_MOST_LISTED = 50
+"""Devices that are listed under a request."""
+
+
+def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = None) -> Table:
+    """Return what is known about a device, but for its history."""
+    inventory, telemetry = device.inventory, device.telemetry
+    holder = f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at_sec, now_sec)})"
+    return _facts(
+        {
+            "name": device.name,
+            "state": STATES[device.state].plain + (f": {device.reason}" if device.reason else ""),
+            "holder": holder if device.lease_name else "-",
+            **(_lease_facts(lease, now_sec) if lease else {}),
+            "address": device.address,
+            "attached": f"{words.age(device.attached_at_sec, now_sec)} ago",
+            "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
+            "model": inventory.device_model or "-",
+            "target": inventory.target_json or "-",
+            "cores": str(inventory.core_count or "-"),
+            "memory": words.size(inventory.memory_bytes),
+            "tvm": inventory.tvm_version or "-",
+            "labels": ", ".join(f"{key}={inventory.labels[key]}" for key in sorted(inventory.labels)) or "-",
+            **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
+            "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
+            **_readings(telemetry),
+            "last error": telemetry.last_error or "-",
+            **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
+        }
+    )
+
+
+def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
+    """Return what is known about a request that waits, and how the devices are that would do."""
+    facts = _facts(
+        {
+            "request": request.request_id,
+            "holder": request.holder,
+            "wants": request.selector,
+            "place": "next" if request.position == 0 else f"{request.position} are served before it",
+            "priority": str(request.priority),
+            "waits": words.age(request.asked_at_sec, now_sec),
+            "why": request.reason or "-",
+            "purpose": request.purpose or "-",
+        }
+    )
+    return Group(facts, Text(), _candidates(request, snapshot, now_sec))
+
+
+def job_details(job: JobStatus, now_sec: float) -> Table:
+    """Return what the tracker knows about a job; the library knows more."""
+    return _facts(
+        {
+            "job": job.name,
+            "title": job.title or "-",
+            "state": JOB_STATES[job.state].plain,
+            "holder": job.holder or "-",
+            "started": f"{words.age(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
+            "trials": f"{job.trials_done} of {job.trials_total}, {job.trials_failed} failed, "
+            f"{job.trials_repeated} repeated",
+            "latency": f"{words.latency(job.best_us)}, untuned {words.latency(job.untuned_us)}",
+            "workloads": str(job.workload_count or "-"),
+            "now": job.activity or "-",
+        }
+    )
+
+
+def _lease_facts(lease: Lease, now_sec: float) -> dict[str, str]:
+    return {
+        "lease": f"renews within {words.duration(lease.expires_at_sec - now_sec)}, "
+        f"ends in {words.duration(lease.ends_at_sec - now_sec)} at the latest",
+        "purpose": lease.purpose or "-",
+    }
+
+
+def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
+    try:
+        selector = parse_selector(request.selector)
+    except InvalidRequest:  # a newer tracker's language
+        return Text()
+    would_do = by_name([device for device in snapshot.devices if selector.matches(labels_of(device))])
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for device in would_do[:_MOST_LISTED]:
+        is_held = device.state is DeviceState.LEASED
+        held = f"{device.holder} for {words.age(device.granted_at_sec, now_sec)}" if is_held else device.reason
+        table.add_row(Text(words.short_name(device.name)), STATES[device.state], Text(held))
+    head = Text(f"{len(would_do)} of {len(snapshot.devices)} devices would do", "bold")
+    hidden = len(would_do) - _MOST_LISTED
+    more = [Text(f"and {hidden} more", "dim")] if hidden > 0 else []
+    return Group(head, *([table] if would_do else []), *more)
+
+
+def _facts(rows: Mapping[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(key, Text(value))
+    return table
+
+
+def _readings(telemetry: Telemetry) -> dict[str, str]:
+    """Return the current readings."""
+    known = {
+        "temperature": f"{telemetry.temp_c:.0f} °C" if telemetry.temp_c is not None else "",
+        "clock": f"{telemetry.freq_hz / 1e9:.2f} GHz" if telemetry.freq_hz is not None else "",
+        "governor": telemetry.governor or "",
+        "power": f"{telemetry.power_w:.1f} W" if telemetry.power_w is not None else "",
+        "battery": f"{telemetry.battery_percent:.0f} %" if telemetry.battery_percent is not None else "",
+        "throttled": ", ".join(telemetry.throttle_reasons),
+        "foreign processes": str(telemetry.foreign_processes) if telemetry.foreign_processes else "",
+        "reference kernel": words.latency(telemetry.reference_sec * 1e6) if telemetry.reference_sec is not None else "",
+    }
+    return {key: text for key, text in known.items() if text}

@@ -1,0 +1,119 @@
+"""The part of the screen that shows all that is known about one thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.widgets import Static
+
+from fleet.dashboard.chart import render_history
+from fleet.dashboard.sources import JobBook, SnapshotSource
+from fleet.dashboard.things import Thing, details_of
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.jobs import JobStatus
+from fleet.domain.snapshot import Snapshot
+from fleet.errors import FleetError
+
+_LOAD_EACH_SEC = 5.0
+"""What snapshots do not hold is asked for this often."""
+
+_WIDE = 100
+"""From this width [columns] on, a device's history is beside what else is known about it."""
+
+_Drawing = Callable[[float, int], RenderableType]
+"""What something looks like at a time, on so many columns."""
+
+
+class DetailsPanel(VerticalScroll, can_focus=True):
+    """Shows what a snapshot knows about a thing, and under it what only other calls know."""
+
+    DEFAULT_CSS = """
+    DetailsPanel { border-top: solid ansi_default; scrollbar-size-vertical: 1; }
+    DetailsPanel:focus { border-top: heavy ansi_default; }
+    DetailsPanel > Static { height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "app.next_pane(1)", show=False),
+        Binding("shift+tab", "app.next_pane(-1)", show=False),
+    ]
+
+    class Loaded(Message):
+        """There is more to show."""
+
+    def __init__(self, source: SnapshotSource, jobs: JobBook) -> None:
+        super().__init__(id="details")
+        self._source = source
+        self._jobs = jobs
+        self._thing: Thing | None = None
+        self._loaded: _Drawing | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static()
+
+    def on_mount(self) -> None:
+        self.set_interval(_LOAD_EACH_SEC, self.load)
+
+    def show(self, thing: Thing | None, snapshot: Snapshot, now_sec: float) -> None:
+        """Show a thing as it is at this moment; None: there is none."""
+        is_other = _name(thing) != _name(self._thing)
+        self._thing = thing
+        if is_other:
+            self._loaded = None
+            self.scroll_home(animate=False)
+            self.load()
+        known = details_of(thing, snapshot, now_sec) if thing is not None else Text("nothing is selected", "dim")
+        self.query_one(Static).update(self._with_loaded(known, now_sec))
+
+    def close(self) -> None:
+        """Show nothing, and ask for nothing."""
+        self._thing, self._loaded = None, None
+
+    def load(self) -> None:
+        """Ask for what snapshots do not hold."""
+        if self._thing is not None:
+            self.run_worker(self._load(self._thing), exclusive=True, name="fleet details")
+
+    async def _load(self, thing: Thing) -> None:
+        try:
+            if isinstance(thing, DeviceStatus):
+                samples = await self._source.history(thing.name)
+                self._loaded = lambda now_sec, width: render_history(samples, now_sec, width=width)
+            elif isinstance(thing, JobStatus):
+                view = await asyncio.to_thread(self._jobs.look, thing.name, self._width)
+                self._loaded = lambda _, __: view
+        except FleetError as error:
+            text = Text(str(error), "dim")
+            self._loaded = lambda _, __: text
+        self.post_message(self.Loaded())
+
+    @property
+    def _width(self) -> int:
+        """Columns that a line may have."""
+        return max(1, self.app.size.width - self.styles.scrollbar_size_vertical)
+
+    def _with_loaded(self, known: RenderableType, now_sec: float) -> RenderableType:
+        if self._loaded is None:
+            return known
+        if self._width < _WIDE or not isinstance(self._thing, DeviceStatus):
+            return Group(known, Text(), self._loaded(now_sec, self._width))
+        half = self._width // 2
+        both = Table.grid(padding=(0, 2, 0, 0))
+        both.add_column(width=self._width - half - 2)
+        both.add_column(width=half)
+        both.add_row(known, self._loaded(now_sec, half))
+        return both
+
+
+def _name(thing: Thing | None) -> str:
+    if thing is None:
+        return ""
+    return f"{thing.holder} {thing.request_id}" if not isinstance(thing, DeviceStatus | JobStatus) else thing.name

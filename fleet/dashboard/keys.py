@@ -1,0 +1,43 @@
+"""The keys of the application, and which of them are shown at the bottom. Pure."""
+
+from __future__ import annotations
+
+from fleet.dashboard.deeds import CancelJob, Deed
+from fleet.dashboard.head import Hint
+
+ALL_KEYS = (
+    ("arrows", "move; also pgup, pgdn, home, end"),
+    ("tab", "the next pane; shift+tab the one before"),
+    ("enter", "details of what is under the cursor"),
+    ("/", "filter the pane by a selector: cpu, or state=free,rack=3"),
+    ("s, S", "sort by the next column; the other way round"),
+    ("x", "take a device from its holder, or stop a job"),
+    ("z", "all the room for this pane"),
+    ("esc", "close what was opened; then show all in the pane's own order"),
+    ("q", "quit"),
+)
+
+
+FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="close", rank=0))
+"""While a filter is typed."""
+
+
+def hints(deed: Deed | None, *, is_open: bool) -> list[Hint]:
+    """Return the keys that do something now.
+
+    Args:
+        deed: what can be done about the selected thing.
+        is_open: whether there is something to close.
+    """
+    act = "stop job" if isinstance(deed, CancelJob) else "revoke lease"
+    return [
+        Hint(key="q", text="quit", rank=1),
+        *([Hint(key="esc", text="back", rank=0)] if is_open else []),
+        Hint(key="enter", text="details", rank=2),
+        *([Hint(key="x", text=act, rank=3)] if deed is not None else []),
+        Hint(key="/", text="filter", rank=4),
+        Hint(key="tab", text="pane", rank=5),
+        Hint(key="s", text="sort", rank=6),
+        Hint(key="z", text="zoom", rank=7),
+        Hint(key="?", text="keys", rank=0),
+    ]

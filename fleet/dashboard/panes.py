@@ -1,0 +1,125 @@
+"""Devices, queue and jobs as panes: which of their rows are shown, and in which order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fleet.dashboard import words
+from fleet.dashboard.columns import DEVICE_COLUMNS, JOB_COLUMNS, JOB_STATES, REQUEST_COLUMNS, STATES, Column
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.selectors import ANY, Selector, labels_of, parse_selector
+from fleet.errors import InvalidRequest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pane(Generic[T]):
+    """What a pane shows."""
+
+    title: str
+    columns: Sequence[Column[T]]
+    name: Callable[[T], str]
+    """What a thing is told from others by, as long as it is there."""
+
+    labels: Callable[[T], Mapping[str, str]]
+    """What the filter's selector matches."""
+
+    order: Callable[[Sequence[T]], Sequence[T]] = tuple
+    """Its own order, unless another is asked for."""
+
+    empty: str
+    """Said where there is nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What somebody wants to see of a pane."""
+
+    selector: Selector = ANY
+    sort_by: str = ""
+    """The title of a column; empty: the pane's own order."""
+
+    is_turned: bool = False
+    """The other way round than the column sorts by itself."""
+
+
+def arrange(pane: Pane[T], things: Sequence[T], choice: Choice) -> list[T]:
+    """Return what the choice lets through, in its order. What a column does not know goes last, either way round."""
+    found = [thing for thing in pane.order(things) if choice.selector == ANY or _matches(pane, thing, choice.selector)]
+    column = next((column for column in pane.columns if column.title == choice.sort_by), None)
+    if column is None:
+        return found[::-1] if choice.is_turned else found
+    keys = [(column.key(thing), thing) for thing in found]
+    known = [(key, thing) for key, thing in keys if key is not None]
+    known.sort(key=lambda pair: pair[0], reverse=column.is_number is not choice.is_turned)
+    return [thing for _, thing in known] + [thing for key, thing in keys if key is None]
+
+
+def parse_filter(text: str) -> Selector:
+    """Read a filter: a selector, or nothing for everything.
+
+    Raises:
+        InvalidRequest: it is no selector.
+    """
+    return parse_selector(text) if text.strip() else ANY
+
+
+def _matches(pane: Pane[T], thing: T, selector: Selector) -> bool:
+    return selector.matches(pane.labels(thing))
+
+
+def _device_labels(device: DeviceStatus) -> dict[str, str]:
+    """What `fleet devices SELECTOR` matches, and how the device is."""
+    return {"state": STATES[device.state].plain, "holder": device.holder, **labels_of(device)}
+
+
+def _request_labels(request: PendingRequest) -> dict[str, str]:
+    """Who waits, and the kind that it waits for."""
+    try:
+        kind = parse_selector(request.selector).kind
+    except InvalidRequest:  # a newer tracker's language
+        kind = None
+    return {"holder": request.holder, "purpose": request.purpose, **({"kind": kind} if kind else {})}
+
+
+def _job_labels(job: JobStatus) -> dict[str, str]:
+    return {
+        "name": words.short_name(job.name),
+        "title": job.title,
+        "holder": job.holder,
+        "state": JOB_STATES[job.state].plain,
+    }
+
+
+def by_name(devices: Sequence[DeviceStatus]) -> list[DeviceStatus]:
+    """Sort devices as people count them."""
+    return sorted(devices, key=lambda device: words.natural_key(device.name))
+
+
+DEVICES = Pane(
+    title="devices",
+    columns=DEVICE_COLUMNS,
+    name=lambda device: device.name,
+    labels=_device_labels,
+    order=by_name,
+    empty="no devices yet; attach one with: fleet agent serve --tracker {address}",
+)
+QUEUE = Pane(
+    title="queue",
+    columns=REQUEST_COLUMNS,
+    name=lambda request: f"{request.holder} {request.request_id}",
+    labels=_request_labels,
+    empty="nobody waits",
+)
+JOBS = Pane(
+    title="jobs",
+    columns=JOB_COLUMNS,
+    name=lambda job: job.name,
+    labels=_job_labels,
+    empty="no job runs",
+)

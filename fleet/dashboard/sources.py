@@ -1,0 +1,45 @@
+"""What the application shows things from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from rich.console import RenderableType
+
+from fleet.domain.devices import Telemetry
+from fleet.domain.leases import Lease
+from fleet.domain.snapshot import Snapshot
+
+
+class SnapshotSource(Protocol):
+    """A client of the tracker; `fleet.aio.Fleet` is one."""
+
+    address: str
+    holder: str
+
+    @property
+    def is_connected(self) -> bool: ...
+    def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]: ...
+    async def history(self, device_name: str) -> list[Telemetry]: ...
+    async def revoke(self, lease_name: str, reason: str = "") -> Lease: ...
+
+
+class JobBook(Protocol):
+    """What is known about jobs beside what the tracker knows. Calls block."""
+
+    def look(self, job_name: str, width: int) -> RenderableType:
+        """Return what became of a job so far.
+
+        Raises:
+            FleetError: it is not known here.
+        """
+        ...
+
+    def cancel(self, job_name: str) -> str:
+        """Stop a job; return what happened, for people.
+
+        Raises:
+            FleetError: it cannot be stopped from here.
+        """
+        ...

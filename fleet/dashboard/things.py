@@ -1,0 +1,63 @@
+"""What the panes show things of: a device, a waiting request or a job of a snapshot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+
+from fleet.dashboard.deeds import Deed, deed_about_device, deed_about_job
+from fleet.dashboard.details import device_details, job_details, request_details
+from fleet.dashboard.panes import DEVICES, JOBS, QUEUE, Choice
+from fleet.dashboard.sheet import Sheet, make_sheet
+from fleet.domain.devices import DeviceStatus
+from fleet.domain.jobs import JobStatus
+from fleet.domain.leases import PendingRequest
+from fleet.domain.snapshot import Snapshot
+
+Thing = DeviceStatus | PendingRequest | JobStatus
+
+PANES = (DEVICES.title, QUEUE.title, JOBS.title)
+"""From above."""
+
+
+def make_sheets(
+    snapshot: Snapshot, choices: Mapping[str, Choice], now_sec: float, *, width: int, address: str
+) -> dict[str, Sheet]:
+    """Return what each pane shows."""
+    devices, requests, jobs = snapshot.devices, snapshot.requests, snapshot.jobs
+    return {
+        DEVICES.title: make_sheet(
+            DEVICES, devices, choices[DEVICES.title], now_sec, width=width, total=len(devices), address=address
+        ),
+        QUEUE.title: make_sheet(
+            QUEUE, requests, choices[QUEUE.title], now_sec, width=width, total=snapshot.request_count, address=address
+        ),
+        JOBS.title: make_sheet(JOBS, jobs, choices[JOBS.title], now_sec, width=width, total=len(jobs), address=address),
+    }
+
+
+def find(snapshot: Snapshot, pane: str, name: str) -> Thing | None:
+    """Return what a row of a pane is about; None: it is there no more."""
+    if pane == DEVICES.title:
+        return next((device for device in snapshot.devices if DEVICES.name(device) == name), None)
+    if pane == QUEUE.title:
+        return next((request for request in snapshot.requests if QUEUE.name(request) == name), None)
+    return next((job for job in snapshot.jobs if JOBS.name(job) == name), None)
+
+
+def deed_about(thing: Thing | None) -> Deed | None:
+    """Return what can be done about a thing."""
+    if isinstance(thing, DeviceStatus):
+        return deed_about_device(thing)
+    return deed_about_job(thing) if isinstance(thing, JobStatus) else None
+
+
+def details_of(thing: Thing, snapshot: Snapshot, now_sec: float) -> RenderableType:
+    """Return all that a snapshot knows about a thing."""
+    if isinstance(thing, DeviceStatus):
+        lease = next((lease for lease in snapshot.leases if lease.name == thing.lease_name), None)
+        return device_details(thing, now_sec, lease)
+    if isinstance(thing, JobStatus):
+        return job_details(thing, now_sec)
+    return request_details(thing, snapshot, now_sec)

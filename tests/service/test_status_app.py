@@ -1,0 +1,285 @@
+"""`fleet status` as an application, on a real tracker: what it shows and does when keys are pressed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+import fleet.aio
+from fleet.base.plain import to_plain
+from fleet.cli.job_book import LibraryJobs
+from fleet.dashboard.app import FleetApp
+from fleet.dashboard.pane_table import PaneTable
+from fleet.domain.jobs import JobStatus
+from fleet.errors import NotAllowed
+from fleet.identity.certificates import make_key
+from fleet.identity.roles import Role
+from fleet.identity.store import CredentialStore
+from fleet.library import JobState, Library
+from fleet.optimizer.job import DecisionReport, ProgressReport
+from fleet.optimizer.prioritizer.sentences import sentence
+from fleet.optimizer.prioritizer.values import Motive, Reason
+from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.testing.identity import credentials
+from fleet.tracker.core.entries import TrackerLimits
+
+pytestmark = pytest.mark.slow
+
+LIMITS = TrackerLimits(grace_sec=0.3)
+REASON = Reason(
+    motive=Motive.GAIN,
+    gain_sec=1e-6,
+    spread_sec=1e-7,
+    horizon=2,
+    device_sec=1.0,
+    builder_sec=1.0,
+    weight=1.0,
+    priority=1.0,
+    trust=1.0,
+    worth=0.1,
+)
+BOARDS = [f"devices/pi-{at}" for at in range(20)]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[ServedTracker]:
+    async with serve_tracker(limits=LIMITS) as served:
+        yield served
+
+
+@pytest.fixture
+async def agent(served: ServedTracker) -> AsyncIterator[SimulatedAgent]:
+    async with SimulatedAgent(served.address, BOARDS, kind="cpu", labels={"rack": "3"}) as agent:
+        yield agent
+
+
+@pytest.fixture
+async def client(served: ServedTracker, agent: SimulatedAgent) -> AsyncIterator[fleet.aio.Fleet]:
+    async with fleet.aio.connect(served.address, holder="ann@desk") as client:
+        yield client
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with Library.open(tmp_path / "library.sqlite") as library:
+        yield library
+
+
+class Screen:
+    """What somebody sees, and the keys that they press."""
+
+    def __init__(self, app: FleetApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.press = pilot.press
+        self.resize = pilot.resize_terminal
+
+    def lines(self) -> list[str]:
+        """Return the terminal, line by line. Textual has no public way to its text but through a picture."""
+        update = self.app.screen._compositor.render_strips()  # noqa: SLF001
+        return ["".join(segment.text for segment in strip).rstrip() for strip in update]
+
+    def text(self) -> str:
+        return "\n".join(self.lines())
+
+    async def shows(self, *texts: str) -> None:
+        """Wait until all these texts are on the screen."""
+
+        def missing() -> list[str]:
+            return [text for text in texts if text not in self.text()]
+
+        try:
+            await eventually(lambda: not missing())
+        except TimeoutError:
+            raise AssertionError(f"no {missing()} in:\n{self.text()}") from None
+
+    async def filter(self, selector: str) -> None:
+        """Type a filter into an empty line, and keep it."""
+        await self.press("slash")
+        await self.shows("filter:")
+        await self.press("ctrl+u", *selector, "enter")
+        await self.shows_no("filter:")
+
+    async def shows_no(self, text: str) -> None:
+        """Wait until a text is on the screen no more."""
+        await eventually(lambda: text not in self.text())
+
+
+@asynccontextmanager
+async def screen_of(
+    source: fleet.aio.Fleet, library: Library | None = None, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[Screen]:
+    """Open the application on a terminal of a size, and wait for the fleet to be there."""
+    app = FleetApp(source, LibraryJobs(str(library.url) if library else "no/library"), interval_sec=0.05)
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.shows("pi-0")
+        yield screen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (40, 24)], ids=str)
+async def test_queue_and_jobs_are_seen_beside_twenty_boards(client: fleet.aio.Fleet, size: tuple[int, int]) -> None:
+    """On every terminal. The boards scroll, in the order in which people count them."""
+    client.publish(JobStatus(name="jobs/1", title="bert.onnx", trials_done=4, trials_total=9))
+    async with client.acquire("name=pi-2"), screen_of(client, size=size) as screen:
+        waiting = asyncio.create_task(client.acquire_device("name=pi-2", priority=3))
+        await screen.shows("bert.onnx", "4/9", "next", "name=pi-2")
+        lines = screen.lines()
+        assert max(map(len, lines)) <= size[0]
+        assert len(lines) == size[1]
+        assert lines[-1].startswith("q quit")
+        assert lines[4].startswith("pi-2 ")
+
+        await screen.press("end")
+        await screen.shows("pi-19", "bert.onnx", "next")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_selector_filters_while_it_is_typed(client: fleet.aio.Fleet) -> None:
+    """What cannot be read is said beside it, and what was shown stays; esc twice shows everything again."""
+    async with client.acquire("name=pi-7"), screen_of(client) as screen:
+        await screen.press("slash")
+        await screen.shows("filter:")
+        await screen.press(*"state=leased")
+        await screen.shows("device 1/20", "pi-7")
+        await screen.press("!")
+        await screen.shows("cannot read 'state=leased!'", "device 1/20")
+        await screen.press("backspace")
+        await screen.shows_no("cannot read")
+        await screen.press("enter")
+        await screen.shows_no("filter:")
+        await screen.press("s", "s")
+        await screen.shows("device 1/20", "state ↑")
+
+        await screen.press("escape")
+        await screen.shows("device 20")
+
+
+async def test_the_cursor_stays_on_its_device(client: fleet.aio.Fleet, agent: SimulatedAgent) -> None:
+    """However the rows are sorted anew under it; what was selected is what is acted on."""
+    async with screen_of(client) as screen:
+        table = screen.app.query_one("#devices", PaneTable)
+        await screen.press("down", "down", "down")
+        assert table.selected == "devices/pi-3"
+
+        await screen.press(*"ssssss")
+        for at, name in enumerate(BOARDS):
+            agent.report(name, is_healthy=True, temp_c=40.0 + at)
+        await screen.shows("temp ↓", "\npi-4 ", "\npi-3 ")
+        await eventually(lambda: screen.text().index("\npi-4 ") < screen.text().index("\npi-3 "))
+        assert table.selected == "devices/pi-3"
+
+        await screen.press("S")
+        await screen.shows("temp ↑", "\npi-4 ", "\npi-3 ")
+        await eventually(lambda: screen.text().index("\npi-4 ") > screen.text().index("\npi-3 "))
+        assert table.selected == "devices/pi-3"
+
+
+async def test_a_lease_is_revoked_only_after_a_yes(client: fleet.aio.Fleet) -> None:
+    """No leaves it; yes ends it, and its holder is told by whom."""
+    async with client.acquire("name=pi-0") as device, screen_of(client) as screen:
+        await screen.shows("leased", "x revoke lease")
+        await screen.press("x")
+        await screen.shows("Take pi-0 from ann@desk?")
+        await screen.press("n")
+        await screen.shows_no("Take pi-0")
+        assert device.ended is None
+
+        await screen.press("x")
+        await screen.shows("Take pi-0 from ann@desk?")
+        await screen.press("y")
+        await screen.shows("devices/pi-0 is no longer held by ann@desk")
+        await eventually(lambda: "ann@desk, in fleet status" in str(device.ended))
+
+
+async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.Fleet) -> None:
+    """Another's lease is not a user's to revoke; the application stays."""
+    async with client.acquire("name=pi-0") as device:
+        CredentialStore().save(served.address, credentials(Role.USER, make_key()), home=Path("/"))
+        async with fleet.aio.connect(served.address, holder="bob@lab") as user, screen_of(user) as screen:
+            with pytest.raises(NotAllowed):
+                await user.revoke(device.lease.name)
+            await screen.shows("x revoke lease")
+            await screen.press("x")
+            await screen.shows("Take pi-0 from ann@desk?")
+            await screen.press("y")
+            await screen.shows("is another's; its holder or an admin can do this")
+        assert device.ended is None
+
+
+async def test_a_restarted_tracker_is_awaited(served: ServedTracker, client: fleet.aio.Fleet) -> None:
+    """What was last known stays, under a line that says since when the tracker is away; then it goes on."""
+    async with screen_of(client) as screen:
+        await served.stop()
+        await screen.shows("away since", "pi-0")
+        await served.start()
+        await screen.shows("20 leased")
+        await eventually(lambda: "away since" not in screen.text())
+
+    assert screen.app.failure is None
+
+
+async def test_details_follow_the_cursor(client: fleet.aio.Fleet, agent: SimulatedAgent) -> None:
+    """Below the panes where there is room, with the device's history, else instead of them."""
+    agent.report(BOARDS[1], is_healthy=True, temp_c=47.0)
+    async with screen_of(client, size=(120, 40)) as screen:
+        await screen.press("enter")
+        await screen.shows("devices/pi-0", "rack=3")
+        await screen.press("down")
+        await screen.shows("devices/pi-1", "temperature  47 °C", "60 min ago")
+
+        await screen.resize(80, 24)
+        await eventually(lambda: not screen.app.query_one("#devices").display)
+        await screen.shows("devices/pi-1")
+        await screen.press("escape")
+        await screen.shows("pi-0 ", "nobody waits")
+
+
+async def test_a_jobs_details_come_from_its_library(client: fleet.aio.Fleet, library: Library) -> None:
+    """What `fleet jobs show` prints; stopping it goes through the library, too."""
+    job = library.queue.submit(title="bert.onnx", spec={"model": "bert.onnx"}, holder="ann@desk")
+    library.queue.take("optimizers/1")
+    decision = DecisionReport(operator="matmul", count=16, reason=REASON, sentence=sentence(REASON))
+    library.queue.tell(job.name, "optimizers/1", {"kinds": [to_plain(ProgressReport(decisions=(decision,)))]})
+    client.publish(JobStatus(name=job.name, title="bert.onnx"))
+    client.publish(JobStatus(name="jobs/elsewhere", title="tiny.onnx"))
+
+    async with screen_of(client, library, size=(120, 40)) as screen:
+        await screen.shows("bert.onnx", "tiny.onnx")
+        await screen.press("tab", "tab")
+        await screen.filter("title=bert*")
+        await screen.press("enter")
+        await screen.shows(f"16 candidates of matmul: {sentence(REASON)}"[:100])
+
+        await screen.press("x")
+        await screen.shows("Stop bert.onnx?")
+        await screen.press("y")
+        await screen.shows(f"{job.name} is asked to stop")
+        await screen.filter("title=tiny*")
+        await screen.shows("jobs/elsewhere is not in this library")
+
+    assert library.queue.get(job.name).is_stop_asked
+    assert library.queue.get(job.name).state is JobState.RUNNING
+
+
+async def test_one_pane_may_have_all_the_room(client: fleet.aio.Fleet) -> None:
+    """All boards are seen at once on 24 lines, with the headers of the others; z again shares the room."""
+    async with client.acquire("name=pi-2"), screen_of(client) as screen:
+        waiting = [asyncio.create_task(client.acquire_device("name=pi-2")) for _ in range(9)]
+        await screen.shows("queue 9")
+        await screen.shows_no("pi-18")
+        await screen.press("question_mark")
+        await screen.shows("all the room for this pane")
+
+        await screen.press("escape", "z")
+        await screen.shows("pi-18", "queue 9", "esc back")
+        await screen.press("z")
+        await screen.shows_no("pi-18")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

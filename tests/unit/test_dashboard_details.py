@@ -1,0 +1,159 @@
+"""Details of one thing, what can be done about it, and the lines at the edge of the screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console, RenderableType
+from rich.segment import Segment
+from textual.color import Color
+
+from fleet.dashboard.deeds import CancelJob, Revoke
+from fleet.dashboard.head import away_line, head_line, keys_line
+from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
+from fleet.dashboard.plain_signs import PlainSigns
+from fleet.dashboard.things import deed_about, details_of
+from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
+from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import Lease, PendingRequest
+from fleet.domain.snapshot import Snapshot
+from tests.unit.test_dashboard_view import NOW_SEC, busy_fleet
+
+HELD = DeviceStatus(
+    name="devices/pi4-03",
+    state=DeviceState.LEASED,
+    holder="ann@desk",
+    lease_name="leases/7",
+    granted_at_sec=NOW_SEC - 75,
+    inventory=Inventory(kind="cpu", labels={"rack": "3"}, facts={"cooling": "[fan]"}),
+    telemetry=Telemetry(temp_c=61.2, trials=9),
+)
+LEASE = Lease(
+    name="leases/7",
+    device_name=HELD.name,
+    epoch=3,
+    expires_at_sec=NOW_SEC + 20,
+    ends_at_sec=NOW_SEC + 7200,
+    purpose="fleet tune a.onnx",
+)
+
+
+def text_of(shown: RenderableType, width: int = 100) -> str:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_devices_details_are_state_facts_and_holder() -> None:
+    """The lease, too, which `fleet devices show` leaves to `fleet leases`. Brackets of others are no markup."""
+    text = text_of(details_of(HELD, Snapshot(devices=(HELD,), leases=(LEASE,)), NOW_SEC))
+
+    for needed in (
+        "ann@desk (leases/7, for 1 min)",
+        "renews within 20 s, ends in 2 h 00 min at the latest",
+        "fleet tune a.onnx",
+        "rack=3",
+        "61 °C",
+        "[fan]",
+    ):
+        assert needed in text
+
+
+def test_a_requests_details_are_the_devices_that_would_do() -> None:
+    """With who has them, in the order in which people count."""
+    wanted = PendingRequest(request_id="r", holder="bob@lab", selector="cpu", position=2, reason="all are held")
+    names = ("pi-10", "pi-9")
+    devices = tuple(replace(HELD, name=f"devices/{name}") for name in names)
+    other = DeviceStatus(name="devices/gpu", inventory=Inventory(kind="cuda"))
+
+    text = text_of(details_of(wanted, Snapshot(devices=(*devices, other), requests=(wanted,)), NOW_SEC))
+
+    assert "2 are served before it" in text
+    assert "2 of 3 devices would do" in text
+    assert text.index("pi-9") < text.index("pi-10")
+    assert "ann@desk for 1 min" in text
+    assert "gpu" not in text
+
+
+def test_the_devices_of_a_request_may_be_many() -> None:
+    """They are counted, not all listed; a selector of a newer tracker is shown as it is."""
+    many = tuple(DeviceStatus(name=f"devices/pi-{at}", inventory=Inventory(kind="cpu")) for at in range(60))
+    wanted = PendingRequest(request_id="r", selector="cpu")
+    assert "and 10 more" in text_of(details_of(wanted, Snapshot(devices=many), NOW_SEC))
+
+    unreadable = replace(wanted, selector="words of a newer tracker")
+    assert "words of a newer tracker" in text_of(details_of(unreadable, Snapshot(devices=many), NOW_SEC))
+
+
+def test_a_jobs_details_are_what_the_tracker_knows() -> None:
+    """Its full name, which the other commands take, and how far it is."""
+    job = busy_fleet().jobs[0]
+
+    text = text_of(details_of(job, busy_fleet(), NOW_SEC))
+
+    assert "jobs/1" in text
+    assert "48 of 64, 2 failed, 0 repeated" in text
+    assert "3.46 ms, untuned 270 ms" in text
+
+
+def test_what_can_be_done_is_asked_about_by_name() -> None:
+    """A lease is taken from somebody; a job is stopped until it has ended; a free device is left alone."""
+    revoke = deed_about(HELD)
+    assert isinstance(revoke, Revoke)
+    assert revoke.lease_name == "leases/7"
+    assert "Take pi4-03 from ann@desk?" in revoke.question
+    for state in JobState:
+        deed = deed_about(JobStatus(name="jobs/1", state=state))
+        assert isinstance(deed, CancelJob) is (state.value in ("QUEUED", "RUNNING", "INTERRUPTED"))
+    assert deed_about(DeviceStatus(name="devices/free")) is None
+    assert deed_about(None) is None
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_the_edges_fit_and_keep_what_matters_most(width: int) -> None:
+    """The way out and to the list of all keys is shown even on the narrowest terminal."""
+    keys = keys_line(hints(deed_about(HELD), is_open=True), width=width).plain
+    head = head_line(busy_fleet(), NOW_SEC, "127.0.0.1:9290", width=width).plain
+
+    assert len(keys) <= width
+    assert keys.startswith("q quit") or width < 40
+    assert "? keys" in keys
+    assert "127.0.0.1:9290" in head
+    assert len(head) <= width
+    assert ("x revoke lease" in keys) is (width >= 80)
+    assert ("20 waiting" in head) is (width >= 40)
+
+
+def test_keys_are_those_of_the_moment() -> None:
+    """A job is stopped, not revoked; no key is offered that does nothing."""
+    job = keys_line(hints(deed_about(JobStatus(name="jobs/1")), is_open=True), width=200).plain
+    nothing = keys_line(hints(None, is_open=False), width=200).plain
+
+    assert "x stop job" in job
+    assert "esc" in job
+    assert "x " not in nothing
+    assert "esc" not in nothing
+    assert keys_line(FILTER_HINTS, width=80).plain == "enter keep  esc close"
+    assert {"/", "x", "z", "q"} < {key for key, _ in ALL_KEYS}
+
+
+def test_an_absent_tracker_is_said_with_the_time() -> None:
+    """Since when, and for how long."""
+    line = away_line("lab:9290", "14:03:12", 75.0).plain
+    assert line == "tracker lab:9290 away since 14:03:12 (1 min), trying again"
+
+
+def test_plain_signs_are_as_wide_as_what_they_replace() -> None:
+    """Nothing moves; what the encoding has stays as it is."""
+    text = "61 °C ━━╌╌ ⣿ pi… ↓ 漢 ▃ 7 µs"
+    filter_ = PlainSigns("ascii")
+
+    (plain,) = filter_.apply([Segment(text)], Color(0, 0, 0))
+
+    assert filter_.enabled
+    assert plain.text == "61  C ##-- * pi~ v ??   7 us"
+    assert plain.cell_length == Segment(text).cell_length
+    assert [Segment("é °")] == PlainSigns("latin-1").apply([Segment("é °")], Color(0, 0, 0))
+    assert not PlainSigns("utf-8").enabled
