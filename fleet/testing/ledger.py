@@ -15,6 +15,8 @@ class Ledger:
     """Keeps the newest version of every record, as `fleet.tracker.journal.file.Journal` does on disk."""
 
     def __init__(self) -> None:
+        self.is_busy = False
+        """Whether nothing may be written now."""
         self._boot = 0
         self._devices: dict[str, DeviceEntry] = {}
         self._leases: dict[str, DeviceEntry] = {}
@@ -34,6 +36,10 @@ class Ledger:
         _merge(self._devices, changes.devices)
         _merge(self._leases, changes.leases)
         _merge(self._requests, changes.requests)
+
+    def wait_until_free(self) -> None:
+        """Be free."""
+        self.is_busy = False
 
     def close(self) -> None:
         """Do nothing: memory needs no closing."""

@@ -3,7 +3,7 @@
 Nothing leaves the tracker before the journal has it, and many events share one commit. A turn ends after a few
 milliseconds, so that messages are read between two: what is left waits for the next. After the loop stood still, what
 has run out ends only when messages that had come meanwhile are read: a live lease does not expire because the tracker
-was slow to hear of its renewal.
+was slow to hear of its renewal. While the journal begins its log anew, turns wait and messages are read on.
 
 When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
 everything else goes on, since fencing makes it safe to forget a renewal or a release.
@@ -30,6 +30,8 @@ _RETRY_SEC = 1.0
 """How often a journal that could not be written is tried again."""
 _LONGEST_WAIT_SEC = 3600.0
 _SLOW_TURN_SEC = 0.1
+_BUSY_LOOK_SEC = 0.001
+"""How often it is looked whether a busy journal is free again."""
 _TURN_SEC = 0.001
 """Events are applied for so long; their commit and the answers take two or three times as much."""
 _TURN_EFFECTS = 24
@@ -76,8 +78,10 @@ class Engine:
 
     def stop(self) -> None:
         """Apply and write what was submitted, then accept nothing more."""
+        self._journal.wait_until_free()
         self._turn()
         while self._pending:
+            self._journal.wait_until_free()
             self._turn()
         self._is_stopped = True
         for timer in (self._timer, self._beat):
@@ -97,6 +101,10 @@ class Engine:
     def _turn(self) -> None:
         self._is_scheduled = False
         if self._is_stopped:
+            return
+        if self._journal.is_busy:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_later(_BUSY_LOOK_SEC, self._turn)
             return
         started_sec = time.perf_counter()
         is_listening = self._is_listening()

@@ -20,7 +20,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.engine = Engine(TrackerState(boot=1), Ledger(), self.clock)
+        self.ledger = Ledger()
+        self.engine = Engine(TrackerState(boot=1), self.ledger, self.clock)
         self.effects: list[ev.Effect] = []
         self.engine.deliver = self.effects.append
 
@@ -62,6 +63,24 @@ async def test_a_turn_leaves_room_for_others() -> None:
     bench.engine.stop()
 
     assert len(seen_by_others) > 1_000 / 50
+
+
+async def test_turns_wait_for_a_busy_journal_and_the_loop_does_not() -> None:
+    """What comes meanwhile is answered once the journal can be written, in its order."""
+    bench = Bench()
+    await bench.start()
+    bench.ledger.is_busy = True
+
+    first = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r1", "cpu")))
+    second = asyncio.create_task(bench.engine.ask(ev.Acquire("alice", "r2", "cpu")))
+    other = asyncio.create_task(asyncio.to_thread(str))
+    await eventually(other.done)
+    assert [False, False] == [first.done(), second.done()]
+    assert {} == bench.engine.state.leases
+    bench.ledger.is_busy = False
+
+    assert [ev.Granted, ev.Queued] == [type(effect) for effect in (*await first, *await second)]
+    bench.engine.stop()
 
 
 async def test_a_renewal_that_came_while_the_tracker_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:

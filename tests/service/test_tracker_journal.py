@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fleet.errors import ConfigError, DiskFull
 from fleet.testing import Ledger
 from fleet.tracker.core.entries import Changes, DeviceEntry, Durable, LeaseEntry, RequestEntry
+from fleet.tracker.journal import file
 from fleet.tracker.journal.file import Journal
 from tests.full_disk import full_disk
 
@@ -177,6 +178,36 @@ def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
     assert count == 0
     reopened = Journal(journal.path)
     assert len(reopened.open(NOW).devices) == 200
+    reopened.close()
+
+
+def test_a_log_that_is_never_caught_up_with_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where commits never stop, folding beside them ends behind them; then there is a moment without commits."""
+    real = file.checkpoint
+    monkeypatch.setattr(file, "checkpoint", lambda path, how: 101 if how == "PASSIVE" else real(path, how))
+    journal = Journal(tmp_path / "journal.sqlite", checkpoint_pages=20, max_log_pages=100)
+    journal.open(NOW)
+    device = DeviceEntry(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="")
+
+    def write() -> None:
+        device.epoch += 1
+        journal.write(Changes(devices={device.name: device}, leases={device.name: device}))
+        for thread in [each for each in threading.enumerate() if each.name == "journal-checkpoint"]:
+            thread.join()
+
+    def times_begun() -> int:
+        return int.from_bytes((tmp_path / "journal.sqlite-wal").read_bytes()[12:16], "big")
+
+    write()
+    begun = times_begun()
+    for _ in range(30):
+        write()
+
+    assert not journal.is_busy
+    assert times_begun() > begun
+    journal.close()
+    reopened = Journal(journal.path)
+    assert reopened.open(NOW).devices[0].epoch == 31
     reopened.close()
 
 

@@ -4,6 +4,10 @@ Commits are in WAL mode without a sync each: a killed tracker loses nothing, a p
 Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
 epochs count from it. It is the clock's, so that neither a lost journal nor a restored copy brings old ones back.
 
+The log is folded into the file by another thread beside the commits. When it has become long nevertheless, there is a
+moment in which nothing may be written (`is_busy`), and it begins anew. SQLite would let the caller of the next commit
+wait for that, which for a log of 256 MiB was 90 to 130 ms.
+
 Each commit also changes the chain (how many entries there are, and their sum), so that a start notices when anything is
 missing or different.
 """
@@ -14,6 +18,8 @@ import contextlib
 import logging
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +51,9 @@ _LAST_CLOCK_MS = int(4e12)
 
 _CHECKPOINT_PAGES = 2_000
 """The log is folded into the file, by another thread, each time it has grown by this much [pages of 4 KiB]."""
-_MAX_LOG_BYTES = 256 * 1024 * 1024
-"""Beyond this size the log is folded in at once, since the other thread has found no quiet moment for it."""
+_MAX_LOG_PAGES = 16_000
+"""Beyond this length [pages of 4 KiB] the log is begun anew, which takes a moment without commits: where they never
+stop, folding alone never catches up with them, and the log grows."""
 
 
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
@@ -55,8 +62,11 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 class Journal:
     """One open journal file. Not for use by two threads or two processes at once, but for `keep_copy`."""
 
-    def __init__(self, path: Path, *, checkpoint_pages: int = _CHECKPOINT_PAGES) -> None:
+    def __init__(
+        self, path: Path, *, checkpoint_pages: int = _CHECKPOINT_PAGES, max_log_pages: int = _MAX_LOG_PAGES
+    ) -> None:
         self.path = path
+        self._max_log_pages = max_log_pages
         self._checkpoint_pages = checkpoint_pages
         self._connection: sqlite3.Connection | None = None
         self._mark = MarkWriter(path)
@@ -65,6 +75,10 @@ class Journal:
         """Of every entry in the file."""
         self._folding: threading.Thread | None = None
         self._pages_unfolded = 0
+        self._log_pages = 0
+        """Length of the log when it was folded last."""
+        self.is_busy = False
+        """Whether nothing may be written now. It is set by `write`, and over after some milliseconds."""
 
     def open(self, now: float) -> Durable:
         """Open or make the file, count this start, and return what it holds.
@@ -145,6 +159,11 @@ class Journal:
         except (ConfigError, OSError, sqlite3.Error) as error:
             logger.warning("cannot copy the journal", extra={"path": str(self.path), "error": str(error)})
 
+    def wait_until_free(self) -> None:
+        """Wait until the journal can be written."""
+        if self._folding and self.is_busy:
+            self._folding.join()
+
     def close(self) -> None:
         """Close the file. Idempotent."""
         if self._folding:
@@ -179,30 +198,45 @@ class Journal:
 
     def _fold_log(self, pages: int) -> None:
         self._pages_unfolded += pages
-        if self._pages_unfolded < self._checkpoint_pages or (self._folding and self._folding.is_alive()):
+        if self._folding and self._folding.is_alive():
             return
-        self._pages_unfolded = 0
-        log = self.path.with_name(f"{self.path.name}-wal")
+        if self._log_pages > self._max_log_pages:
+            self.is_busy = True
+            self._start(self._begin_log_anew)
+        elif self._pages_unfolded >= self._checkpoint_pages:
+            self._pages_unfolded = 0
+            self._start(self._fold)
+
+    def _start(self, work: Callable[[], None]) -> None:
         try:
-            if self._connection and log.stat().st_size > _MAX_LOG_BYTES:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                return
-            self._folding = threading.Thread(target=_fold, args=(self.path,), name="journal-checkpoint", daemon=True)
+            self._folding = threading.Thread(target=work, name="journal-checkpoint", daemon=True)
             self._folding.start()
-        except (OSError, RuntimeError, sqlite3.Error):
-            # Nothing is lost: with a full disk or too few threads, the log only grows until the next try.
-            self._folding = None
+        except RuntimeError:
+            # Nothing is lost: with too few threads, the log only grows until the next try.
+            self._folding, self.is_busy = None, False
             logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(self.path)})
 
+    def _fold(self) -> None:
+        """Fold in what is in the log by now. Its syncs take tens of milliseconds, which no grant should wait for."""
+        self._log_pages = checkpoint(self.path, "PASSIVE")
 
-def _fold(path: Path) -> None:
-    """Checkpoint with a connection of its own: its syncs take tens of milliseconds, which no grant should wait for."""
-    try:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+    def _begin_log_anew(self) -> None:
+        """Fold in what the last time has left, so that the next commit is the first in the log again."""
         try:
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            checkpoint(self.path, "RESTART")
         finally:
-            connection.close()
+            self._log_pages = 0  # also where a copy is being made, which keeps it as it is: the next fold looks again
+            self.is_busy = False
+
+
+def checkpoint(path: Path, how: str) -> int:
+    """Checkpoint with a connection of its own; return how many pages the log has."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0.0)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            ((_, pages, _),) = connection.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+            return int(pages)
     except sqlite3.Error:
+        # Nothing is lost: with a full disk the log only grows until the next try.
         logger.warning("journal checkpoint failed", exc_info=True, extra={"path": str(path)})
+        return 0
