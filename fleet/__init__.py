@@ -87,7 +87,15 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"fleet.{name}")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            from fleet.base.extras import advice_for
+            from fleet.errors import ConfigError
+
+            if advice := advice_for(error):
+                raise ConfigError(f"fleet.{name} needs the package {error.name}; {advice}") from error
+            raise
     raise AttributeError(f"module 'fleet' has no attribute {name!r}")
 
 

@@ -106,6 +106,9 @@ class CpuDriver(Driver):
         try:
             inventory = asyncio.run(cls._look())
         except (FleetError, OSError) as error:
+            if tvm_version() is None:  # a machine of a tracker or a client serves nothing, and need not
+                advice = "needed to serve this machine's processor: pip install 'tvm-fleet[agent]'"
+                return [Finding(name=name, state=State.WARNING, seen="not served without TVM's runtime", advice=advice)]
             advice = "describe the device in an agent.yaml and serve it with: fleet agent serve --config agent.yaml"
             return [Finding(name=name, state=State.PROBLEM, seen=str(error), advice=advice)]
         size = f"{inventory.core_count} cores, {inventory.memory_bytes / 1e9:.1f} GB"

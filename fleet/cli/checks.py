@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 
 from fleet.base.config import TRACKER_PORT, cache_dir, data_dir
 from fleet.base.findings import Finding, State
 from fleet.base.settings import KEYS, config_file, look_up
+from fleet.base.version import installed_version
 from fleet.client.aio import connect
 from fleet.domain import tvm_versions
 from fleet.errors import ConfigError, FleetError
@@ -37,10 +37,11 @@ print("loaded from", library)
 """
 
 _OPTIONAL_PACKAGES = {
-    "onnx": "reading models: pip install 'tvm-fleet[tune]'",
-    "xgboost": "the cost model: pip install 'tvm-fleet[tune]'",
-    "onnxruntime": "comparing with ONNX Runtime: pip install 'tvm-fleet[compare]'",
+    ("onnx",): "reading models: pip install 'tvm-fleet[tune]'",
+    ("xgboost", "xgboost-cpu"): "the cost model: pip install 'tvm-fleet[tune]'",
+    ("onnxruntime",): "comparing with ONNX Runtime: pip install 'tvm-fleet[compare]'",
 }
+"""What a module's distribution may be called, the module's own name first."""
 
 
 def run_checks(tracker_address: str | None, *, is_quick: bool = False) -> list[Finding]:
@@ -87,12 +88,13 @@ def tvm_runtime() -> list[Finding]:
 def packages() -> list[Finding]:
     """Check for packages that only some commands need."""
     findings = []
-    for name, purpose in _OPTIONAL_PACKAGES.items():
-        try:
-            findings.append(Finding(name=name, state=State.OK, seen=metadata.version(name)))
-        except metadata.PackageNotFoundError:
+    for names, purpose in _OPTIONAL_PACKAGES.items():
+        seen = next((f"{found} ({name})" for name in names if (found := installed_version(name))), None)
+        if seen is not None:
+            findings.append(Finding(name=names[0], state=State.OK, seen=seen))
+        else:
             advice = f"needed for {purpose}"
-            findings.append(Finding(name=name, state=State.WARNING, seen="not installed", advice=advice))
+            findings.append(Finding(name=names[0], state=State.WARNING, seen="not installed", advice=advice))
     return findings
 
 

@@ -12,11 +12,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.base import logs
+from fleet.base.extras import advice_for
 from fleet.base.imports import no_collection
 from fleet.base.version import package_version
 from fleet.cli.options import Settings
 from fleet.cli.plain_text import allow_plain_text
-from fleet.errors import FleetError
+from fleet.errors import ConfigError, FleetError
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,13 @@ class LazyGroup(TyperGroup):
             logger.debug("command failed", exc_info=error)
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+        except ModuleNotFoundError as error:
+            advice = advice_for(error)
+            if not advice:
+                raise
+            logger.debug("package missing", exc_info=error)
+            print(f"error: this needs the package {error.name}; {advice}", file=sys.stderr)
+            raise typer.Exit(ConfigError.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
         except BrokenPipeError:

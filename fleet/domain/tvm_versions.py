@@ -7,9 +7,8 @@ within one release.
 
 from __future__ import annotations
 
-from importlib import metadata
-
 from fleet.base.findings import Finding, State
+from fleet.base.version import installed_version
 from fleet.errors import ConfigError
 
 KNOWN_PAIRS: dict[str, str] = {"0.27.0.post1": "0.1.14.post1"}
@@ -22,19 +21,19 @@ _INSTALL = "install them with: pip install " + " ".join(
 
 def tvm_version() -> str | None:
     """Return the installed version of apache-tvm, or None."""
-    return _version("apache-tvm")
+    return installed_version("apache-tvm")
 
 
 def tvm_ffi_version() -> str | None:
     """Return the installed version of apache-tvm-ffi, or None."""
-    return _version("apache-tvm-ffi")
+    return installed_version("apache-tvm-ffi")
 
 
 def diagnose() -> list[Finding]:
     """Tell whether the installed TVM and tvm-ffi work together."""
     tvm, ffi = tvm_version(), tvm_ffi_version()
     if tvm is None and ffi is None:
-        advice = "needed to tune and to serve devices: pip install 'tvm-fleet[tune]'"
+        advice = "needed to serve devices: pip install 'tvm-fleet[agent]'; to tune as well: 'tvm-fleet[tune]'"
         return [Finding(name="tvm", state=State.WARNING, seen="not installed", advice=advice)]
     seen = f"apache-tvm {tvm}, tvm-ffi {ffi}"
     try:
@@ -68,10 +67,3 @@ def check_pair(tvm: str | None, ffi: str | None) -> None:
         raise ConfigError(
             f"apache-tvm-ffi {ffi} crashes with apache-tvm {tvm}, which needs {KNOWN_PAIRS[tvm]}; {_INSTALL}"
         )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

@@ -42,6 +42,9 @@ class CompiledModel:
         self._exported = exported
         finalize(self, stack.close)
 
+    def __repr__(self) -> str:
+        return f"<CompiledModel {self.manifest.line}>"
+
     @property
     def manifest(self) -> Manifest:
         """What it takes and returns, what it needs, and which records went into it."""

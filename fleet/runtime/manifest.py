@@ -146,6 +146,12 @@ class Manifest:
     """Further sets of shapes that its program takes."""
 
     @property
+    def line(self) -> str:
+        """What it is, in a line for people: "toy.onnx for x86_64, float32[4,8] -> float32[4,2]"."""
+        inputs, outputs = (", ".join(map(str, types)) for types in (self.inputs, self.outputs))
+        return f"{self.title} for {self.machine}, {inputs} -> {outputs}"
+
+    @property
     def variants(self) -> tuple[Variant, ...]:
         """All sets of shapes that its program takes."""
         return Variant(inputs=self.inputs, outputs=self.outputs, check=self.check), *self.others

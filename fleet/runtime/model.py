@@ -92,6 +92,9 @@ class LoadedModel:
             for variant in manifest.variants
         }
 
+    def __repr__(self) -> str:
+        return f"<LoadedModel {self.manifest.line}>"
+
     def __call__(self, *arrays: object, **by_name: object) -> Any:
         """Run the model.
 

@@ -1,14 +1,12 @@
-"""Packages that only some formats need, and the extra that brings each."""
+"""Packages that only some formats need."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
+from fleet.base.extras import advice_for
 from fleet.errors import ImportFailed
-
-_EXTRAS = {"torch": "torch", "transformers": "transformers", "keras": "keras", "tflite": "tflite", "onnx": "tune"}
-"""Extra of tvm-fleet by package."""
 
 
 def require(package: str, for_what: str) -> ModuleType:
@@ -20,7 +18,4 @@ def require(package: str, for_what: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS[package.partition(".")[0]]
-        raise ImportFailed(
-            f"{for_what} needs the package {error.name or package}; install it with: pip install 'tvm-fleet[{extra}]'"
-        ) from error
+        raise ImportFailed(f"{for_what} needs the package {error.name}; {advice_for(error)}") from error

@@ -1,0 +1,31 @@
+"""Which extra of this package brings the packages that only some of its parts need."""
+
+from __future__ import annotations
+
+_EXTRAS = {
+    "alembic": "library",
+    "sqlalchemy": "library",
+    "psycopg": "postgres",
+    "tvm_ffi": "agent",
+    "tvm": "tune",
+    "ml_dtypes": "tune",
+    "numpy": "tune",
+    "onnx": "tune",
+    "scipy": "tune",
+    "xgboost": "tune",
+    "onnxruntime": "compare",
+    "dask": "dask",
+    "distributed": "dask",
+    "torch": "torch",
+    "transformers": "transformers",
+    "keras": "keras",
+    "tflite": "tflite",
+    "ai_edge_litert": "tflite",
+}
+"""By the name that is imported."""
+
+
+def advice_for(error: ModuleNotFoundError) -> str:
+    """Return what to install for an import that failed; empty when no extra of ours has it."""
+    name = (error.name or "").partition(".")[0]
+    return f"install it with: pip install 'tvm-fleet[{_EXTRAS[name]}]'" if name in _EXTRAS else ""
