@@ -147,7 +147,7 @@ class Manifest:
 
     @property
     def line(self) -> str:
-        """What it is, in a line for people: "toy.onnx for x86_64, float32[4,8] -> float32[4,2]"."""
+        """What it is, in a line for people: "toy for x86_64, float32[4,8] -> float32[4,2]"."""
         inputs, outputs = (", ".join(map(str, types)) for types in (self.inputs, self.outputs))
         return f"{self.title} for {self.machine}, {inputs} -> {outputs}"
 
