@@ -1,0 +1,181 @@
+"""Joining a fleet: by a token, once, and what comes of it is renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from pathlib import Path
+
+import pytest
+
+import fleet.aio
+from device_agents.agent import Agent, Home
+from device_agents.config import make_drivers, parse_config
+from fleet.client.identity_calls import IdentityCalls
+from fleet.errors import (
+    NotAllowed,
+    NotFound,
+    NotJoined,
+    TrackerUnavailable,
+    Unauthenticated,
+)
+from fleet.identity import stranger
+from fleet.identity.certificates import (
+    CERTIFICATE_LIFE,
+    issue_own,
+    make_authority,
+    make_key,
+    needs_renewal,
+    read_identity,
+)
+from fleet.identity.credentials import Credentials
+from fleet.identity.join_tokens import parse_join_token
+from fleet.identity.roles import Role
+from fleet.identity.store import CredentialStore
+from fleet.testing import serve_tracker
+from fleet.testing.identity import account_proof, authority, credentials
+from fleet.wire.joining import join, renew_account
+from fleet.wire.peers import server_security
+from fleet.wire.rpc import bind, make_channel, make_server
+from fleet.wire.stubs import add_fleet_service
+from tests.service.identity_parts import CONFIG, Answering, get_fleet, nobody, user
+
+
+async def test_who_has_not_joined_may_only_join() -> None:
+    """The certificate that everybody has opens the port, and no rpc but one."""
+    async with serve_tracker() as served, make_channel(served.address, nobody()) as channel:
+        with pytest.raises(NotAllowed, match="fleet login"):
+            await get_fleet(channel)
+
+
+async def test_the_key_that_everybody_has_makes_nobody_an_admin() -> None:
+    """A certificate that was signed with it, whatever it says of its owner, is not accepted; nor is another fleet's."""
+    now = dt.datetime.now(dt.UTC)
+    forger = Credentials(
+        key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=stranger.CERTIFICATE_PEM
+    )
+    for signer in (forger, make_authority(now)):
+        forged = issue_own(signer, make_key(), name="root", role=Role.ADMIN, now=now)
+        shown = [forged.certificate_pem, forged.certificate_pem + signer.authority_pem]
+        for chain in shown:
+            proof = Credentials(key_pem=forged.key_pem, certificate_pem=chain, authority_pem=authority().authority_pem)
+            async with serve_tracker() as served, make_channel(served.address, proof) as channel:
+                with pytest.raises(TrackerUnavailable):
+                    await get_fleet(channel)
+
+
+async def test_a_join_token_makes_a_member_once() -> None:
+    """It joins with the role that it was made for; a second use, and one that was revoked, join nobody."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, invitation = await admin.invite(Role.USER, ttl_sec=60.0, note="for alice")
+        revoked, other = await admin.invite(Role.ADMIN, ttl_sec=60.0)
+        assert [invitation, other] == await admin.invitations()
+        await admin.uninvite(other.token_id)
+
+        member, role = await join(served.address, token, name="alice@laptop")
+
+        assert Role.USER is role
+        async with make_channel(served.address, member) as channel:
+            assert 0 == await get_fleet(channel)
+        assert [] == await admin.invitations()
+        for useless in (token, revoked):
+            with pytest.raises(Unauthenticated, match="used, revoked or expired"):
+                await join(served.address, useless, name="mallory")
+        with pytest.raises(NotFound):
+            await admin.uninvite(other.token_id)
+
+
+async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
+    """Whoever answers at the address is compared with the token's fingerprint first."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
+        text = str(token)
+        forged = parse_join_token(text[:-2] + ("AA" if not text.endswith("AA") else "QQ"))
+
+        with pytest.raises(Unauthenticated, match="nothing was said to it"):
+            await join(served.address, forged, name="alice")
+
+        assert [invitation] == await admin.invitations()
+
+
+async def test_a_client_without_credentials_is_told_how_to_get_some() -> None:
+    """Of another machine's tracker at once; of this machine's when something answers there."""
+    with pytest.raises(NotJoined, match="fleet login TOKEN --tracker 192"):
+        await fleet.aio.connect("192.0.2.1:9290")
+    async with serve_tracker() as served:
+        store, kept = CredentialStore(), account_proof(served.address)
+        store.forget(served.address)
+        others = {path: path.read_bytes() for path in store.folder.glob("*.pem")}
+        for path in others:
+            path.unlink()
+        try:
+            with pytest.raises(NotJoined, match="fleet login"):
+                await fleet.aio.connect(served.address, connect_timeout_sec=0.3)
+        finally:
+            store.save(served.address, kept)
+            for path, content in others.items():
+                path.write_bytes(content)
+                path.chmod(0o600)
+
+
+async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
+    """With the same key, name and role, by a call that only the key's owner can make; one with time left is kept."""
+    now = dt.datetime.now(dt.UTC)
+    async with serve_tracker() as served:
+        store, kept = CredentialStore(), account_proof(served.address)
+        ends_soon = issue_own(
+            authority(), make_key(), name="alice", role=Role.USER, now=now - CERTIFICATE_LIFE + dt.timedelta(days=5)
+        )
+        store.save(served.address, ends_soon)
+        try:
+            await renew_account(served.address, store)
+            fresh = account_proof(served.address)
+            await renew_account(served.address, store)
+            again = account_proof(served.address)
+        finally:
+            store.save(served.address, kept)
+
+    assert isinstance(fresh, Credentials)
+    assert fresh == again
+    assert not needs_renewal(fresh.certificate_pem, now)
+    assert read_identity(ends_soon.certificate_pem) == read_identity(fresh.certificate_pem)
+
+
+async def test_a_renewed_certificate_is_shown_from_then_on() -> None:
+    """A server need not be restarted: connections of before go on, new ones see the new certificate."""
+    shown = [credentials(Role.TRACKER)]
+    server = make_server()
+    add_fleet_service(server, Answering())
+    port = bind(server, "127.0.0.1", 0, server_security(lambda: shown[0]), what="the test")
+    await server.start()
+    seen = []
+    async with make_channel(f"127.0.0.1:{port}", user()) as before:
+        await get_fleet(before)
+        for _ in range(2):
+            seen.append(await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port)))
+            shown[0] = credentials(Role.TRACKER)
+        await get_fleet(before)
+        async with make_channel(f"127.0.0.1:{port}", user()) as after:
+            await get_fleet(after)
+    await server.stop(0)
+
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.slow
+async def test_an_agent_joins_by_a_token_and_keeps_its_key(tmp_path: Path) -> None:
+    """Without its account's credentials: the token once, from then on its own key, which others cannot read."""
+    async with serve_tracker() as served:
+        async with IdentityCalls(served.address) as admin:
+            token, _ = await admin.invite(Role.AGENT, ttl_sec=60.0)
+        config = parse_config(CONFIG)
+        home = Home(tracker=served.address, state_dir=tmp_path, token=token)
+        keys = []
+        for _ in range(2):
+            async with Agent(config, make_drivers(config), home) as agent:
+                assert await agent.wait_attached(10.0)
+                keys.append(agent.key_id)
+
+    assert keys[0] == keys[1]
+    assert 0o600 == (tmp_path / "identity.pem").stat().st_mode & 0o777
