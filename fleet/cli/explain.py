@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 
-from cross.build.library import last_lines
 from fleet.cli import candidates, options
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
 from fleet.errors import ImportFailed
 from fleet.export.targets import target_of
+from fleet.models.importing.complaint import complaint
 from fleet.models.importing.shapes import Shapes
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | No
     try:
         return explain_module(mod, target_json, lambda lowered: _scheduled(lowered, target_json))
     except Exception as error:
-        raise ImportFailed(f"{model.name}: TVM cannot lower the model: {last_lines(error)}") from error
+        raise ImportFailed(f"{model.name}: TVM cannot lower the model: {complaint(error)}") from error
 
 
 def _scheduled(lowered: IRModule, target_json: str) -> Scheduled:

@@ -1,12 +1,14 @@
-"""Opens the library for commands that only look into it."""
+"""The library, for commands that only look into it."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from fleet.base.settings import look_up
 from fleet.errors import ConfigError
 from fleet.library import Library
+from fleet.library.engine import database_url, shown_url
 
 
 def existing_library(url_or_path: str | None) -> Library:
@@ -15,3 +17,8 @@ def existing_library(url_or_path: str | None) -> Library:
     if named is not None and "://" not in named and not Path(named).expanduser().exists():
         raise ConfigError(f"there is no library {named}; name the one that a tune wrote with --library")
     return Library.open(url_or_path)
+
+
+def naming(library: str) -> str:
+    """Return the flag that leads to a library, given its `url`, with a space before it; empty where none is needed."""
+    return "" if library == shown_url(database_url(None)) else f" --library {shlex.quote(library)}"

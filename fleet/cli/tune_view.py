@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.cli.explain_view import loop_nests_line
+from fleet.cli.stored import naming
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
@@ -82,7 +83,7 @@ def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
 
 def records_line(report: TuneReport) -> str:
     """Say where the records are; printed unwrapped, so that the path can be copied."""
-    return f"records: {report.library} ({report.job}); see them with: fleet library best"
+    return f"records: {report.library} ({report.job}); see them with: fleet library best{naming(report.library)}"
 
 
 def stopped_line(progress: JobProgress) -> str:

@@ -59,6 +59,13 @@ def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
     return url
 
 
+def shown_url(url: sa.URL) -> str:
+    """Return the URL of a database without a password; of SQLite its file."""
+    if url.get_backend_name() == "sqlite" and url.database:
+        return url.database
+    return url.render_as_string(hide_password=True)
+
+
 def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
     """Open the database; make its tables if there are none, bring older ones to today's version where they can be
     written. `is_default`: the directory is ours to make.

@@ -82,10 +82,7 @@ class Library:
     @property
     def url(self) -> str:
         """The URL of the database, without a password."""
-        url = self._engine.url
-        if url.get_backend_name() == "sqlite" and url.database:
-            return url.database
-        return url.render_as_string(hide_password=True)
+        return engines.shown_url(self._engine.url)
 
     @property
     def memory(self) -> Memory:

@@ -16,6 +16,7 @@ from cross.targets.target import make_target
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError, FleetError, ImportFailed
 from fleet.graph.pipeline import lower
+from fleet.models.importing.complaint import complaint
 from fleet.models.importing.program_file import one_function
 from fleet.models.model import Model, ModelFormat, import_model
 from fleet.workloads.applying import apply_schedules
@@ -90,7 +91,7 @@ def _fused(model: Model, target_json: str) -> IRModule:
     try:
         return lower(mod, target_json)
     except Exception as error:
-        raise ImportFailed(f"{model.title}: TVM cannot lower the model: {last_lines(error)}") from error
+        raise ImportFailed(f"{model.title}: TVM cannot lower the model: {complaint(error)}") from error
 
 
 def _workloads(model: Model, target_json: str) -> list[Workload]:

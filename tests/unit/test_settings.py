@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import fleet
 from fleet.base.settings import KEYS, Setting, Source, look_up
 from fleet.cli.main import app
+from fleet.cli.stored import naming
 from fleet.errors import ConfigError, TrackerUnavailable
 from fleet.library import Library
 
@@ -129,6 +130,14 @@ def test_python_takes_what_commands_take(file: Path, tmp_path: Path) -> None:
         fleet.connect(connect_timeout_sec=0.1)
     with Library.open() as library:
         assert f"{tmp_path}/of_the_file.sqlite" == library.url
+
+
+def test_a_hint_names_the_library_where_that_is_needed(file: Path, tmp_path: Path) -> None:
+    """`fleet library best` alone reads the configured one, which may be another than the records went to."""
+    file.write_text(f"library: {tmp_path}/mine.sqlite\n")
+
+    assert "" == naming(f"{tmp_path}/mine.sqlite")
+    assert " --library 'of others.sqlite'" == naming("of others.sqlite")
 
 
 def test_the_doctor_finds_a_file_that_cannot_be_read(file: Path) -> None:

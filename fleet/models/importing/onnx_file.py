@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
+from fleet.models.importing.complaint import complaint
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat, digest_of
@@ -142,7 +142,7 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 def _explain(proto: onnx.ModelProto, error: Exception) -> str:
     """Say which operators, and which of the model's nodes, TVM cannot import."""
-    said = last_lines(error)
+    said = complaint(error)
     words = set(re.findall(r"\w+", said))
     nodes = {node.op_type: node.name or node.output[0] for node in proto.graph.node if node.op_type in words}
     if not nodes or "not supported" not in said:

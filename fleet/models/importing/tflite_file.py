@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest
+from fleet.models.importing.complaint import complaint
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat, digest_of
@@ -62,7 +63,7 @@ def import_tflite(model: Model) -> IRModule:
     try:
         mod = from_tflite(tflite.Model.GetRootAs(model.content, 0))
     except Exception as error:
-        raise ImportFailed(f"TVM cannot import the model: {last_lines(error)}") from error
+        raise ImportFailed(f"TVM cannot import the model: {complaint(error)}") from error
     return _with_names(mod, model.input_names)
 
 

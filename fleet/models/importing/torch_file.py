@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cross.build.library import last_lines
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
+from fleet.models.importing.complaint import complaint
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
 from fleet.models.importing.torch_graph import simplified
@@ -82,7 +83,7 @@ def import_torch(model: Model) -> IRModule:
     try:
         mod = from_exported_program(program, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
     except Exception as error:
-        raise ImportFailed(f"TVM cannot import the model: {last_lines(error)}") from error
+        raise ImportFailed(f"TVM cannot import the model: {complaint(error)}") from error
     return _with_shapes(mod, model.inputs)
 
 

@@ -1,0 +1,44 @@
+"""What is wrong with a model is said in its user's words, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fleet.errors import ImportFailed
+from fleet.models.importing.complaint import complaint
+from fleet.models.model import import_model, load_model
+
+
+def test_tvms_notation_is_taken_out() -> None:
+    """Constants are no references into metadata that nobody sees, numbers and shapes are plain."""
+    said = (
+        '  File somewhere\n\nthe LHS x has shape R.shape([8, 63]), while the RHS metadata["ir.GenericConst"][0]\n'
+        "# Metadata omitted. Use show_meta=True in script() method to show it. has shape R.shape([64, 32]); "
+        "T.int64(63) and T.int64(-1) are not equal"
+    )
+
+    assert complaint(ValueError(said)).endswith(
+        "the LHS x has shape [8, 63], while the RHS a constant has shape [64, 32]; 63 and -1 are not equal"
+    )
+
+
+@pytest.mark.slow
+def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    """63 columns times 64 rows: the message names the two, and nothing of TVM's text format."""
+    weight = numpy_helper.from_array(np.ones((64, 32), np.float32), "b")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 63])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "b"], ["y"])], "bad", [x], [y], [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    onnx.save(proto, tmp_path / "bad.onnx")
+
+    with pytest.raises(ImportFailed, match=r"^bad: TVM cannot import the model: .*63 and 64 are not equal") as caught:
+        import_model(load_model(tmp_path / "bad.onnx"))
+
+    assert [word for word in ("metadata", "\n", "R.shape", "T.int64") if word in str(caught.value)] == []
