@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
+from fleet.cli.tables import make_console
 
 
 def audit(
@@ -43,7 +43,7 @@ def audit(
         when = datetime.fromtimestamp(deed.at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         who = f"{deed.role} {deed.name} {deed.key_id[:8]}"
         table.add_row(when, *map(Text, (who, f"{deed.action} {_plain(deed.subject)}", deed.outcome)))
-    Console(highlight=False).print(table)
+    make_console(is_wide=False).print(table)
 
 
 def _plain(subject: str) -> str:

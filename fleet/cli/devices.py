@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
 from fleet.cli import candidates, options
 from fleet.cli.groups import ListingGroup
+from fleet.cli.tables import make_console
 from fleet.dashboard import words
 from fleet.dashboard.chart import render_history
 from fleet.dashboard.columns import STATES
@@ -25,6 +25,9 @@ from fleet.wire.json_shape import device_json, telemetry_json
 
 _WIDE = 100
 """Below this width [columns], less important columns are left out."""
+
+_WIDEST_CHART = 120
+"""An hour in more columns than that shows no more [columns]."""
 
 app = typer.Typer(
     cls=ListingGroup,
@@ -76,7 +79,7 @@ def _list(
     if options.wants_json(ctx, as_json):
         options.print_json({"devices": list(map(device_json, shown))})
         return
-    console = Console(highlight=False)
+    console = make_console(is_wide=False)
     if not known:
         console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
     elif not shown:
@@ -114,10 +117,10 @@ def show(
     if options.wants_json(ctx, json_output or outer_json):
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
-    console, now_sec = Console(highlight=False), snapshot.taken_at_sec
+    console, now_sec = make_console(is_wide=False), snapshot.taken_at_sec
     console.print(device_details(device, now_sec))
     console.print()
-    console.print(render_history(history, now_sec, width=console.width))
+    console.print(render_history(history, now_sec, width=min(console.width, _WIDEST_CHART)))
 
 
 @app.command()

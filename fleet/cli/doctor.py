@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fleet.base.findings import Finding, State
 from fleet.cli import options
 from fleet.cli.checks import run_checks
+from fleet.cli.tables import make_console
 
 _STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red"}
 
@@ -33,7 +33,7 @@ def doctor(
     if options.wants_json(ctx, json_output):
         options.print_json({"findings": [asdict(finding) for finding in findings]})
     else:
-        Console(highlight=False).print(_table(findings))
+        make_console(is_wide=False).print(_table(findings))
     if any(finding.state is State.PROBLEM for finding in findings):
         raise typer.Exit(1)
 

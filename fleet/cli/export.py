@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import candidates, options
 from fleet.cli.shapes import parse_shapes
+from fleet.cli.tables import make_console
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
@@ -83,7 +83,7 @@ def export(
     if options.wants_json(ctx, json_output):
         options.print_json(result(exported))
     else:
-        Console().print(table(exported))
+        make_console(is_wide=False).print(table(exported))
 
 
 def result(exported: Exported) -> dict[str, object]:

@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
+from fleet.cli.tables import make_console
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -92,7 +92,7 @@ def list_tokens(
         for each in found:
             until = datetime.fromtimestamp(each.expires_at_sec, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
             table.add_row(*map(Text, (each.token_id, str(each.role), until, each.created_by, each.note)))
-        Console(highlight=False).print(table if found else "no token waits to be used")
+        make_console(is_wide=False).print(table if found else "no token waits to be used")
 
     options.run(work())
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import fleet.aio
 from fleet.cli import candidates, options
+from fleet.cli.tables import make_console
 from fleet.dashboard import words
 from fleet.domain.leases import Lease
 from fleet.domain.snapshot import Snapshot
@@ -43,7 +43,7 @@ def leases(
     if options.wants_json(ctx, json_output):
         options.print_json({"leases": list(map(lease_json, snapshot.leases))})
         return
-    Console(highlight=False).print(_table(snapshot) if snapshot.leases else "no leases")
+    make_console(is_wide=False).print(_table(snapshot) if snapshot.leases else "no leases")
 
 
 @app.command()

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fleet.cli import options
+from fleet.cli.tables import make_console
 
 _SHOWN_DIGITS = 12
 _SHOWN_DEVICES = 3
@@ -35,7 +35,7 @@ def members(ctx: typer.Context, tracker: options.TrackerOption = None, json_outp
         gone = f"{_moment(each.revoked_at_sec)} {each.reason}" if each.revoked_at_sec is not None else ""
         cells = (each.key_id[:_SHOWN_DIGITS], each.name, str(each.role), _moment(each.joined_at_sec))
         table.add_row(*map(Text, (*cells, _devices(each.device_names), gone)))
-    Console(highlight=False).print(table)
+    make_console(is_wide=False).print(table)
 
 
 def revoke(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
+from fleet.cli.tables import make_console
 from fleet.client.arrays import numpy_dtype
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ConfigError, InvalidRequest
@@ -84,7 +84,7 @@ def run(
     if options.wants_json(ctx, json_output):
         options.print_json(result(loaded, where, outputs, output))
     else:
-        Console().print(table(loaded, where, outputs))
+        make_console(is_wide=False).print(table(loaded, where, outputs))
 
 
 def fill(

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fleet.cli import options, stepping
-from fleet.cli.tables import duration
+from fleet.cli.tables import duration, make_console
 from fleet.domain.measuring import Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServedShapes, ServeReport
@@ -58,7 +57,7 @@ def serve_check(
     if options.wants_json(ctx, json_output):
         options.print_json(result(model, where, report))
     else:
-        Console().print(table(model, where, report))
+        make_console(is_wide=False).print(table(model, where, report))
     if not report.agreement.is_right:
         raise MeasurementError(
             f"{model.name} answers wrongly on {where}: {report.agreement.problem}", ErrorKind.WRONG_OUTPUT

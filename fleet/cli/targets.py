@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cross.targets.boards import Board, find_board, load_boards
 from fleet.cli import candidates, options
+from fleet.cli.tables import make_console
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -31,7 +31,7 @@ def targets(ctx: typer.Context, json_output: options.JsonOption = False) -> None
     if options.wants_json(ctx, json_output):
         options.print_json({"targets": list(map(board_data, boards))})
     else:
-        Console(highlight=False).print(_table(boards))
+        make_console(is_wide=False).print(_table(boards))
 
 
 @app.command()
@@ -50,7 +50,7 @@ def show(
     if options.wants_json(ctx, json_output or ctx.obj[1]):
         options.print_json(board_data(board))
     else:
-        Console(highlight=False).print(_one(board))
+        make_console(is_wide=False).print(_one(board))
 
 
 def board_data(board: Board) -> dict[str, object]:

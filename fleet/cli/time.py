@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
-from fleet.cli.tables import duration
+from fleet.cli.tables import duration, make_console
 from fleet.client.device import Device
 from fleet.domain.measuring import TIMING, Measurement, disturbances_in, spread
 
@@ -97,7 +96,7 @@ def time(
     if options.wants_json(ctx, json_output):
         options.print_json(result(loaded, arguments, device, measurement))
     else:
-        Console().print(table(loaded, arguments, device, measurement))
+        make_console(is_wide=False).print(table(loaded, arguments, device, measurement))
 
 
 def result(artifact: Artifact, arguments: list[str], device: Device, measurement: Measurement) -> dict[str, object]:

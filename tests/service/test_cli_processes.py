@@ -223,6 +223,7 @@ async def test_views_print_what_there_is(local: LocalFleet, client: Fleet) -> No
         assert [found["name"] for found in json.loads(stdout)["devices"]] == ["devices/sim"]
         code, stdout, _ = await finished(await start(local, "devices", "kind=rocm"))
         assert (code, "none of 1 devices matches 'kind=rocm'" in stdout) == (0, True)
+        assert len(stdout.splitlines()) == 1  # a pipe has no width to break lines at
         code, stdout, _ = await finished(await start(local, "devices", "show", "sim"))
         assert device.lease.name in stdout
         code, _, stderr = await finished(await start(local, "devices", "show", "nope"))
