@@ -20,6 +20,9 @@ _DUE_SEC = 0.5
 _DUE_DRIFTED_SEC = 0.2
 """Sooner, to notice the end of the drift, but not before every candidate: on a busy machine the kernel is slow."""
 
+_LONGEST_SEC = 60.0
+"""Of a piece: the whole run is given up sooner."""
+
 _CURRENT_SEC = 30.0
 _REMEMBERED = 31
 _MOST_MISSES = 3
@@ -70,10 +73,16 @@ class ReferenceTimes:
         return is_wanted or worker_pid != self._worker_pid or now_sec - self._taken_at_sec > after_sec
 
     def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
-        """Learn how long the pieces of a run took; none: the device has no reference kernel."""
+        """Learn how long the pieces of a run took; none: the device has no reference kernel.
+
+        What no clock ever said, a candidate has answered in its worker's place: that run counts as missed.
+        """
         self._worker_pid, self._taken_at_sec = worker_pid, now_sec
         if not secs:
             self._is_absent = True
+            return
+        if not all(0 < sec < _LONGEST_SEC for sec in secs):
+            self.miss()
             return
         self._misses = 0
         fastest = min(secs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +21,15 @@ def taken(*runs: tuple[float, ...], limit: float = 1.15) -> ReferenceTimes:
     for second, run in enumerate(runs):
         reference.take(run, PID, float(second))
     return reference
+
+
+@pytest.mark.parametrize("secs", [(math.nan,), (math.inf, -math.inf), (0.0,), (-1.0, 1.0), (1e308, 1e308)])
+def test_times_that_no_clock_says_are_none(secs: tuple[float, ...]) -> None:
+    """A candidate that answers in its worker's place neither breaks the agent nor moves what is usual."""
+    reference = taken(CALM, CALM, secs)
+
+    assert (reference.latest_sec, reference.usual_sec) == (pytest.approx(1.01), 1.0)
+    assert reference.drift is None
 
 
 def test_calm_runs_are_usual() -> None:
