@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,4 +98,5 @@ class Server:
 
 async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
     for message in messages:
+        await asyncio.sleep(0)  # each is a turn of its own, as where they come from a network
         yield message

@@ -94,7 +94,7 @@ def explore_guided(run: Run, count: int, seed: int) -> None:
         if rng.random() < _SHARE_OF_OURS:
             made = mutated(
                 rng,
-                [content, *starts],
+                [content[: target.most_bytes], *starts],
                 words=target.words,
                 most_bytes=target.most_bytes,
                 large_bytes=target.large_bytes,
@@ -108,7 +108,7 @@ def explore_guided(run: Run, count: int, seed: int) -> None:
         for number, content in enumerate(starts):
             (corpus / str(number)).write_bytes(content)
         words = Path(folder) / "words"
-        words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words or (b"\0",)))
         options = [
             *(f"-runs={count}", f"-seed={seed}", f"-max_len={target.large_bytes + target.most_bytes}"),
             *("-len_control=0", "-timeout=60", "-rss_limit_mb=6000", "-verbosity=0", "-detect_leaks=0"),

@@ -100,7 +100,7 @@ TEXTS = [
         seeds=lambda: [b"cpu", b"kind=cpu,arch!=x86_64", b"*", b"name=devices/pi4-03, model=Rasp*[a-c]?y*,gpu!=x"],
         words=(b"*", b"!=", b"=", b",", b"kind", b"name=devices/", b"[!", b"]", b"?", b"*a*a*a*a*b"),
         large_bytes=4096,  # the tracker takes 1,000 characters
-        quick_inputs=1000,
+        quick_inputs=300,
     ),
     Target(
         name="shape",
@@ -151,7 +151,7 @@ TEXTS = [
             b"!!timestamp ",
         ),
         large_bytes=4096,  # its owner's own file
-        quick_inputs=100,
+        quick_inputs=60,
     ),
     Target(
         name="fabric_description",

@@ -40,6 +40,7 @@ _TRIAL = measurement_pb2.MeasureRequest(
     evaluator=measurement_pb2.Evaluator(repeat=3, number=2, min_repeat_ms=1),
     timeout=duration(2.0),
 )
+_MOST_PIECES = 300
 _BOUNDS = (bound_of_trial(_TRIAL), bound_of_call(_CALL), LARGEST, AnswerBound())
 
 
@@ -85,12 +86,13 @@ class _Link:
         self._loop = None
 
     async def _talk(self, content: bytes) -> None:
-        """Let a worker answer in pieces, whose size the first byte says."""
+        """Let a worker answer in some hundred pieces at most, whose size the first byte says."""
         link = WorkerLink()
         link.connection_made(_Nowhere())
-        size = max(1, content[0] ** 2) if content else 1
+        size = max(1, content[0] ** 2, len(content) // _MOST_PIECES) if content else 1
         future = link.ask(b"", LARGEST.frame_bytes)
         for start in range(1, len(content), size):
+            await asyncio.sleep(0)
             link.data_received(content[start : start + size])
             if future.done():
                 break
@@ -172,7 +174,7 @@ WORKERS = [
         words=(b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x01\0\0\0"),
         quick_inputs=500,
     ),
-    Target(name="worker_answer", run=no_loop(_answer), seeds=_answers, large_bytes=4 * 1024**2),
+    Target(name="worker_answer", run=no_loop(_answer), seeds=_answers, large_bytes=256 * 1024),
     Target(
         name="worker_request", run=no_loop(_request), seeds=_requests, words=(b"float32", b"int", b"x4", b"Infinity")
     ),
