@@ -20,6 +20,7 @@ FEATURE_VERSION = "per-store-1"
 """Names the extractor: rows of another version are neither learnt from nor predicted on."""
 
 _SHAPE = struct.Struct("<HH")
+_HALF_BYTES = 2
 _MOST_ROWS = 4096
 """A program has a dozen stores; more than this is no program but damage."""
 
@@ -55,7 +56,9 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
         InvalidRequest: damaged.
     """
     try:
-        shape = _SHAPE.unpack_from(stores)
-        return np.frombuffer(zlib.decompress(stores[_SHAPE.size :]), "<f2").reshape(shape).astype(np.float32)
+        rows, columns = _SHAPE.unpack_from(stores)
+        size = rows * columns * _HALF_BYTES
+        unpacked = zlib.decompressobj().decompress(stores[_SHAPE.size :], size + 1)  # more is damage, however much
+        return np.frombuffer(unpacked, "<f2").reshape(rows, columns).astype(np.float32)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidRequest(f"stored features cannot be read: {error}") from error

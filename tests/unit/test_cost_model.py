@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -194,6 +195,16 @@ def test_bytes_that_are_no_snapshot_are_refused(content: bytes) -> None:
     """Whatever comes instead of a snapshot, it is an error of the one who sent it."""
     with pytest.raises(InvalidRequest):
         Snapshot.of(content)
+
+
+def test_a_snapshot_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth of what it would become: what it says of itself is looked at before it is unpacked."""
+    monkeypatch.setattr("fleet.cost_model.snapshot._MOST_UNPACKED_BYTES", 1_000_000)
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, header=np.zeros(1_000_000, np.uint8))
+
+    with pytest.raises(InvalidRequest, match="at most 1000000 are unpacked"):
+        Snapshot.of(file.getvalue())
 
 
 def test_too_few_workloads_make_no_snapshot() -> None:
