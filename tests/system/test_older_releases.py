@@ -1,0 +1,158 @@
+"""What was released before goes on with what is here: older agents, older clients, today's tracker, and each other.
+
+The releases are archives in `tests/golden/releases`, made by `scripts/keep_release.py` from commits of this repository.
+They run with today's dependencies: what is compared is what they say to each other.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.testing import eventually_sync
+from tests.system.fleet_processes import Fleet, Server, environment
+
+pytestmark = pytest.mark.slow
+
+RELEASES = sorted((Path(__file__).parent.parent / "golden/releases").glob("*.tar.xz"))
+
+_FIRST_ON_THE_PATH = "import sys\nsys.path.insert(0, {folder!r})\n"
+"""As sitecustomize: where a package is installed to be edited, its own folder may come before PYTHONPATH."""
+
+_AGENT = """
+import runpy, device_agents, fleet
+assert device_agents.__file__.startswith({folder!r}) and fleet.__file__.startswith({folder!r}), fleet.__file__
+runpy.run_module("device_agents", run_name="__main__", alter_sys=True)
+"""
+
+_CLIENT = """
+import asyncio, json, sys
+import fleet, fleet.aio
+from pathlib import Path
+from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.domain.measuring import Evaluator, TensorSpec, Trial
+
+async def main(address, selector, path):
+    args = (TensorSpec((4,), "float32"),)
+    artifact = Artifact(path=path, digest=digest_of(path), args=args)
+    trial = Trial(candidate_id="c", artifact_digest=artifact.digest, args=args, evaluator=Evaluator(number=1, repeat=2))
+    async with fleet.aio.connect(address) as client:
+        async with client.acquire(selector, purpose="upgrade") as device:
+            await device.ensure([artifact])
+            found = [measurement async for measurement in device.measure([trial])]
+            held = [lease.name for lease in (await client.snapshot()).leases]
+            own = device.lease.name
+        while own in [lease.name for lease in (await client.snapshot()).leases]:
+            await asyncio.sleep(0.05)
+    print(json.dumps({
+        "code": fleet.__file__, "device": device.name, "errors": [str(m.error) for m in found if m.error],
+        "times": [sec for m in found for sec in m.run_secs], "was_held": own in held,
+    }))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Today's tracker, with an agent of a release and one of today."""
+
+    fleet: Fleet
+    code: Path
+    """Of the release."""
+    artifact: Path
+
+    def client(self, selector: str, *, is_older: bool) -> dict[str, Any]:
+        """Lease a device, measure on it and give it back, in a process of its own."""
+        command = [sys.executable, "-c", _CLIENT, self.fleet.address, selector, str(self.artifact)]
+        added = {"PYTHONPATH": str(self.code)} if is_older else {}
+        folder = self.artifact.parent  # not the repository, which would be first on the path
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**environment(), **added},
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found.pop("code").startswith(str(self.code)) == is_older
+        return found
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("release")
+    code = folder / "code"
+    with tarfile.open(request.param) as archive:
+        archive.extractall(code, filter="data")
+    (code / "sitecustomize.py").write_text(_FIRST_ON_THE_PATH.format(folder=str(code)))
+    (folder / "artifact").write_bytes(b"latency_us:120")
+    servers = [_tracker(folder)]
+    try:
+        servers[0].start()
+        for name, words, around in (
+            ("older", ["-c", _AGENT.format(folder=str(code))], ("env", "--chdir", str(folder), f"PYTHONPATH={code}")),
+            ("newer", ["-m", "device_agents"], ()),
+        ):
+            servers.append(_agent(folder, servers[0].address, name, words, around))
+            servers[-1].start()
+        fleet = Fleet(servers[0], servers[1])
+        eventually_sync(lambda: _available(fleet) == {"devices/older", "devices/newer"}, 30.0)
+        yield Bench(fleet=fleet, code=code, artifact=folder / "artifact")
+    finally:
+        for server in reversed(servers):
+            if hasattr(server, "process"):
+                server.stop()
+
+
+def _tracker(folder: Path) -> Server:
+    words = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(folder / "tracker")]
+    return Server(words, "tracker", folder / "tracker.log")
+
+
+def _agent(folder: Path, tracker: str, name: str, words: list[str], around: tuple[str, ...]) -> Server:
+    config = folder / f"{name}.yaml"
+    config.write_text(f"devices:\n- {{driver: simulated, name: {name}, time_scale: 0}}\n")
+    words = [*words, "--tracker", tracker, "--config", str(config), "--state-dir", str(folder / name)]
+    return Server(words, "agent", folder / f"{name}.log", around)
+
+
+def _available(fleet: Fleet) -> set[str]:
+    devices: Any = fleet.snapshot()["devices"]
+    return {device["name"] for device in devices if device["state"] == "available"}
+
+
+def test_there_is_a_release_to_compare_with() -> None:
+    """Without one the others would pass by not running."""
+    assert RELEASES
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_older"), [("older", False), ("newer", True), ("older", True)], ids=["agent", "client", "both"]
+)
+def test_a_release_and_today_work_together(bench: Bench, agent: str, is_older: bool) -> None:
+    """A lease is granted, a candidate uploaded and timed, and the lease given back: without that no client ends."""
+    found = bench.client(f"name={agent}", is_older=is_older)
+
+    assert found.pop("times") == pytest.approx([120e-6] * 2, rel=0.2)
+    assert found == {"device": f"devices/{agent}", "errors": [], "was_held": True}
+
+
+def test_an_older_agent_comes_back_after_its_trackers_death(bench: Bench) -> None:
+    """The tracker is killed and started again; the agents attach by themselves, and an older client is served."""
+    bench.fleet.tracker.kill()
+    bench.fleet.tracker.start()
+    eventually_sync(lambda: _available(bench.fleet) == {"devices/older", "devices/newer"}, 30.0)
+
+    assert bench.client("name=older", is_older=True)["errors"] == []
