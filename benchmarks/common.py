@@ -90,7 +90,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for index, column in enumerate(columns):
         table.add_column(Text(column), justify="right" if index else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console = _console()
     console.print(table)
     for note in notes:

@@ -97,6 +97,15 @@ class SimulatedAgent:
         )
         self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=[report]))
 
+    def report_all(self, **telemetry: Any) -> None:
+        """Report, in one message, that all devices are well, as agents do every few seconds."""
+        readings = device_pb2.Telemetry(**telemetry)
+        reports = [
+            agent_service_pb2.DeviceReport(device_name=device.name, is_healthy=True, telemetry=readings)
+            for device in self._hello.devices
+        ]
+        self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=reports))
+
     async def __aenter__(self) -> SimulatedAgent:
         await self.open()
         return self

@@ -44,27 +44,27 @@ class History:
 
 
 class _Ring:
+    """Rings of full length from the start: a tracker's memory does not grow for an hour."""
+
     def __init__(self) -> None:
-        self._times = array("d")
+        self._times = array("d", [-math.inf]) * SAMPLES
         self._values: dict[str, array[float]] = {}
         self._next = 0
-        """Where the next sample goes once the ring is full."""
+        """Where the next sample goes."""
         self.newest_sec = -math.inf
 
     def add(self, telemetry: device_pb2.Telemetry, now_sec: float) -> None:
         for name in KEPT:
             if name not in self._values and telemetry.HasField(name):
-                self._values[name] = array("f", [math.nan] * len(self._times))
-        _put(self._times, self._next, now_sec)
+                self._values[name] = array("f", [math.nan]) * SAMPLES
+        self._times[self._next] = now_sec
         for name, values in self._values.items():
-            known = telemetry.HasField(name)
-            _put(values, self._next, getattr(telemetry, name) if known else math.nan)
+            values[self._next] = getattr(telemetry, name) if telemetry.HasField(name) else math.nan
         self._next = (self._next + 1) % SAMPLES
         self.newest_sec = now_sec
 
     def samples(self, since_sec: float) -> list[device_pb2.Telemetry]:
-        first = self._next if len(self._times) == SAMPLES else 0
-        indices = ((first + offset) % SAMPLES for offset in range(len(self._times)))
+        indices = ((self._next + offset) % SAMPLES for offset in range(SAMPLES))
         return [self._sample(index) for index in indices if self._times[index] > since_sec]
 
     def _sample(self, index: int) -> device_pb2.Telemetry:
@@ -73,10 +73,3 @@ class _Ring:
         for name, value in known.items():
             setattr(sample, name, value)
         return sample
-
-
-def _put(ring: array[float], index: int, value: float) -> None:
-    if len(ring) < SAMPLES:
-        ring.append(value)
-    else:
-        ring[index] = value

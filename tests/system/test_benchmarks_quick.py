@@ -138,6 +138,19 @@ def test_recovery_measures_both_sides_of_both_kills() -> None:
 
 
 @pytest.mark.slow
+def test_soak_reads_the_tracker_while_clients_come_and_go(tmp_path: Path) -> None:
+    """Every sample has memory and latencies, each figure a line, and the picture a curve for each."""
+    picture = tmp_path / "soak.svg"
+
+    figures = _figures("benchmarks.soak", "--minutes", "0.1", "--svg", str(picture))
+
+    assert figures["grants"] > 0
+    assert all(sample["memory_mb"] > 1 and sample["files"] > 0 for sample in figures["samples"])
+    assert figures["trends"].keys() == {"memory_mb", "cpu_share", "p50_ms", "p99_ms"}
+    assert picture.read_text().count("<polyline") == 4
+
+
+@pytest.mark.slow
 def test_scale_says_what_a_large_fleet_needs() -> None:
     """Slower kernels need fewer builders, and a fleet that loses some goes on with the others."""
     figures = _figures("benchmarks.scale")

@@ -1,0 +1,53 @@
+"""What the soak calls flat."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.soak import Sample, trend_of
+
+
+def samples(*memory_mb: float) -> list[Sample]:
+    """Five seconds apart."""
+    return [
+        Sample(
+            at_sec=5.0 * number,
+            memory_mb=each,
+            cpu_share=0.1,
+            threads=9,
+            files=40,
+            grants_per_sec=500.0,
+            p50_ms=1.0,
+            p99_ms=2.0,
+        )
+        for number, each in enumerate(memory_mb, 1)
+    ]
+
+
+def test_a_leak_is_not_flat_and_is_told_by_the_hour() -> None:
+    """A tenth of a megabyte in every five seconds, beside noise of two."""
+    rng = random.Random(1)
+
+    trend = trend_of(samples(*(100.0 + 0.1 * number + rng.gauss(0.0, 2.0) for number in range(200))), "memory_mb")
+
+    assert not trend.is_flat
+    assert trend.per_hour == pytest.approx(72.0, rel=0.1)
+
+
+def test_what_fills_up_at_first_and_noise_are_flat() -> None:
+    """Caches fill in the first fifth; what comes and goes after that is no trend."""
+    rng = random.Random(2)
+    filling = [50.0 + number for number in range(40)]
+
+    trend = trend_of(samples(*filling, *(100.0 + rng.gauss(0.0, 2.0) for _ in range(160))), "memory_mb")
+
+    assert trend.is_flat
+    assert trend.mean == pytest.approx(100.0, rel=0.01)
+
+
+def test_too_few_samples_are_no_line() -> None:
+    """Instead of a slope that is anything."""
+    with pytest.raises(ValueError, match="too few"):
+        trend_of(samples(1.0, 2.0), "memory_mb")
