@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 from typing import Annotated
 
@@ -49,10 +47,7 @@ def status(
                 return await _stay(client, library, interval)
             return 0
 
-    try:
-        code = options.run(work())
-    except asyncio.CancelledError:
-        raise typer.Exit(143) from None
+    code = options.run(work())
     if code:
         raise typer.Exit(code)
 
@@ -62,7 +57,6 @@ async def _stay(client: fleet.aio.Fleet, library: str | None, interval_sec: floa
     with no_collection():
         from fleet.cli.job_book import LibraryJobs
         from fleet.dashboard.app import show
-    options.cancel_on(signal.SIGTERM)
     return await show(client, LibraryJobs(library), interval_sec)
 
 

@@ -7,6 +7,7 @@ keys, and puts lines on the screen.
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -51,6 +52,9 @@ async def show(source: SnapshotSource, jobs: JobBook, interval_sec: float) -> in
         FleetError: the tracker does not show it to us any more.
     """
     app = FleetApp(source, jobs, interval_sec)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, app.end_by, number)
     with held_back():
         await app.run_async()
     if app.failure is not None:
@@ -74,7 +78,7 @@ class FleetApp(App[None]):
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),
-        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("slash", "filter", show=False),
         Binding("s", "sort", show=False),
@@ -153,6 +157,8 @@ class FleetApp(App[None]):
 
     def draw(self) -> None:
         """Draw everything as it is at this moment."""
+        if not self.is_running:  # a snapshot came while the screen is taken down
+            return
         width = self.size.width
         if time.monotonic() > self._message_until_sec:
             self._message.display = False
@@ -205,6 +211,8 @@ class FleetApp(App[None]):
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
         """Show a message for a while."""
+        if not self.is_running:
+            return
         self._message_until_sec = time.monotonic() + _MESSAGE_SEC
         self._said = Text(text, "bold red" if is_bad else "bold")
         self._message.update(self._said)
@@ -212,6 +220,14 @@ class FleetApp(App[None]):
         self._lay_out()
 
     # What keys do
+
+    def end_by(self, number: signal.Signals) -> None:
+        """End as a signal wants it, with the exit code of a shell, and leave the terminal as it was."""
+        self.exit(return_code=128 + number)
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C is a key here."""
+        self.end_by(signal.SIGINT)
 
     def action_next_pane(self, by: int) -> None:
         """Go to the next pane, or to the details."""

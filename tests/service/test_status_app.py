@@ -224,6 +224,15 @@ async def test_a_restarted_tracker_is_awaited(served: ServedTracker, client: fle
     assert screen.app.failure is None
 
 
+async def test_what_comes_after_the_end_is_no_error(client: fleet.aio.Fleet) -> None:
+    """Snapshots and answers come while the screen is taken down, too: it failed then, once in twenty times."""
+    async with screen_of(client) as screen:
+        pass
+
+    screen.app.draw()
+    screen.app.say("revoked")
+
+
 async def test_details_follow_the_cursor(client: fleet.aio.Fleet, agent: SimulatedAgent) -> None:
     """Below the panes where there is room, with the device's history, else instead of them."""
     agent.report(BOARDS[1], is_healthy=True, temp_c=47.0)
