@@ -12,13 +12,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker
 
 MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
 TARGET_VARIABLE = "CROSS_POOL_TARGET"
 MODULES_VARIABLE = "CROSS_POOL_MODULES"
+
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""One thread for each worker: xgboost and numpy ask for it when they are loaded, before a worker is forked. With one
+for each core, threads that waited for each other took half of a search's processor time."""
 
 starting = threading.Lock()
 """Held while a process is started from the server: threads must not meet there."""
@@ -37,16 +41,27 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
         MAIN_NAME_VARIABLE: getattr(getattr(main, "__spec__", None), "name", None) or "",
         TARGET_VARIABLE: target_json,
         MODULES_VARIABLE: ",".join(modules),
+        _THREADS_VARIABLE: "1",
     }
     with starting:
         multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
-        os.environ.update(told)
-        try:
-            with _interrupts_blocked():
-                forkserver.ensure_running()
-        finally:
-            for name in told:
+        with _environment(told), _interrupts_blocked():
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _environment(told: Mapping[str, str]) -> Iterator[None]:
+    """Have a process that is started here see some variables, and this one keep its own."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

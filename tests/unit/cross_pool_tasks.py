@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from pathlib import Path
 
 from fleet.errors import InvalidRequest
 
@@ -65,3 +66,16 @@ def has_imported(module: str) -> bool:
     import sys
 
     return module in sys.modules
+
+
+def threads_of_a_product() -> tuple[int, int]:
+    """Return how many threads the process has before and after numpy has multiplied large matrices."""
+    import numpy as np
+
+    def count() -> int:
+        return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+    before = count()
+    matrix = np.ones((512, 512))
+    np.matmul(matrix, matrix)
+    return before, count()

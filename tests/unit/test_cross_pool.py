@@ -236,6 +236,26 @@ def test_workers_have_what_their_tasks_import(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("True", "")
 
 
+PRODUCT_SCRIPT = """
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
+with BuildPool(1) as pool:
+    print(*pool.submit(tasks.threads_of_a_product).result())
+"""
+
+
+def test_a_worker_computes_on_one_core(tmp_path: Path) -> None:
+    """Others use the other cores. What numpy needs for that has to be said before it is loaded, for all workers."""
+    script = tmp_path / "product.py"
+    script.write_text(PRODUCT_SCRIPT)
+    environment = {name: value for name, value in here().items() if name != "OMP_NUM_THREADS"}
+
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    before, after = done.stdout.split()
+
+    assert before == after
+
+
 def test_an_interrupt_of_the_terminal_is_the_parents_alone(tmp_path: Path) -> None:
     """Ctrl-C reaches the whole process group; a pool that is only starting neither dies of it nor complains."""
     script = tmp_path / "interrupted.py"
