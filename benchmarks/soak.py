@@ -102,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = common.machine()
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as directory:
         sample_sec = _QUICK_SAMPLE_SEC if options.quick else _SAMPLE_SEC
-        samples = asyncio.run(_soak(Path(directory), minutes * 60.0, devices, clients, sample_sec))
+        samples, broken = asyncio.run(_soak(Path(directory), minutes * 60.0, devices, clients, sample_sec))
     trends = {name: trend_of(samples, name) for name in _SHOWN}
-    _print(samples, trends, minutes, devices, clients, quick=options.quick, machine=machine)
+    _print(samples, trends, minutes, devices, clients, broken, quick=options.quick, machine=machine)
     if options.svg is not None:
         options.svg.write_text(picture(samples, title=f"{minutes:g} minutes, {devices:,} devices, {clients} clients"))
     memory = trends["memory_mb"]
@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "trends": {name: asdict(trend) for name, trend in trends.items()},
         "is_flat": all(trend.is_flat for trend in trends.values()),
         "grants": round(sum(sample.grants_per_sec for sample in samples) * sample_sec),
+        "broken_streams": broken,
         "minutes": minutes,
         "devices": devices,
         "clients": clients,
@@ -129,7 +130,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _soak(scratch: Path, length_sec: float, devices: int, clients: int, sample_sec: float) -> list[Sample]:
+async def _soak(
+    scratch: Path, length_sec: float, devices: int, clients: int, sample_sec: float
+) -> tuple[list[Sample], int]:
+    """Return the samples, and how many streams of clients broke."""
     words = ("--host", "127.0.0.1", "--port", 0, "--no-discovery", "--state-dir", scratch / "tracker")
     async with contextlib.AsyncExitStack() as stack:
         command = python("fleet.tracker", *words, "--log-level", "WARNING")
@@ -144,7 +148,8 @@ async def _soak(scratch: Path, length_sec: float, devices: int, clients: int, sa
         jobs = [*(client.run() for client in crowd), *(_report(agent) for agent in agents), _look(address)]
         tasks = [asyncio.create_task(job, name=f"soak {number}") for number, job in enumerate(jobs)]
         try:
-            return await _sample(psutil.Process(tracker.pid), latencies, length_sec, sample_sec, tasks)
+            samples = await _sample(psutil.Process(tracker.pid), latencies, length_sec, sample_sec, tasks)
+            return samples, sum(client.broken for client in crowd)
         finally:
             for task in tasks:
                 task.cancel()
@@ -239,6 +244,7 @@ def _print(
     minutes: float,
     devices: int,
     clients: int,
+    broken: int,
     *,
     quick: bool,
     machine: common.Machine,
@@ -259,6 +265,7 @@ def _print(
         f"{minutes:g} minutes, {devices:,} devices, {clients} clients, {rate:.0f} grants/s; "
         f"{samples[-1].threads} threads and {samples[-1].files} open files at the end, "
         f"{samples[len(samples) // 5].threads} and {samples[len(samples) // 5].files} after a fifth",
+        f"{broken} streams of clients broke",
         f"flat: less than {100 * _FLAT_SHARE:g} % of the mean over the run, or less than {_STANDARD_ERRORS:g} errors",
         *common.load_notes(machine),
     ]

@@ -6,6 +6,8 @@ import asyncio
 import random
 import time
 
+import grpc.aio
+
 from fleet.testing.identity import account_channel
 from fleet.v1 import lease_pb2
 from fleet.v1 import lease_service_pb2 as pb
@@ -38,6 +40,8 @@ class Client:
         self._asked_at: dict[str, float] = {}
         self._outgoing: asyncio.Queue[pb.ClientEvent] = asyncio.Queue()
         self._holding: set[asyncio.Task[None]] = set()
+        self.broken = 0
+        """How many of its streams ended by themselves, as where the machine was too busy to connect in time."""
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -45,8 +49,11 @@ class Client:
         try:
             while True:
                 visits += 1
-                async with account_channel(self._address) as channel:
-                    await self._visit(channel, f"{self._name}-{visits}")
+                try:
+                    async with account_channel(self._address) as channel:
+                        await self._visit(channel, f"{self._name}-{visits}")
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the latter where it is written to
+                    self.broken += 1
         finally:
             for task in self._holding:
                 task.cancel()
@@ -58,19 +65,21 @@ class Client:
         await call.write(pb.OpenLeasesRequest(hello=pb.ClientHello(client_id=client_id, holder=f"{self._name}@soak")))
         jobs = (self._ask(client_id), self._write(call.write), self._read(call))
         tasks = [asyncio.create_task(job, name=client_id) for job in jobs]
-        done, _ = await asyncio.wait(
-            tasks, timeout=self._rng.expovariate(1 / _STAY_SEC), return_when=asyncio.FIRST_EXCEPTION
-        )
-        for task in done:
-            task.result()
-        if self._rng.random() < 0.5:  # gives everything back; else the tracker has to find out
-            tasks[0].cancel()
-            await asyncio.gather(*self._holding, return_exceptions=True)
-        for task in (*tasks, *self._holding):
-            task.cancel()
-        await asyncio.gather(*tasks, *self._holding, return_exceptions=True)
-        self._holding.clear()
-        call.cancel()
+        try:
+            done, _ = await asyncio.wait(
+                tasks, timeout=self._rng.expovariate(1 / _STAY_SEC), return_when=asyncio.FIRST_EXCEPTION
+            )
+            for task in done:
+                task.result()
+            if self._rng.random() < 0.5:  # gives everything back; else the tracker has to find out
+                tasks[0].cancel()
+                await asyncio.gather(*self._holding, return_exceptions=True)
+        finally:
+            for task in (*tasks, *self._holding):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._holding, return_exceptions=True)
+            self._holding.clear()
+            call.cancel()
 
     async def _ask(self, client_id: str) -> None:
         count = 0

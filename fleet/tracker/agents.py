@@ -19,7 +19,7 @@ from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import owned_id
 from fleet.tracker.outbox import Outbox
-from fleet.tracker.streams import first_message
+from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.peers import CallContext, caller_of
@@ -89,7 +89,7 @@ class AgentServicer:
         if older is not None:
             older.close()
         self._outboxes[event.agent_id] = outbox
-        context.add_done_callback(lambda _: self._drop(event.agent_id, outbox))
+        when_over(lambda: self._drop(event.agent_id, outbox))
         reader: asyncio.Task[None] | None = None
         try:
             await self._admit(event, first)

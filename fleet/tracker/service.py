@@ -17,7 +17,7 @@ from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
-from fleet.tracker.streams import first_message
+from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.peers import CallContext, caller_of
@@ -110,7 +110,7 @@ class LeaseServicer:
         self.outboxes[client_id] = outbox
         self._users[client_id] = user
         self._engine.submit(ev.ClientConnected(client_id, holder, user))
-        context.add_done_callback(lambda _: self._drop(client_id, outbox))
+        when_over(lambda: self._drop(client_id, outbox))
         reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[-8:]}")
         try:
             while (events := await outbox.take(_MESSAGE_EVENTS)) is not None:

@@ -53,10 +53,6 @@ class CallContext(Protocol):
         """Headers of the call."""
         ...
 
-    def add_done_callback(self, callback: Callable[[object], None], /) -> None:
-        """Call back once the call is over, however it ended."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:

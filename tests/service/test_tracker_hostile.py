@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, agent_credentials, credentials
 from fleet.tracker.core.entries import Changes, DeviceEntry, TrackerLimits
 from fleet.tracker.journal.file import Journal
+from fleet.tracker.outbox import Outbox
 from fleet.v1 import agent_service_pb2, device_pb2, fleet_service_pb2, job_pb2, lease_pb2, lease_service_pb2
 from fleet.wire import rpc
 from fleet.wire.snapshots import snapshot_to_proto
@@ -271,6 +273,22 @@ async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> 
     texts = [device.reason, device.inventory.labels["note"], device.telemetry.last_error, device.holder]
     texts += [lease.holder, lease.purpose, shown_job.title]
     assert texts == ["x[2Jy "] * 7
+
+
+async def test_nothing_of_a_stream_that_is_over_is_kept() -> None:
+    """Also before Python looks for garbage, which a tracker with many devices seldom does: each stream left 10 kB."""
+    gc.disable()
+    try:
+        async with serve_tracker() as served:
+            for number in range(5):
+                async with (
+                    SimulatedAgent(served.address, [f"devices/{number}"], agent_id=f"agent-{number}"),
+                    LeaseStream(served.address, f"client-{number}") as stream,
+                ):
+                    await stream.grant("r", f"name={number}")
+            await eventually(lambda: not [each for each in gc.get_objects() if type(each) is Outbox])
+    finally:
+        gc.enable()
 
 
 def test_a_journal_whose_log_vanished_goes_on(tmp_path: Path) -> None:
