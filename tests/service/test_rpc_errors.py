@@ -40,6 +40,9 @@ class Raising:
     async def get_history(self, request: object, context: object) -> object:
         raise self.error
 
+    async def check_selector(self, request: object, context: object) -> object:
+        raise self.error
+
     async def watch_fleet(self, request: object, context: object) -> AsyncIterator[object]:
         yield fleet_service_pb2.WatchFleetResponse()
         raise self.error
