@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from google.protobuf.message import Message
 
@@ -21,6 +22,8 @@ from fleet.tracker.authority import Authority
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.members import Members, WaitingToken, revoked
 from fleet.v1 import identity_service_pb2 as pb
+from fleet.v1.agent_service_pb2 import AttachRequest
+from fleet.v1.lease_service_pb2 import OpenLeasesRequest
 from fleet.wire.joining import ROLES
 from fleet.wire.peers import Attempt, CallContext, caller_of, caller_public_key
 from fleet.wire.times import duration_sec, optional_timestamp, timestamp
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 _DEFAULT_TTL_SEC = 600.0
 _MAX_TTL_SEC = 7 * 24 * 3600.0
 _MAX_NOTE_CHARS = 200
+_SHOWN_DEVICES = 20
+"""Of an agent that attaches, in the audit log."""
 _USUAL_ENTRIES, _MAX_ENTRIES = 100, 10_000
 _ROLES_BY_NUMBER = {number: role for role, number in ROLES.items()}
 
@@ -144,13 +149,25 @@ def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
 
 
 def _subject(attempt: Attempt) -> str:
-    if not isinstance(attempt.request, Message):
-        return ""
+    """Say what a call was about; of a stream, who opened it. A hello may be long, and a client's id is secret."""
+    match attempt.request:
+        case AttachRequest(hello=hello):
+            names = [device.name for device in hello.devices[:_SHOWN_DEVICES]]
+            more = {"more": len(hello.devices) - len(names)} if len(hello.devices) > len(names) else {}
+            return json.dumps({"address": hello.address, "devices": names, **more})
+        case OpenLeasesRequest(hello=hello):
+            return json.dumps({"holder": hello.holder})
+        case Message() as request:
+            return _shown(request, rule_of(attempt.rpc).hidden)
+    return ""
+
+
+def _shown(request: Message, hidden: Iterable[str]) -> str:
     from google.protobuf.json_format import MessageToJson  # takes 3 ms, which no tracker's start has to wait for
 
-    shown = type(attempt.request)()
-    shown.CopyFrom(attempt.request)
-    for name in rule_of(attempt.rpc).hidden:
+    shown = type(request)()
+    shown.CopyFrom(request)
+    for name in hidden:
         shown.ClearField(name)
     return MessageToJson(shown, preserving_proto_field_name=True, indent=None)
 

@@ -62,7 +62,7 @@ class Attempt:
     peer: str
     rpc: str
     request: object
-    """The message; None for a stream, and when it was refused before it was read."""
+    """The message, of a stream the first one; None where it was refused before it was read, and at a stream's end."""
     error: Exception | None
 
 

@@ -297,12 +297,14 @@ def _at_once(answer: Coroutine[object, None, T]) -> T | None:
 
 
 class _Parsed:
-    """The messages of a stream, parsed as they are taken."""
+    """The messages of a stream, parsed as they are taken. The first is kept until the stream was written down."""
 
     def __init__(self, contents: AsyncIterable[bytes], parse: Callable[[bytes], object]) -> None:
         self._contents = contents
         self._parse = parse
         self._iterator: AsyncIterator[bytes] | None = None
+        self._first: object | None = None
+        self._is_begun = False
 
     def __aiter__(self) -> Self:
         return self
@@ -310,7 +312,15 @@ class _Parsed:
     async def __anext__(self) -> object:
         if self._iterator is None:
             self._iterator = aiter(self._contents)  # not before: gRPC warns of one that is never used
-        return self._parse(await anext(self._iterator))
+        message = self._parse(await anext(self._iterator))
+        if not self._is_begun:
+            self._is_begun, self._first = True, message
+        return message
+
+    def take_first(self) -> object | None:
+        """Return the first message, once; None before it came."""
+        first, self._first = self._first, None
+        return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +368,7 @@ def _guarded(function: Callable[..., Any], admission: _Admission) -> Callable[[A
     rpc = method.full_name
 
     def noted(request: object) -> object:
-        return None if method.client_streaming else request
+        return request.take_first() if isinstance(request, _Parsed) else request
 
     if inspect.isasyncgenfunction(function):
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -165,11 +166,28 @@ async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
         with pytest.raises(KeyRevoked):
             await LeaseStream(served.address, "one", proof=lost).open()
 
-        async def outcomes() -> list[str]:
+        async def outcomes() -> list[tuple[str, str]]:
             deeds = [deed for deed in await admin.deeds(100) if deed.key_id == key_id]
-            return [deed.outcome for deed in deeds if deed.action == "LeaseService.OpenLeases"]
+            return [(deed.subject, deed.outcome) for deed in deeds if deed.action == "LeaseService.OpenLeases"]
 
-        assert ["ok", "KeyRevoked", "KeyRevoked"] == await outcomes()
+        assert [('{"holder": "tester@here"}', "ok"), ("", "KeyRevoked"), ("", "KeyRevoked")] == await outcomes()
+
+
+async def test_an_agents_stream_is_audited_with_what_it_offers() -> None:
+    """Its devices by name, of very many the first, and none of what it says of them; also where it was refused."""
+    names = [f"devices/{number}" for number in range(22)]
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, names, key_pem=make_key()),
+        IdentityCalls(served.address) as admin,
+    ):
+        with pytest.raises(NotAllowed):
+            await SimulatedAgent(served.address, names[:1], agent_id="thief", key_pem=make_key()).open()
+
+        deeds = [deed for deed in await admin.deeds(100) if deed.action == "AgentService.Attach"]
+    told = [(json.loads(deed.subject), deed.outcome) for deed in deeds]
+    assert {"address": "127.0.0.1:1", "devices": names[:20], "more": 2} == told[0][0]
+    assert ({"address": "127.0.0.1:1", "devices": names[:1]}, "NotAllowed") == told[1]
 
 
 async def test_no_stream_outlives_the_certificate_that_it_was_opened_with() -> None:
