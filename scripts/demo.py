@@ -6,9 +6,10 @@ random ones. Run it again and it goes on from its records.
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import onnx
 
@@ -16,11 +17,12 @@ MODEL = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.o
 TUNE = ("tune", str(MODEL), "--random-weights", "--top", "18", "--trials", "288")
 
 
-def main() -> int:
-    """Show the command, run it, and return its exit code."""
+def main() -> NoReturn:
+    """Show the command, and become it: Ctrl-C is its business alone."""
     print("$ fleet", " ".join(TUNE).replace(str(MODEL), MODEL.name), flush=True)
-    return subprocess.run((Path(sys.executable).with_name("fleet"), *TUNE, *sys.argv[1:]), check=False).returncode
+    command = str(Path(sys.executable).with_name("fleet"))
+    os.execv(command, [command, *TUNE, *sys.argv[1:]])  # noqa: S606 - no shell, and nothing of a stranger
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
