@@ -23,7 +23,7 @@ from device_agents.serving.membership import Membership
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
-from fleet.base.network import check_address, refuse_network, refuse_plain_network
+from fleet.base.network import check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken, parse_join_token
@@ -180,12 +180,11 @@ def _token(options: AgentOptions) -> JoinToken | None:
 
 
 def _host(options: AgentOptions) -> str:
+    host = listening_host(options.host, is_network_allowed=options.is_network_allowed)
     if options.is_plain:
-        refuse_plain_network(options.host or ("0.0.0.0" if options.is_network_allowed else "127.0.0.1"))
-    if options.is_network_allowed:
-        return options.host or "0.0.0.0"
-    host = options.host or "127.0.0.1"
-    refuse_network(host)
+        refuse_plain_network(host)
+    if not options.is_network_allowed:
+        refuse_network(host)
     return host
 
 

@@ -57,6 +57,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def listening_host(host: str | None, *, is_network_allowed: bool) -> str:
+    """Return the address to listen on: the one that was named, else all of this machine's where others may connect."""
+    return host or ("0.0.0.0" if is_network_allowed else "127.0.0.1")
+
+
 def refuse_network(host: str) -> None:
     """Refuse to listen where other machines can connect.
 

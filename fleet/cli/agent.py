@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.network import host_of, is_loopback
 from fleet.base.settings import Source
 from fleet.cli import options
 from fleet.cli.bundle import bundle
@@ -38,7 +39,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME", help="Without --config: serve what this driver finds. May be repeated."),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on. Default: 127.0.0.1, with --allow-network all."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the data path; 0: a free one.")] = 0,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
@@ -104,7 +108,8 @@ def join(
         options.print_json({"tracker": address, "role": "agent", "key_file": str(path)})
         return
     options.stderr().print(f"joined the fleet of {address}; the key is in {path}", markup=False)
-    options.stderr().print(f"now: fleet agent serve --tracker {address}", markup=False)
+    beyond = "" if is_loopback(host_of(address)) else " --allow-network"
+    options.stderr().print(f"now: fleet agent serve --tracker {address}{beyond}", markup=False)
 
 
 def _discovered() -> str | None:

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fleet.base.network import host_of, is_loopback
 from fleet.cli import options
 from fleet.cli.tables import make_console
 
@@ -37,6 +38,18 @@ def life(text: str | float) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def there(role: JoinRole, token: str, address: str) -> str:
+    """Return what to type where the token is used. A tracker's loopback address leads nowhere from another machine."""
+    command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
+    if not is_loopback(host_of(address)):
+        return f"there: {command} {token} --tracker {address}"
+    port = address.rpartition(":")[2]
+    return (
+        f"there: {command} {token} --tracker HOST:{port}\n"
+        f"HOST is this machine's address; its tracker has to listen beyond it: fleet tracker serve --allow-network"
+    )
+
+
 @app.callback()
 def token() -> None:
     """Let somebody into the fleet: a token is used once, and expires."""
@@ -47,7 +60,8 @@ def create(
     ctx: typer.Context,
     role: Annotated[JoinRole, typer.Option(help="What its user will be.", show_choices=True)] = JoinRole.USER,
     ttl: Annotated[
-        float, typer.Option(parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d.")
+        float,
+        typer.Option(parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d.", show_default="10m"),
     ] = 600.0,
     note: Annotated[str, typer.Option(help="For people: whom it is for.")] = "",
     tracker: options.TrackerOption = None,
@@ -69,8 +83,7 @@ def create(
             options.print_json({"token": str(made), **asdict(invitation)})
             return
         print(made)
-        command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
-        options.stderr().print(f"there: {command} {made} --tracker {address}", markup=False)
+        options.stderr().print(there(role, str(made), address), markup=False, soft_wrap=True)
 
     options.run(work())
 

@@ -151,10 +151,16 @@ def load_command(name: str) -> Any:
         found.command()(getattr(module, word))
     found.info.name = name
     command = typer.main.get_command(found)
-    for shown in (command, *getattr(command, "commands", {}).values()):
-        shown.help = _flowing(shown.help or "")
-        _without_types_of_flags(shown.get_params(typer.Context(shown, help_option_names=_HELP_NAMES)))
+    _polish(command)
     return command
+
+
+def _polish(command: Any) -> None:
+    """Have a command and all below it show their help as it reads best."""
+    command.help = _flowing(command.help or "")
+    _without_types_of_flags(command.get_params(typer.Context(command, help_option_names=_HELP_NAMES)))
+    for below in getattr(command, "commands", {}).values():
+        _polish(below)
 
 
 def _without_types_of_flags(params: Any) -> Any:

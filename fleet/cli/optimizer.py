@@ -49,7 +49,10 @@ def serve(
             help="Serve the shared cost model on this port, to those who cannot reach the library; 0 takes a free one.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to serve it on.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to serve it on. Default: 127.0.0.1, with --allow-network all."),
+    ] = None,
     allow_network: Annotated[bool, typer.Option("--allow-network", help="Serve it beyond this machine.")] = False,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
@@ -60,15 +63,16 @@ def serve(
     Example: fleet optimizer serve --tracker 10.0.0.5:9290 --library postgresql://db/fleet
     """
     from fleet.base import logs
-    from fleet.base.network import refuse_network
+    from fleet.base.network import listening_host, refuse_network
     from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.serving import OptimizerOptions
     from fleet.optimizer.serving import serve as run
     from fleet.optimizer.snapshot_service import ServingAddress
 
     logs.setup(options.settings(ctx).log_level or "info")
+    serving_host = listening_host(host, is_network_allowed=allow_network)
     if port is not None and not allow_network:
-        refuse_network(host)
+        refuse_network(serving_host)
     wanted = OptimizerOptions(
         tracker=options.tracker_address(ctx, tracker),
         library=library,
@@ -76,7 +80,7 @@ def serve(
         workers=workers,
         build_cache=options.build_cache(build_cache, build_cache_gb),
         cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
-        snapshots=None if port is None else ServingAddress(host=host, port=port),
+        snapshots=None if port is None else ServingAddress(host=serving_host, port=port),
         connect_timeout_sec=connect_timeout,
     )
 

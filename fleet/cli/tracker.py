@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.config import TRACKER_PORT
+from fleet.base.network import listening_host
 from fleet.cli import candidates, join_token, members, options
 from fleet.errors import ConfigError
 
@@ -29,7 +30,10 @@ app.command()(members.revoke)
 @app.command()
 def serve(
     ctx: typer.Context,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on. Default: 127.0.0.1, with --allow-network all."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = TRACKER_PORT,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where leases, the queue and the signing key survive restarts.")
@@ -43,12 +47,12 @@ def serve(
 ) -> None:
     """Serve a tracker until Ctrl-C.
 
-    Example: fleet tracker serve --state-dir /var/lib/tvm-fleet
+    Example: fleet tracker serve --allow-network --state-dir /var/lib/tvm-fleet
     """
     from fleet.tracker.run import TrackerOptions, run_tracker
 
     tracker_options = TrackerOptions(
-        host=host,
+        host=listening_host(host, is_network_allowed=allow_network),
         port=port,
         state_dir=state_dir,
         is_network_allowed=allow_network,

@@ -14,6 +14,7 @@ from pathlib import Path
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
+from fleet.base.network import listening_host
 from fleet.errors import FleetError
 
 
@@ -53,7 +54,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
     """Read the command line of `python -m fleet.tracker`; exit if it cannot be read."""
     defaults = TrackerOptions()
     parser = argparse.ArgumentParser(prog="python -m fleet.tracker", description="Grants the fleet's devices.")
-    parser.add_argument("--host", default=defaults.host, help="address to listen on (default %(default)s)")
+    parser.add_argument("--host", help="address to listen on (127.0.0.1; with --allow-network all of this machine's)")
     parser.add_argument("--port", type=int, default=defaults.port, help="0: any free one (default %(default)s)")
     parser.add_argument("--state-dir", type=Path, help=f"journal and key (default {default_state_dir()})")
     parser.add_argument("--allow-network", action="store_true", help="listen where other machines can reach it")
@@ -63,7 +64,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
     parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
     given = parser.parse_args(argv)
     return TrackerOptions(
-        host=given.host,
+        host=listening_host(given.host, is_network_allowed=given.allow_network),
         port=given.port,
         state_dir=given.state_dir,
         is_network_allowed=given.allow_network,

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import grpc.aio
 
-from fleet.base.network import host_and_port
+from fleet.base.network import host_and_port, host_of, is_loopback
 from fleet.errors import FleetError, InvalidRequest, TrackerUnavailable, Unauthenticated
 from fleet.identity import stranger
 from fleet.identity.certificates import authority_in, make_key, make_request, needs_renewal, pin_of
@@ -179,7 +179,8 @@ def _shown_authority(address: str) -> bytes:
         ):
             shown = secured.getpeercert(binary_form=True)
     except (OSError, ssl.SSLError) as error:
-        raise TrackerUnavailable(f"no tracker answers at {address}: {error}") from error
+        advice = "" if is_loopback(host_of(address)) else "; was it started with --allow-network?"
+        raise TrackerUnavailable(f"no tracker answers at {address}: {error.strerror or error}{advice}") from error
     try:
         return authority_in(shown or b"")
     except InvalidRequest as error:

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cross.build.library import build
 from device_agents.runtimes.opencl.build import plugin_path
-from fleet.workloads.programs import matmul
-from fleet.workloads.workload import module_of
 from tests.system import page_runner
 from tests.system.fleet_processes import environment
 
@@ -46,8 +43,6 @@ def run_page(page: Path, folder: Path) -> None:
 def test_every_command_of_the_readme_runs(tmp_path: Path, two_products: Path) -> None:
     """A new user's first hour: each line is typed as it stands, on a machine whose ports are free."""
     (tmp_path / "model.onnx").write_bytes(two_products.read_bytes())
-    artifact = build(module_of(matmul(256).mod_json), '{"kind": "llvm"}', tmp_path)
-    (tmp_path / "kernel.so").write_bytes(artifact.path.read_bytes())
     found = page_runner.steps((ROOT / "README.md").read_text())
     assert sum(bool(step.command) for step in found) >= 12
     assert any(step.text for step in found)

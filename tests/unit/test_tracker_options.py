@@ -28,6 +28,12 @@ def test_a_child_process_gets_the_options_that_were_meant(options: TrackerOption
     assert parse_options(options.to_argv()) == options
 
 
+def test_who_allows_the_network_is_reached_on_every_address() -> None:
+    """Unless another is named: a tracker that listens on the loopback alone serves no other machine."""
+    assert parse_options(["--allow-network"]).host == "0.0.0.0"
+    assert parse_options(["--allow-network", "--host", "10.0.0.5"]).host == "10.0.0.5"
+
+
 def test_without_words_a_tracker_keeps_to_this_machine() -> None:
     """The defaults of the command line are those of the value."""
     assert parse_options([]) == TrackerOptions()
