@@ -8,6 +8,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # What measures time runs alone; the rest shares the machine, each file in one process. Files are begun in the order of
 # their folders: the long ones of tests/system are not left for the end, where nothing runs beside them. One process more
 # than there are processors: where a test waits for a process, a link or a limit, another one works.
+MINUTES ?= 60
 JOBS ?= $(shell expr $$(nproc) + 1)
 # Images with Python in them often forbid bytecode files: each of the hundreds of processes would compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +17,7 @@ PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-
 # For each of three dozen targets.
 FUZZ_INPUTS ?= 1000000
 
-.PHONY: venv demo test test-quick check fuzz docs format bench bench-quick protos clean
+.PHONY: venv demo test test-quick check fuzz chaos docs format bench bench-quick protos clean
 
 venv: $(VENV)/.installed
 
@@ -55,6 +56,9 @@ check: venv docs  ## format, lint, types, imports, generated code, documentation
 fuzz: venv  ## very many inputs for every port and every file that others write; two hours on 2 cores
 	$(PIP_INSTALL) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
+
+chaos: venv  ## faults for so long (MINUTES=60 SEED=1), then the proof from the logs that nothing went wrong
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 docs: venv  ## the documentation as a site, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

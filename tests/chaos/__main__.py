@@ -1,0 +1,47 @@
+"""`make chaos`: runs a fleet under faults in namespaces of its own, and proves from its logs that nothing went wrong.
+
+python -m tests.chaos --minutes 60 --seed 1 [--json] [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.chaos.apart import run_apart
+from tests.chaos.checker import check
+from tests.chaos.history import read
+from tests.chaos.summary import shown, shown_finding, summarize
+
+
+def main() -> int:
+    """Return 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60.0, help="how long faults happen (default %(default)g)")
+    parser.add_argument("--seed", type=int, help="of the schedule of faults; default: any")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--keep", type=Path, help="an empty folder for all logs, which stay there")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    with tempfile.TemporaryDirectory(prefix="fleet-chaos-") as temporary:
+        folder = given.keep or Path(temporary)
+        sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; logs in {folder}\n")
+        logs = run_apart(folder, seed=seed, seconds=given.minutes * 60)
+        history = read(sorted(logs.glob("*.jsonl")))
+    findings = check(history)
+    summary = summarize(seed, history, findings)
+    print(json.dumps(asdict(summary), indent=2) if given.json else shown(summary))
+    for finding in findings:
+        print(shown_finding(seed, history, finding), file=sys.stderr)
+    if findings:
+        print(f"again: make chaos MINUTES={given.minutes:g} SEED={seed}", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Runs a site in namespaces of its own: what it leaves behind can be counted, and ends with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos.checker import Bounds
+from tests.programs import here
+
+_APART = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--net"]
+_ENTER = 'mount -t tmpfs none /dev/shm && ip link set lo up && exec "$@"'
+_SLACK_SEC = 600.0
+"""Start, end, and the calms, beyond the time of the faults."""
+
+
+def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds | None = None) -> Path:
+    """Run a site with its files in `folder`; return the folder of its logs.
+
+    Raises:
+        CalledProcessError: it did not come to its end; why stands in its output.
+    """
+    logs = folder.absolute() / "logs"
+    logs.mkdir(parents=True)
+    for path in (folder, logs):
+        path.chmod(0o711)  # workers may be users of their own, and write into their device's log
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    site = [sys.executable, "-m", "tests.chaos.site", str(folder.absolute())]
+    words = [*site, "--seed", str(seed), "--seconds", str(seconds)]
+    words += ["--patience", str((bounds or Bounds()).served_sec)]
+    command = ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *words]
+    subprocess.run(command, check=True, env=here(), timeout=3 * seconds + _SLACK_SEC)
+    return logs

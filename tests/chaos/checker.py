@@ -1,0 +1,185 @@
+"""Proves from logs that nothing went wrong, or says what did, with the lines that show it. Pure.
+
+What is proven, of each device as it wrote it itself:
+
+- OVERLAP: no run begins while another one has the device;
+- EPOCH: the epochs of runs, and of a client's grants, never go back, and no two leases have one epoch of a device;
+- STRANGER: nothing runs but under a lease that a client was granted;
+
+and of the rest:
+
+- LOST: every record that the library acknowledged is in it at the end;
+- STARVED: when faults have stopped, every client that waits has a measurement within a bound;
+- LEAKED: no process grows from calm to calm, and nothing is left when all were stopped;
+- ENDED: no process ends that nobody has killed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.chaos.history import Event, What
+
+_MIB = 1024.0 * 1024
+
+
+class Wrong(StrEnum):
+    """What can go wrong."""
+
+    OVERLAP = "overlap"
+    EPOCH = "epoch"
+    STRANGER = "stranger"
+    LOST = "lost"
+    STARVED = "starved"
+    LEAKED = "leaked"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that went wrong."""
+
+    wrong: Wrong
+    text: str
+    events: tuple[Event, ...] = ()
+    """The lines that show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What is still right."""
+
+    served_sec: float = 60.0
+    """Until everybody who waits is served, after the last fault."""
+
+    growth: Mapping[str, float] = field(default_factory=lambda: {"files": 40.0, "bytes": 64 * _MIB, "threads": 40.0})
+    """By how much what a process holds may grow over its first census."""
+
+
+def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Finding]:
+    """Return what went wrong. Events of one log stand in its order; logs may follow each other in any."""
+    bounds = bounds or Bounds()
+    return [
+        *_overlaps(history),
+        *_epochs_of_runs(history),
+        *_epochs_of_grants(history),
+        *_strangers(history),
+        *_lost_records(history),
+        *_starved(history, bounds.served_sec),
+        *_growth(history, bounds.growth),
+        *(
+            Finding(wrong=Wrong.LEAKED, text=f"left behind: {', '.join(event.names)}", events=(event,))
+            for event in history
+            if event.what is What.LEFT and event.names
+        ),
+        *(
+            Finding(wrong=Wrong.ENDED, text=f"{event.who} ended by itself: {event.text}", events=(event,))
+            for event in history
+            if event.what is What.ENDED
+        ),
+    ]
+
+
+def _overlaps(history: Iterable[Event]) -> Iterator[Finding]:
+    for device, events in _by_device(history, What.BEGIN, What.END).items():
+        running: dict[str, Event] = {}
+        ended = {event.run for event in events if event.what is What.END}
+        for event in events:
+            if event.what is What.END:
+                running.pop(event.run, None)
+                continue
+            # A run that never ends was cut off: the free lock says that its process is gone.
+            alive = [other for other in running.values() if other.run in ended or not event.is_alone]
+            if alive or not event.is_alone:
+                holders = {other.lease for other in (*alive, event)}
+                text = f"{device} ran for {' and '.join(sorted(holders))} at once"
+                yield Finding(wrong=Wrong.OVERLAP, text=text, events=(*alive, event))
+            running = {other.run: other for other in (*alive, event)}
+
+
+def _epochs_of_runs(history: Iterable[Event]) -> Iterator[Finding]:
+    for device, events in _by_device(history, What.BEGIN).items():
+        newest: Event | None = None
+        for event in events:
+            if newest is not None and event.epoch < newest.epoch:
+                text = f"{device} ran for epoch {event.epoch} after {newest.epoch}"
+                yield Finding(wrong=Wrong.EPOCH, text=text, events=(newest, event))
+            if newest is None or event.epoch > newest.epoch:
+                newest = event
+
+
+def _epochs_of_grants(history: Iterable[Event]) -> Iterator[Finding]:
+    owner: dict[tuple[str, int], Event] = {}
+    last: dict[tuple[str, str], Event] = {}
+    for event in history:
+        if event.what is not What.GRANT:
+            continue
+        first = owner.setdefault((event.device, event.epoch), event)
+        if first.lease != event.lease:
+            text = f"{first.lease} and {event.lease} have the same epoch {event.epoch} of {event.device}"
+            yield Finding(wrong=Wrong.EPOCH, text=text, events=(first, event))
+        before = last.get((event.who, event.device))
+        if before is not None and before.lease != event.lease and event.epoch <= before.epoch:
+            text = f"{event.who} was granted epoch {event.epoch} of {event.device} after {before.epoch}"
+            yield Finding(wrong=Wrong.EPOCH, text=text, events=(before, event))
+        last[event.who, event.device] = event
+
+
+def _strangers(history: Iterable[Event]) -> Iterator[Finding]:
+    history = list(history)
+    granted = {(event.device, event.lease, event.epoch) for event in history if event.what is What.GRANT}
+    for event in history:
+        if event.what is What.BEGIN and (event.device, event.lease, event.epoch) not in granted:
+            text = f"{event.device} ran for {event.lease or 'nobody'}, which no client was granted"
+            yield Finding(wrong=Wrong.STRANGER, text=text, events=(event,))
+
+
+def _lost_records(history: Iterable[Event]) -> Iterator[Finding]:
+    history = list(history)
+    kept = {name for event in history if event.what is What.KEPT for name in event.names}
+    for event in history:
+        if event.what is What.RECORDED and event.run not in kept:
+            text = f"record {event.run} was acknowledged and is not in the library"
+            yield Finding(wrong=Wrong.LOST, text=text, events=(event,))
+
+
+def _starved(history: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
+    served = defaultdict(list)
+    for event in history:
+        if event.what is What.SERVED:
+            served[event.who].append(event.at_sec)
+    for calm in history:
+        if calm.what is not What.CALM:
+            continue
+        for client in calm.names:
+            if not any(0 <= at_sec - calm.at_sec <= bound_sec for at_sec in served[client]):
+                text = f"{client} was not served within {bound_sec:g} s after the last fault"
+                last = [event for event in history if event.who == client and event.at_sec <= calm.at_sec + bound_sec]
+                yield Finding(wrong=Wrong.STARVED, text=text, events=(calm, *last[-3:]))
+
+
+def _growth(history: Iterable[Event], growth: Mapping[str, float]) -> Iterator[Finding]:
+    first: dict[tuple[str, int], Event] = {}
+    told: set[tuple[str, int, str]] = set()
+    for event in history:
+        if event.what is not What.CENSUS:
+            continue
+        life = (event.who, event.number)
+        before = first.setdefault(life, event)
+        for name, allowed in growth.items():
+            grown = event.counts.get(name, 0.0) - before.counts.get(name, 0.0)
+            if grown > allowed and (*life, name) not in told:
+                told.add((*life, name))
+                text = f"{event.who} (process {event.number}) grew by {grown:g} {name}, of {allowed:g} allowed"
+                yield Finding(wrong=Wrong.LEAKED, text=text, events=(before, event))
+
+
+def _by_device(history: Iterable[Event], *kinds: What) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in history:
+        if event.what in kinds:
+            found[event.device].append(event)
+    return found

@@ -1,0 +1,153 @@
+"""A program that leases devices, measures on them and keeps the records, for ever: `python -m tests.chaos.client`.
+
+Each of its holders is a client of its own to the checker: it writes down what it asks for, gets, measures and loses,
+and each record once the library has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fleet.aio
+from fleet.artifacts.artifact import Artifact
+from fleet.client.device import Device
+from fleet.domain.measuring import Argument, Evaluator, TensorSpec, Trial
+from fleet.domain.scope import RecordScope
+from fleet.errors import FleetError
+from fleet.library import Library, NewRecord, StoredWorkload
+from tests.chaos.board import trial_id
+from tests.chaos.history import Log, What
+from tests.chaos.kernel import SIDE
+
+WORKLOAD = StoredWorkload(shash="17", name="chaos", mod_json="{}")
+_ARGS: tuple[Argument, ...] = tuple(
+    TensorSpec((SIDE, SIDE), "float32", is_output=is_output) for is_output in (False, False, True)
+)
+_SELECTORS = ("simulated", "simulated", "rack=0", "rack=1", "cpu")
+_TTL_SEC = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wares:
+    """What a client runs."""
+
+    simulated: Sequence[Artifact]
+    cpu: Artifact
+
+    @classmethod
+    def of(cls, folder: Path) -> Wares:
+        simulated = [Artifact.of_file(path) for path in sorted(folder.glob("*.sim"))]
+        return cls(simulated=simulated, cpu=Artifact.of_file(folder / "kernel.so"))
+
+
+class Holder:
+    """Asks for a device, uses it, gives it back, and begins anew."""
+
+    def __init__(self, name: str, client: fleet.aio.Fleet, wares: Wares, library: Path, log: Log) -> None:
+        self._name = name
+        self._client = client
+        self._wares = wares
+        self._library = library
+        self._log = log
+        self._rng = random.Random(f"{name}{time.time_ns()}")
+
+    async def run(self) -> None:
+        """Go on for ever."""
+        while True:
+            try:
+                await self._hold()
+            except FleetError as error:
+                self._write(What.LOST, text=f"{type(error).__name__}: {error}"[:300])
+                await asyncio.sleep(self._rng.uniform(0.1, 0.5))
+
+    async def _hold(self) -> None:
+        selector = self._rng.choice(_SELECTORS)
+        self._write(What.ASK, text=selector)
+        async with self._client.acquire(selector, ttl_sec=_TTL_SEC) as device:
+            lease = device.lease
+            self._write(What.GRANT, device=device.name, lease=lease.name, epoch=lease.epoch)
+            for number in range(self._rng.randrange(1, 5)):
+                await self._measure(device, number)
+                await asyncio.sleep(self._rng.uniform(0.0, 0.2))
+            if self._rng.random() < 0.1:
+                await asyncio.sleep(self._rng.uniform(0.0, 2 * _TTL_SEC))  # a holder that thinks
+
+    async def _measure(self, device: Device, number: int) -> None:
+        is_cpu = device.inventory.kind == "cpu"
+        artifact = self._wares.cpu if is_cpu else self._rng.choice(self._wares.simulated)
+        await device.ensure([artifact])
+        trial = Trial(
+            candidate_id=trial_id(device.lease.name, device.lease.epoch, number),
+            artifact_digest=artifact.digest,
+            args=_ARGS if is_cpu else (),
+            evaluator=Evaluator(number=1, repeat=3),
+        )
+        async for measurement in device.measure([trial]):
+            if measurement.error is not None:
+                self._write(What.LOST, text=f"{measurement.error}: {measurement.error_message}"[:300])
+                continue
+            self._write(What.SERVED, device=device.name, lease=device.lease.name, run=trial.candidate_id)
+            await asyncio.to_thread(self._keep, device, trial, measurement.run_secs)
+
+    def _keep(self, device: Device, trial: Trial, run_secs: Sequence[float]) -> None:
+        scope = RecordScope(
+            target_json=device.inventory.target_json, device_model=device.inventory.device_model, tvm_version=""
+        )
+        record = NewRecord(
+            workload=WORKLOAD.shash,
+            scope=scope,
+            trace_json=f'[[["{trial.candidate_id}"]],[]]',
+            run_secs=tuple(run_secs),
+            uid=trial.candidate_id,
+        )
+        with Library.open(self._library) as library:
+            stored = library.add_record(record)
+        self._write(What.RECORDED, run=stored.uid)
+
+    def _write(self, what: What, **facts: object) -> None:
+        self._log.write(what, who=self._name, **facts)
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Run all holders until SIGTERM; then give back what they hold."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    log = Log(arguments.log, arguments.name)
+    wares = Wares.of(arguments.wares)
+    while not stopped.is_set():
+        with contextlib.suppress(FleetError):
+            async with fleet.aio.connect(arguments.tracker) as client:
+                names = [f"{arguments.name}/{number}" for number in range(arguments.holders)]
+                holders = [Holder(name, client, wares, arguments.library, log) for name in names]
+                tasks = [asyncio.create_task(each.run()) for each in holders]
+                await asyncio.wait([*tasks, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
+                ended = list(itertools.filterfalse(lambda task: not task.done(), tasks))
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for task in ended:
+                    task.result()  # a holder never ends but by an error that is none of the fleet's
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.client")
+    for name in ("tracker", "name"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("library", "log", "wares"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--holders", type=int, default=2)
+    asyncio.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

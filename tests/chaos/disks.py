@@ -1,0 +1,42 @@
+"""Small file systems in memory, which can be full; and the damage of a write that a power cut tore. Linux, as root."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+from pathlib import Path
+
+_FILLER = "filler"
+_PAGE_BYTES = 4096
+
+
+def mount(folder: Path, size_mib: int) -> None:
+    """Make a disk of this size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = f"size={size_mib}m,mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Take all the room that is left on a disk."""
+    with (folder / _FILLER).open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(_PAGE_BYTES))
+
+
+def make_room(folder: Path) -> None:
+    """Give the room back."""
+    (folder / _FILLER).unlink(missing_ok=True)
+
+
+def tear_last_page(journal: Path, rng: random.Random) -> str:
+    """Overwrite a part of the last page that was written: the log's, if there is one. Return what was done."""
+    log = journal.with_name(f"{journal.name}-wal")
+    path = log if log.exists() and log.stat().st_size > _PAGE_BYTES else journal
+    size = path.stat().st_size
+    torn = rng.randrange(1, _PAGE_BYTES)
+    with path.open("r+b") as file:
+        file.seek(size - torn)
+        file.write(rng.randbytes(torn))
+    return f"the last {torn} bytes of {path.name}"

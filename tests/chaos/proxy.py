@@ -1,0 +1,87 @@
+"""A way over which connections go, and on which they are cut, held up, refused, and overtake each other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+_PIECE_BYTES = 64 * 1024
+
+
+class Link:
+    """Listens on a port of the loopback and passes every connection on to where its server listens now."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.target_port = 0
+        """Where the server is; it has a new port after each start."""
+
+        self.delay_sec = 0.0
+        """Each piece of data waits up to this long, so that connections overtake each other; within one, data stay in
+        order, as TCP has it."""
+
+        self.is_refusing = False
+        self.port = 0
+        self._rng = rng
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Reset all connections."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def hold(self) -> None:
+        """Let nothing through, as a network that is away: nobody hears of it."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        """Let everything through that waits."""
+        self._flows.set()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            if not self.is_refusing:
+                there, back = await asyncio.open_connection("127.0.0.1", self.target_port)
+                self._writers.add(back)
+                await _both(lambda: self._pass(reader, back), lambda: self._pass(there, writer))
+                self._end(back)
+        except OSError:
+            pass  # nobody listens there now: as the caller would have found
+        finally:
+            self._end(writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(_PIECE_BYTES):
+            await self._flows.wait()
+            if self.delay_sec:
+                await asyncio.sleep(self._rng.uniform(0.0, self.delay_sec))
+            writer.write(piece)
+            await writer.drain()
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.transport.abort()
+
+
+async def _both(*ways: Callable[[], Awaitable[None]]) -> None:
+    """Pass data both ways until one side ends."""
+    tasks = [asyncio.ensure_future(way()) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

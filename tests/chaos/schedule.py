@@ -1,0 +1,117 @@
+"""Which faults happen when, by a seed alone. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+TRACKER = "tracker"
+LIBRARY = "library"
+DAY_SEC = 86400.0
+
+
+class Kind(StrEnum):
+    """What happens to a process, its disk, its clock, or the way to it."""
+
+    KILL = "kill"
+    """kill -9, and started again after `for_sec`."""
+    STOP = "stop"
+    """SIGSTOP, and SIGCONT after `for_sec`."""
+    CUT = "cut"
+    """All connections to it are reset, and none is accepted for `for_sec`."""
+    HOLD = "hold"
+    """Nothing comes through to it for `for_sec`, and nobody is told."""
+    DELAY = "delay"
+    """Each piece of data to and from it waits up to `amount` seconds: connections overtake each other."""
+    FILL = "fill"
+    """Its disk is full for `for_sec`."""
+    STEP = "step"
+    """Its wall clock is set to the true time plus `amount` seconds."""
+    TEAR = "tear"
+    """kill -9, the last page of its journal is torn, and it is started again."""
+    WORKERS = "workers"
+    """SIGSTOP for `for_sec` of all that it has started."""
+
+
+_WEIGHTS = {
+    Kind.KILL: 6,
+    Kind.STOP: 3,
+    Kind.CUT: 3,
+    Kind.HOLD: 2,
+    Kind.DELAY: 2,
+    Kind.FILL: 2,
+    Kind.STEP: 2,
+    Kind.TEAR: 1,
+    Kind.WORKERS: 1,
+}
+_LONGEST_SEC = {Kind.KILL: 2.0, Kind.STOP: 9.0, Kind.HOLD: 9.0, Kind.TEAR: 1.0}
+_STEPS_SEC = (1.0, 30.0, 3600.0, DAY_SEC, 20 * DAY_SEC)
+_MOST_DELAY_SEC = 0.4
+_PAUSE_SEC = 1.2
+"""Mean time from one fault to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that happens."""
+
+    number: int
+    at_sec: float
+    """After the beginning of the storm."""
+    kind: Kind
+    target: str
+    for_sec: float
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        amount = f" {self.amount:+.3g}" if self.amount else ""
+        return f"#{self.number} {self.kind} {self.target}{amount} for {self.for_sec:.1f} s"
+
+
+def make_storm(
+    seed: int, storm: int, *, first: int, length_sec: float, agents: Sequence[str], clients: Sequence[str]
+) -> list[Fault]:
+    """Return the faults of storm number `storm`, in time.
+
+    Args:
+        first: number of its first fault.
+    """
+    rng = random.Random(f"{seed}:{storm}")
+    faults: list[Fault] = []
+    at_sec = rng.expovariate(1 / _PAUSE_SEC)
+    while at_sec < length_sec:
+        kind = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        fault = Fault(
+            number=first + len(faults),
+            at_sec=at_sec,
+            kind=kind,
+            target=rng.choice(_targets(kind, agents, clients)),
+            for_sec=rng.uniform(0.05, _LONGEST_SEC.get(kind, 5.0)),
+            amount=_amount(kind, rng),
+        )
+        faults.append(fault)
+        at_sec += rng.expovariate(1 / _PAUSE_SEC)
+    return faults
+
+
+def _targets(kind: Kind, agents: Sequence[str], clients: Sequence[str]) -> Sequence[str]:
+    servers = [TRACKER, TRACKER, *agents]  # there is one tracker, and all hangs on it
+    match kind:
+        case Kind.TEAR:
+            return [TRACKER]
+        case Kind.WORKERS:
+            return agents
+        case Kind.FILL:
+            return [*servers, LIBRARY]
+        case Kind.KILL | Kind.STOP | Kind.STEP:
+            return [*servers, *clients]
+        case _:
+            return servers
+
+
+def _amount(kind: Kind, rng: random.Random) -> float:
+    if kind is Kind.STEP:
+        return rng.choice((-1, 1)) * rng.choice(_STEPS_SEC)
+    return rng.uniform(0.02, _MOST_DELAY_SEC) if kind is Kind.DELAY else 0.0

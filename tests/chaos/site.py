@@ -1,0 +1,300 @@
+"""A fleet, and what happens to it: run by `tests.chaos` in namespaces of its own.
+
+    unshare ... python -m tests.chaos.site FOLDER --seed 1 --seconds 120
+
+Storms of faults and calms take turns. In a calm everything runs, all ways are open, and it lasts until every client has
+been served, or is too late. Everything is written into FOLDER/logs; what it means, others say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import yaml
+
+from fleet.library import Library
+from fleet.testing import eventually
+from tests.chaos import disks
+from tests.chaos.client import WORKLOAD
+from tests.chaos.history import Log, What
+from tests.chaos.programs import Program, own_environment
+from tests.chaos.proxy import Link
+from tests.chaos.schedule import LIBRARY, TRACKER, Fault, Kind, make_storm
+from tests.programs import REPOSITORY, run_module
+
+_DISK_MIB = 64
+_STORM_SEC = 20.0
+_AGENTS = (
+    [{"driver": "chaos_simulated", "name": "a", "count": 2, "labels": {"rack": "0"}, "latency_us": 3000}],
+    [{"driver": "chaos_simulated", "name": "b", "count": 2, "labels": {"rack": "1"}, "latency_us": 3000}],
+    [{"driver": "chaos_cpu", "name": "c"}],
+)
+_CLIENTS = 3
+_HOLDERS = 3
+_DEVICES = ("a-0", "a-1", "b-0", "b-1", "c")
+_WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
+
+
+class Site:
+    """One tracker, its agents and clients, and the ways between them."""
+
+    def __init__(self, folder: Path, seed: int, patience_sec: float) -> None:
+        """Args:
+        patience_sec: how long a calm waits until everybody has been served.
+        """
+        self.folder = folder
+        self.seed = seed
+        self._patience_sec = patience_sec
+        self.logs = folder / "logs"
+        self.log = Log(self.logs / "site.jsonl", "site")
+        self._rng = random.Random(f"{seed}:site")
+        self._wares = folder / "wares"
+        self._library = folder / LIBRARY / "library.sqlite"
+        self._library_busy = asyncio.Lock()
+        self._shim = folder / "clock.so"
+        self._links: dict[str, Link] = {}
+        self._programs: dict[str, Program] = {}
+        self._faults = 0
+        self.agents = [f"agent-{number}" for number in range(len(_AGENTS))]
+        self.clients = [f"client-{number}" for number in range(_CLIENTS)]
+        self.waiting = [f"{client}/{number}" for client in self.clients for number in range(_HOLDERS)]
+
+    async def open(self) -> None:
+        """Make everything that does not change, and start everything."""
+        self._make_wares()
+        for name in (TRACKER, LIBRARY, *self.agents):
+            disks.mount(self.folder / name, _DISK_MIB)
+        with Library.open(self._library) as library:
+            library.add_workload(WORKLOAD)
+        for name in (TRACKER, *self.agents):
+            self._links[name] = Link(self._rng)
+            await self._links[name].open()
+        self._make_programs()
+        await self._start(self._programs[TRACKER])
+        credentials = self.folder / "credentials"
+        (made,) = credentials.glob("*.pem")
+        shutil.copy2(made, credentials / f"127.0.0.1:{self._links[TRACKER].port}.pem")
+        for name in (*self.agents, *self.clients):
+            await self._start(self._programs[name])
+
+    async def storm(self, number: int, length_sec: float) -> None:
+        """Let happen what the schedule says."""
+        self.log.write(What.STORM, number=number)
+        faults = make_storm(
+            self.seed, number, first=self._faults, length_sec=length_sec, agents=self.agents, clients=self.clients
+        )
+        self._faults += len(faults)
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            for fault in faults:
+                await asyncio.sleep(max(0.0, began + fault.at_sec - time.monotonic()))
+                tasks.create_task(self._perform(fault), name=str(fault))
+
+    async def calm(self) -> None:
+        """Wait until everybody is served, or is too late; then look what everything holds."""
+        for program in self._programs.values():
+            if not program.is_running:
+                await self._start(program)
+        sizes = {path: path.stat().st_size for path in self.logs.glob("client-*.jsonl")}
+        calm_sec = time.monotonic()
+        self.log.write(What.CALM, names=self.waiting)
+        try:
+            await eventually(lambda: self._served(sizes, calm_sec) >= set(self.waiting), self._patience_sec)
+        except TimeoutError:
+            return  # the checker says who
+        for program in self._programs.values():
+            self.log.write(What.CENSUS, who=program.name, number=program.pid, counts=program.count())
+
+    async def close(self) -> None:
+        """Stop everything, and write down what is left of it."""
+        for names in (self.clients, self.agents, [TRACKER]):
+            await asyncio.gather(*(self._programs[name].stop() for name in names))
+        for link in self._links.values():
+            link.close()
+        await asyncio.sleep(0)  # transports close
+        try:
+            await eventually(lambda: not self._left())
+        finally:
+            self.log.write(What.LEFT, names=self._left())
+            with Library.open(self._library) as library:
+                self.log.write(What.KEPT, names=[record.uid for record in library.records(limit=None)])
+
+    async def _perform(self, fault: Fault) -> None:
+        if fault.target == LIBRARY:
+            async with self._library_busy:
+                self.log.write(What.FAULT, number=fault.number, text=str(fault))
+                await self._fill(fault)
+            return
+        program = self._programs[fault.target]
+        async with program.busy:
+            self.log.write(What.FAULT, number=fault.number, text=str(fault))
+            match fault.kind:
+                case Kind.KILL | Kind.TEAR:
+                    await program.kill()
+                    if fault.kind is Kind.TEAR:
+                        torn = disks.tear_last_page(self.folder / TRACKER / "journal.sqlite", self._rng)
+                        self.log.write(What.FAULT, number=fault.number, text=f"tore {torn}")
+                    await asyncio.sleep(fault.for_sec)
+                    await self._start(program)
+                case Kind.STOP:
+                    program.signal(signal.SIGSTOP)
+                    await asyncio.sleep(fault.for_sec)
+                    program.signal(signal.SIGCONT)
+                case Kind.WORKERS:
+                    await self._stop_workers(program, fault.for_sec)
+                case Kind.FILL:
+                    await self._fill(fault)
+                case Kind.STEP:
+                    program.set_clock(fault.amount)
+                case _:
+                    await self._disturb(self._links[fault.target], fault)
+
+    async def _disturb(self, link: Link, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.CUT:
+                link.is_refusing = True
+                link.cut()
+            case Kind.HOLD:
+                link.hold()
+            case _:
+                link.delay_sec = fault.amount
+        await asyncio.sleep(fault.for_sec)
+        link.is_refusing, link.delay_sec = False, 0.0
+        link.go_on()
+
+    async def _fill(self, fault: Fault) -> None:
+        folder = self.folder / fault.target
+        disks.fill(folder)
+        await asyncio.sleep(fault.for_sec)
+        disks.make_room(folder)
+
+    async def _stop_workers(self, program: Program, for_sec: float) -> None:
+        stopped = program.children()
+        _signal_all(stopped, signal.SIGSTOP)
+        await asyncio.sleep(for_sec)
+        _signal_all(stopped, signal.SIGCONT)
+
+    async def _start(self, program: Program) -> None:
+        """Start a program; a tracker with a damaged journal as an operator does who reads what it says."""
+        code = await program.start()
+        for answer in ("--restore", "--empty"):
+            if code is not None and program.name == TRACKER:
+                self.log.write(What.FAULT, text=f"tracker refused its journal ({program.last_words()}): {answer}")
+                await self._fsck(answer)
+                code = await program.start()
+        if code is not None:
+            self.log.write(What.ENDED, who=program.name, text=f"at its start, exit code {code}; {program.last_words()}")
+        if program.name in self._links:
+            self._links[program.name].target_port = program.port
+
+    async def _fsck(self, answer: str) -> None:
+        command = ["-m", "fleet", "tracker", "fsck", answer, "--state-dir", str(self.folder / TRACKER)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, cwd=REPOSITORY, env=own_environment(self.folder, self._shim)
+        )
+        await process.wait()
+
+    def _make_wares(self) -> None:
+        self._wares.mkdir()
+        for number, content in enumerate(_WARES):
+            (self._wares / f"{number}.sim").write_text(f"{content} {number}")
+        run_module("tests.chaos.kernel", self._wares / "kernel.so")
+        source = Path(__file__).with_name("stepped_clock.c")
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", source, "-o", self._shim], check=True)
+        (self.folder / "tmp").mkdir()
+        for device in _DEVICES:
+            path = self.logs / f"devices-{device}.jsonl"
+            path.touch()
+            path.chmod(0o666)  # workers may be users of their own
+
+    def _make_programs(self) -> None:
+        environment = own_environment(self.folder, self._shim)
+        tracker = f"127.0.0.1:{self._links[TRACKER].port}"
+
+        def add(name: str, words: list[str], ready: str = "") -> None:
+            self._programs[name] = Program(
+                name, lambda: words, folder=self.folder, log=self.log, environment=environment, ready=ready
+            )
+
+        state = ["--port", "0", "--state-dir"]
+        add(TRACKER, ["-m", "fleet.tracker", "--no-discovery", *state, str(self.folder / TRACKER)], TRACKER)
+        for name, devices in zip(self.agents, _AGENTS, strict=True):
+            config = self.folder / f"{name}.yaml"
+            shown = {"devices": devices, "advertise_address": f"127.0.0.1:{self._links[name].port}"}
+            config.write_text(yaml.safe_dump(shown))
+            words = ["-m", "tests.chaos.agent", "--tracker", tracker, "--config", str(config)]
+            add(name, [*words, *state, str(self.folder / name)], "agent")
+        for name in self.clients:
+            words = ["-m", "tests.chaos.client", "--tracker", tracker, "--name", name, "--holders", str(_HOLDERS)]
+            words += ["--library", str(self._library), "--wares", str(self._wares)]
+            add(name, [*words, "--log", str(self.logs / f"{name}.jsonl")])
+
+    def _served(self, sizes: dict[Path, int], since_sec: float) -> set[str]:
+        found = set()
+        for path in self.logs.glob("client-*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(sizes.get(path, 0))
+                lines = file.read().split(b"\n")[:-1]
+            for event in map(json.loads, lines):
+                if event["what"] == What.SERVED and event["at_sec"] >= since_sec:
+                    found.add(event["who"])
+        return found
+
+    def _left(self) -> list[str]:
+        processes = [process for process in psutil.process_iter() if process.pid != psutil.Process().pid]
+        alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
+        ports = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        folders = [self.folder / "tmp", Path("/dev/shm"), *(self.folder / name / "workers" for name in self.agents)]
+        segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        return [
+            *(f"process {process.pid} {process.name()}" for process in alive),
+            *(f"port {port.laddr}" for port in ports),
+            *(str(path) for folder in folders if folder.exists() for path in folder.iterdir()),
+            *(f"shared memory {segment}" for segment in segments),
+        ]
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float) -> None:
+    """Run storms for so long in all, and a calm after each: a seed gives the same faults on any machine."""
+    site = Site(folder, seed, patience_sec)
+    await site.open()
+    await site.calm()
+    lengths_sec = [*[_STORM_SEC] * int(seconds // _STORM_SEC), seconds % _STORM_SEC]
+    for number, length_sec in enumerate(filter(None, lengths_sec)):
+        await site.storm(number, length_sec)
+        await site.calm()
+    await site.close()
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.site")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--patience", type=float, required=True)
+    given = parser.parse_args()
+    asyncio.run(run(given.folder, seed=given.seed, seconds=given.seconds, patience_sec=given.patience))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A fleet goes through a storm, and its logs prove that nothing went wrong. `make chaos` is the long form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.apart import run_apart
+from tests.chaos.checker import Bounds, check
+from tests.chaos.history import Event, What, read
+from tests.chaos.schedule import Kind, make_storm
+from tests.chaos.summary import shown_finding, summarize
+
+SEED, SECONDS = 11, 40.0
+PATIENT = Bounds(served_sec=100.0)
+AGENTS, CLIENTS = ("agent-0", "agent-1"), ("client-0",)
+
+
+def kinds(history: Sequence[Event]) -> set[str]:
+    return set(summarize(SEED, history, []).faults)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_fleet_goes_through_storms(tmp_path: Path) -> None:
+    """Killed, stopped, cut off, without disk, with another clock: no two holders, no epoch back, nothing lost, nobody
+    starved, nothing left."""
+    history = read(sorted(run_apart(tmp_path, seed=SEED, seconds=SECONDS, bounds=PATIENT).glob("*.jsonl")))
+
+    findings = check(history, PATIENT)
+
+    assert not findings, "\n".join(shown_finding(SEED, history, finding) for finding in findings)
+    assert {Kind.KILL, Kind.STOP, Kind.TEAR, Kind.FILL, Kind.STEP} <= kinds(history)
+    assert {What.BEGIN, What.GRANT, What.RECORDED, What.CENSUS, What.LEFT} <= {event.what for event in history}
+
+
+def test_a_seed_gives_its_storm_again() -> None:
+    """And another seed, or another storm, another one."""
+
+    def storm(seed: int, number: int) -> list[tuple[float, str]]:
+        faults = make_storm(seed, number, first=0, length_sec=60.0, agents=AGENTS, clients=CLIENTS)
+        return [(fault.at_sec, fault.target) for fault in faults]
+
+    assert storm(1, 2) == storm(1, 2)
+    assert storm(1, 2) != storm(1, 3)
+    assert storm(1, 2) != storm(2, 2)
+
+
+def test_every_kind_of_fault_comes() -> None:
+    """In an hour's schedule, to whom it can happen."""
+    faults = make_storm(1, 0, first=5, length_sec=3600.0, agents=AGENTS, clients=CLIENTS)
+
+    assert set(Kind) == {fault.kind for fault in faults}
+    assert {"tracker"} == {fault.target for fault in faults if fault.kind is Kind.TEAR}
+    assert list(range(5, 5 + len(faults))) == [fault.number for fault in faults]

@@ -1,0 +1,172 @@
+"""The checker finds each fault that is planted, and nothing in a history without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.chaos.checker import Bounds, Wrong, check
+from tests.chaos.history import Event, Log, What, read
+
+SERVED_SEC = 60.0
+CLIENTS = ("client-0", "client-1")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    """A history in which nothing goes wrong: leases of several clients on several devices, runs cut off or not."""
+    events: list[Event] = []
+    leases = draw(st.lists(st.tuples(st.sampled_from(CLIENTS), st.sampled_from("ab"), st.integers(1, 3)), max_size=12))
+    at_sec = 0.0
+    for number, (client, device, runs) in enumerate(leases, 1):
+        lease = f"leases/{number}"
+        of = Event(at_sec=at_sec, who=client, what=What.GRANT, device=device, lease=lease, epoch=number)
+        events.append(of)
+        for index in range(runs):
+            at_sec += 1
+            run = f"{lease}/{index}"
+            begin = replace(of, at_sec=at_sec, who=device, what=What.BEGIN, run=run)
+            events.append(begin)
+            if draw(st.booleans()):
+                events.append(replace(begin, at_sec=at_sec + 0.5, what=What.END))
+                events.append(Event(at_sec=at_sec + 0.6, who=client, what=What.RECORDED, run=run))
+    events.append(Event(at_sec=at_sec, who="site", what=What.CALM, names=CLIENTS))
+    events += [Event(at_sec=at_sec + 5, who=client, what=What.SERVED) for client in CLIENTS]
+    events += [
+        Event(at_sec=at_sec + 6, who="tracker", what=What.CENSUS, number=7, counts={"files": 30, "bytes": 1e8})
+        for _ in range(2)
+    ]
+    kept = tuple(event.run for event in events if event.what is What.RECORDED)
+    events += [Event(at_sec=at_sec + 7, who="site", what=What.KEPT, names=kept)]
+    return [*events, Event(at_sec=at_sec + 8, who="site", what=What.LEFT)]
+
+
+@settings(max_examples=30)
+@given(histories())
+def test_nothing_is_found_where_nothing_went_wrong(history: list[Event]) -> None:
+    """Whatever the order of leases, and whichever runs were cut off."""
+    assert [] == check(history)
+
+
+def grant(number: int, *, who: str = "client-0", epoch: int | None = None) -> Event:
+    """A lease of device a."""
+    epoch = number if epoch is None else epoch
+    return Event(at_sec=number, who=who, what=What.GRANT, device="a", lease=f"leases/{number}", epoch=epoch)
+
+
+def begin(number: int, *, index: int = 0, is_alone: bool = True) -> Event:
+    """A run under that lease."""
+    run = f"leases/{number}/{index}"
+    return replace(grant(number), who="a", what=What.BEGIN, run=run, is_alone=is_alone)
+
+
+def end(number: int, *, index: int = 0) -> Event:
+    return replace(begin(number, index=index), what=What.END)
+
+
+CALM = Event(at_sec=10, who="site", what=What.CALM, names=CLIENTS)
+ONE_SERVED = Event(at_sec=12, who="client-0", what=What.SERVED)
+CENSUS = Event(at_sec=1, who="agent-0", what=What.CENSUS, number=7, counts={"files": 30, "bytes": 1e8})
+PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
+    "a run that was interrupted by another, and ended": (
+        Wrong.OVERLAP,
+        [grant(1), grant(2), begin(1), begin(2), end(1), end(2)],
+    ),
+    "a device that was not free": (Wrong.OVERLAP, [grant(1), grant(2), begin(1), begin(2, is_alone=False)]),
+    "a device taken by somebody who wrote nothing": (Wrong.OVERLAP, [grant(1), begin(1, is_alone=False), end(1)]),
+    "two runs of one holder": (Wrong.OVERLAP, [grant(1), begin(1), begin(1, index=1), end(1, index=1), end(1)]),
+    "an old holder that runs again": (
+        Wrong.EPOCH,
+        [grant(1), grant(2), begin(1), end(1), begin(2), end(2), begin(1, index=1), end(1, index=1)],
+    ),
+    "one epoch for two leases": (Wrong.EPOCH, [grant(1), grant(2, who="client-1", epoch=1)]),
+    "a grant of a smaller epoch": (Wrong.EPOCH, [grant(1, epoch=9), grant(2, epoch=8)]),
+    "a run under no lease": (Wrong.STRANGER, [begin(1), end(1)]),
+    "a run under another epoch than was granted": (Wrong.STRANGER, [grant(1, epoch=5), begin(1), end(1)]),
+    "an acknowledged record that is gone": (
+        Wrong.LOST,
+        [
+            Event(at_sec=1, who="client-0", what=What.RECORDED, run="r1"),
+            Event(at_sec=2, who="site", what=What.KEPT, names=("r2",)),
+        ],
+    ),
+    "a library that was not looked at": (Wrong.LOST, [Event(at_sec=1, who="c", what=What.RECORDED, run="r1")]),
+    "a client that is never served": (Wrong.STARVED, [CALM, ONE_SERVED]),
+    "a client that is served too late": (
+        Wrong.STARVED,
+        [CALM, ONE_SERVED, replace(ONE_SERVED, who="client-1", at_sec=CALM.at_sec + SERVED_SEC + 1)],
+    ),
+    "a client that was served before the last fault only": (
+        Wrong.STARVED,
+        [replace(ONE_SERVED, who="client-1", at_sec=9), CALM, ONE_SERVED],
+    ),
+    "open files that grow": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 90, "bytes": 1e8})]),
+    "memory that grows": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 30, "bytes": 2e8})]),
+    "a process that is left": (
+        Wrong.LEAKED,
+        [Event(at_sec=9, who="site", what=What.LEFT, names=("process 17 of agent-0",))],
+    ),
+    "a process that ends by itself": (
+        Wrong.ENDED,
+        [Event(at_sec=9, who="tracker", what=What.ENDED, text="exit code 1")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    """And nothing else; with the lines that show it."""
+    wrong, history = PLANTED[name]
+
+    found = check(history, Bounds(served_sec=SERVED_SEC))
+
+    assert {wrong} == {finding.wrong for finding in found}
+    assert all(finding.events for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pick", "plant"),
+    [
+        (Wrong.OVERLAP, lambda e: e.what is What.BEGIN, lambda e: replace(e, is_alone=False)),
+        (Wrong.STRANGER, lambda e: e.what is What.BEGIN, lambda e: replace(e, lease="leases/none")),
+        (Wrong.LOST, lambda e: e.what is What.KEPT and e.names, lambda e: replace(e, names=e.names[1:])),
+        (Wrong.STARVED, lambda e: e.what is What.SERVED, lambda e: replace(e, at_sec=e.at_sec + SERVED_SEC)),
+        (Wrong.LEAKED, lambda e: e.what is What.LEFT, lambda e: replace(e, names=("/dev/shm/x",))),
+    ],
+)
+@settings(max_examples=20)
+@given(history=histories(), choice=st.integers(0, 10**6))
+def test_a_fault_planted_in_a_long_history_is_found(
+    wrong: Wrong,
+    pick: Callable[[Event], bool],
+    plant: Callable[[Event], Event],
+    history: list[Event],
+    choice: int,
+) -> None:
+    """Wherever it is, and whatever else happened."""
+    places = [index for index, event in enumerate(history) if pick(event)]
+    if places:
+        index = places[choice % len(places)]
+        history[index] = plant(history[index])
+
+        assert wrong in {finding.wrong for finding in check(history, Bounds(served_sec=SERVED_SEC))}
+
+
+def test_a_log_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    """With the place of each line; half a line, of a process that was killed, does not count."""
+    log = Log(tmp_path / "a.jsonl", "a")
+    log.write(What.BEGIN, device="a", lease="leases/1", epoch=3, run="r", is_alone=False)
+    log.write(What.CALM, names=["client-0"])
+    log.close()
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"at_sec": 1.0, "wh')
+
+    first, second = read([tmp_path / "a.jsonl"])
+
+    assert (What.BEGIN, "a", 3, False, "a.jsonl:1") == (first.what, first.who, first.epoch, first.is_alone, first.line)
+    assert ("client-0",) == second.names
