@@ -24,7 +24,7 @@ from textual.widgets import Input, Static
 
 from fleet.base.logs import held_back
 from fleet.dashboard import heights
-from fleet.dashboard.deeds import Deed, Revoke
+from fleet.dashboard.deeds import CancelRequest, Deed, Revoke
 from fleet.dashboard.details_panel import DetailsPanel
 from fleet.dashboard.dialogs import Confirm, Help
 from fleet.dashboard.head import away_line, head_line, keys_line
@@ -290,10 +290,14 @@ class FleetApp(App[None]):
         self.push_screen(Confirm(deed.question), answered)
 
     async def _do(self, deed: Deed) -> None:
+        reason = f"{self._source.holder}, in fleet status"
         try:
             if isinstance(deed, Revoke):
-                lease = await self._source.revoke(deed.lease_name, f"{self._source.holder}, in fleet status")
+                lease = await self._source.revoke(deed.lease_name, reason)
                 self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+            elif isinstance(deed, CancelRequest):
+                request = await self._source.cancel_request(deed.request_id, reason)
+                self.say(f"{request.holder} waits no more for {request.selector}")
             else:
                 self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
         except FleetError as error:

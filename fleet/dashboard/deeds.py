@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fleet.dashboard import words
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.leases import PendingRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,14 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """Take a request out of the queue."""
+
+    request_id: str
+    question: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CancelJob:
     """Stop a job."""
 
@@ -28,7 +37,7 @@ class CancelJob:
     question: str
 
 
-Deed = Revoke | CancelJob
+Deed = Revoke | CancelRequest | CancelJob
 
 
 def deed_about_device(device: DeviceStatus) -> Revoke | None:
@@ -39,6 +48,15 @@ def deed_about_device(device: DeviceStatus) -> Revoke | None:
         lease_name=device.lease_name,
         question=f"Take {words.short_name(device.name)} from {device.holder or 'its holder'}? "
         "The session ends at once, and what runs there is killed.",
+    )
+
+
+def deed_about_request(request: PendingRequest) -> CancelRequest:
+    """Return what can be done about a request: end the wait."""
+    return CancelRequest(
+        request_id=request.request_id,
+        question=f"Take the request of {request.holder or 'somebody'} for {request.selector} out of the queue? "
+        "Whoever waits for it is told.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.dashboard.deeds import CancelJob, Deed
+from fleet.dashboard.deeds import CancelJob, CancelRequest, Deed, Revoke
 from fleet.dashboard.head import Hint
 
 ALL_KEYS = (
@@ -11,12 +11,14 @@ ALL_KEYS = (
     ("enter", "details of what is under the cursor"),
     ("/", "filter the pane by a selector: cpu, or state=free,rack=3"),
     ("s, S", "sort by the next column; the other way round"),
-    ("x", "take a device from its holder, or stop a job"),
+    ("x", "take a device from its holder, end a wait, or stop a job"),
     ("z", "all the room for this pane"),
     ("esc", "close what was opened; then show all in the pane's own order"),
     ("q", "quit"),
 )
 
+
+_ACTS: dict[type[Deed], str] = {Revoke: "revoke lease", CancelRequest: "cancel request", CancelJob: "stop job"}
 
 FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="close", rank=0))
 """While a filter is typed."""
@@ -29,7 +31,7 @@ def hints(deed: Deed | None, *, is_open: bool) -> list[Hint]:
         deed: what can be done about the selected thing.
         is_open: whether there is something to close.
     """
-    act = "stop job" if isinstance(deed, CancelJob) else "revoke lease"
+    act = _ACTS[type(deed)] if deed is not None else ""
     return [
         Hint(key="q", text="quit", rank=1),
         *([Hint(key="esc", text="back", rank=0)] if is_open else []),

@@ -8,7 +8,7 @@ from typing import Protocol
 from rich.console import RenderableType
 
 from fleet.domain.devices import Telemetry
-from fleet.domain.leases import Lease
+from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.snapshot import Snapshot
 
 
@@ -23,6 +23,7 @@ class SnapshotSource(Protocol):
     def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]: ...
     async def history(self, device_name: str) -> list[Telemetry]: ...
     async def revoke(self, lease_name: str, reason: str = "") -> Lease: ...
+    async def cancel_request(self, request_id: str, reason: str = "") -> PendingRequest: ...
 
 
 class JobBook(Protocol):

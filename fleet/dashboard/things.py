@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from fleet.dashboard.deeds import Deed, deed_about_device, deed_about_job
+from fleet.dashboard.deeds import Deed, deed_about_device, deed_about_job, deed_about_request
 from fleet.dashboard.details import device_details, job_details, request_details
 from fleet.dashboard.panes import DEVICES, JOBS, QUEUE, Choice
 from fleet.dashboard.sheet import Sheet, make_sheet
@@ -50,7 +50,9 @@ def deed_about(thing: Thing | None) -> Deed | None:
     """Return what can be done about a thing."""
     if isinstance(thing, DeviceStatus):
         return deed_about_device(thing)
-    return deed_about_job(thing) if isinstance(thing, JobStatus) else None
+    if isinstance(thing, PendingRequest):
+        return deed_about_request(thing)
+    return deed_about_job(thing) if thing is not None else None
 
 
 def details_of(thing: Thing, snapshot: Snapshot, now_sec: float) -> RenderableType:

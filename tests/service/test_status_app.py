@@ -16,7 +16,7 @@ from fleet.cli.job_book import LibraryJobs
 from fleet.dashboard.app import FleetApp
 from fleet.dashboard.pane_table import PaneTable
 from fleet.domain.jobs import JobStatus
-from fleet.errors import NotAllowed
+from fleet.errors import Cancelled, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
@@ -195,6 +195,21 @@ async def test_a_lease_is_revoked_only_after_a_yes(client: fleet.aio.Fleet) -> N
         await screen.press("y")
         await screen.shows("devices/pi-0 is no longer held by ann@desk")
         await eventually(lambda: "ann@desk, in fleet status" in str(device.ended))
+
+
+async def test_a_wait_is_ended_after_a_yes(client: fleet.aio.Fleet) -> None:
+    """Whoever waits is told by whom."""
+    async with client.acquire("name=pi-0"), screen_of(client) as screen:
+        waiting = asyncio.create_task(client.acquire_device("name=pi-0"))
+        await screen.shows("name=pi-0")
+        await screen.press("tab")
+        await screen.shows("x cancel request")
+        await screen.press("x")
+        await screen.shows("Take the request of ann@desk for name=pi-0 out of the queue?")
+        await screen.press("y")
+        with pytest.raises(Cancelled, match="ann@desk, in fleet status"):
+            await waiting
+        await screen.shows("ann@desk waits no more for name=pi-0", "nobody waits")
 
 
 async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.Fleet) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from textual.color import Color
 
-from fleet.dashboard.deeds import CancelJob, Revoke
+from fleet.dashboard.deeds import CancelJob, CancelRequest, Revoke
 from fleet.dashboard.head import away_line, head_line, keys_line
 from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
 from fleet.dashboard.plain_signs import PlainSigns
@@ -99,11 +99,15 @@ def test_a_jobs_details_are_what_the_tracker_knows() -> None:
 
 
 def test_what_can_be_done_is_asked_about_by_name() -> None:
-    """A lease is taken from somebody; a job is stopped until it has ended; a free device is left alone."""
+    """A lease is taken, a wait ended, a job stopped until it has ended; a free device is left alone."""
     revoke = deed_about(HELD)
     assert isinstance(revoke, Revoke)
     assert revoke.lease_name == "leases/7"
     assert "Take pi4-03 from ann@desk?" in revoke.question
+    cancel = deed_about(PendingRequest(request_id="r7", holder="bob@lab", selector="kind=cpu"))
+    assert isinstance(cancel, CancelRequest)
+    assert cancel.request_id == "r7"
+    assert "the request of bob@lab for kind=cpu" in cancel.question
     for state in JobState:
         deed = deed_about(JobStatus(name="jobs/1", state=state))
         assert isinstance(deed, CancelJob) is (state.value in ("QUEUED", "RUNNING", "INTERRUPTED"))
