@@ -20,6 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", help="targets; none: all")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many for each target")
+    parser.add_argument("--cpu-sec", type=float, default=3600.0, help="end after this time of the processor")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--by-mutation", action="store_true", help="do not look at coverage")
     parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
@@ -31,8 +32,8 @@ def main() -> int:
 
     names = options.names or list(TARGETS)
     command = [sys.executable, "-m", "tests.fuzz", "--inputs", str(options.inputs), "--seed", str(options.seed)]
-    extra = ["--by-mutation"] if options.by_mutation else []
-    failed = [name for name in names if subprocess.run([*command, *extra, name], check=False).returncode]
+    command += ["--cpu-sec", str(options.cpu_sec), *(["--by-mutation"] if options.by_mutation else [])]
+    failed = [name for name in names if subprocess.run([*command, name], check=False).returncode]
     if failed:
         print(f"something was found in: {', '.join(failed)}")
     return 1 if failed else 0
@@ -59,12 +60,14 @@ def _one(options: argparse.Namespace, *, is_guided: bool) -> int:
     (_KEPT_IN / target.name).mkdir(parents=True, exist_ok=True)
     run = engine.Run(target=target, limits=STRICT, kept_in=_KEPT_IN / target.name)
     if is_guided:
-        engine.explore_guided(run, options.inputs, options.seed)
+        engine.explore_guided(run, options.inputs, options.seed, most_cpu_sec=options.cpu_sec)
         return 1 if run.findings else 0
-    started, growth = time.monotonic(), engine.Growth(options.inputs)
+    started, growth = time.monotonic(), engine.Growth()
     for content in engine.inputs_of(target, options.inputs, options.seed):
         run.take(content)
-        growth.note(run.count)
+        growth.note()
+        if time.process_time() > options.cpu_sec:
+            break
     engine.report(run, time.monotonic() - started, growth)
     return 1 if run.findings else 0
 

@@ -20,8 +20,8 @@ from tests.fuzz.watch import Limits, Taken, check, place_of
 _SHARE_OF_OURS = 0.1
 """Of the inputs that coverage guides: ours repeat parts, which libFuzzer does little of."""
 
-_GROWTH_AFTER = 0.2
-"""Memory counts from this share of the inputs on: caches are full then."""
+_GROWTH_AFTER = 2000
+"""Inputs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,19 +74,19 @@ def explore(run: Run, count: int, seed: int) -> None:
         run.take(content)
 
 
-def explore_guided(run: Run, count: int, seed: int) -> None:
+def explore_guided(run: Run, count: int, seed: int, *, most_cpu_sec: float) -> None:
     """Try inputs that libFuzzer makes, guided by coverage. Ends the process, with 1 if anything was found."""
     import atheris
 
     started, target, rng = time.monotonic(), run.target, random.Random(f"{run.target.name} {seed}")
     starts = target.starts()
-    growth = Growth(count)
+    growth = Growth()
     gc.freeze()
 
     def one_input(content: bytes) -> None:
         run.take(content)
-        growth.note(run.count)
-        if run.count == count:
+        growth.note()
+        if run.count == count or time.process_time() > most_cpu_sec:
             report(run, time.monotonic() - started, growth)
             os._exit(1 if run.findings else 0)  # libFuzzer would say that all is well, and how it went
 
@@ -119,21 +119,22 @@ def explore_guided(run: Run, count: int, seed: int) -> None:
 
 
 class Growth:
-    """How much more memory the process has than when a part of the inputs was done."""
+    """How much more memory the process has than after the first inputs: caches are full then, and modules imported."""
 
-    def __init__(self, count: int) -> None:
-        self._from = int(count * _GROWTH_AFTER)
+    def __init__(self) -> None:
+        self._count = 0
         self._before_mib = 0.0
 
-    def note(self, count: int) -> None:
-        """Remember what it has at the right moment."""
-        if count == self._from:
+    def note(self) -> None:
+        """Count an input."""
+        self._count += 1
+        if self._count == _GROWTH_AFTER:
             self._before_mib = _resident_mib()
 
     @property
     def mib(self) -> float:
-        """Since then."""
-        return _resident_mib() - self._before_mib
+        """Since then; 0 when there were not so many."""
+        return _resident_mib() - self._before_mib if self._count >= _GROWTH_AFTER else 0.0
 
 
 def report(run: Run, took_sec: float, growth: Growth) -> None:
