@@ -31,7 +31,7 @@ def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
     for key, item in value.items():
         per_sec = _PER_SEC.get(key[-3:])
         if (key == "at_sec" or key.endswith("_at_sec")) and (item is None or isinstance(item, int | float)):
-            found[key.removesuffix("_sec")] = None if item is None else moment(datetime.fromtimestamp(item, UTC))
+            found[key.removesuffix("_sec")] = None if item is None else _moment_at(item)
             continue
         if key in _KEEPS_UNITS:
             found[key] = _plain(item, keeps_units=True)
@@ -45,6 +45,14 @@ def in_seconds(value: Mapping[str, object]) -> dict[str, object]:
 def moment(when: datetime) -> str:
     """Return a moment as RFC 3339 in UTC: "2026-11-22T20:00:38.947621Z"."""
     return when.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _moment_at(at_sec: float) -> str | None:
+    """Return a moment as text; None for one that no calendar has: an agent may send anything."""
+    try:
+        return moment(datetime.fromtimestamp(at_sec, UTC))
+    except (OverflowError, OSError, ValueError):
+        return None
 
 
 def _plain(value: object, *, keeps_units: bool = False) -> object:

@@ -50,7 +50,7 @@ def _field(field: FieldDescriptor, message: Message, *, has_defaults: bool) -> o
 
 def _value(field: FieldDescriptor, value: object, *, has_defaults: bool) -> object:
     if isinstance(value, Timestamp):
-        return value.ToJsonString()
+        return _moment(value)
     if isinstance(value, Duration):
         return duration_sec(value)
     if isinstance(value, Message):
@@ -60,6 +60,14 @@ def _value(field: FieldDescriptor, value: object, *, has_defaults: bool) -> obje
     if field.type == FieldDescriptor.TYPE_FLOAT:
         return float(f"{value:.7g}")  # what 32 bits hold, instead of the digits that 64 add
     return value
+
+
+def _moment(value: Timestamp) -> str | None:
+    """Return a moment as text; None for one that no calendar has: an agent may send anything."""
+    try:
+        return value.ToJsonString()
+    except ValueError:
+        return None
 
 
 def _enum_word(kind: EnumDescriptor, number: int) -> str:
