@@ -14,10 +14,11 @@ from tests.fuzz.targets.optimizer import OPTIMIZER
 from tests.fuzz.targets.proofs import PROOFS
 from tests.fuzz.targets.texts import TEXTS
 from tests.fuzz.targets.tracker import TRACKER
+from tests.fuzz.targets.views import VIEWS
 from tests.fuzz.targets.workers import WORKERS
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for group in (TRACKER, AGENT, OPTIMIZER, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS)
+    for group in (TRACKER, AGENT, OPTIMIZER, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS, VIEWS)
     for target in group
 }

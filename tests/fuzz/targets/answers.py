@@ -63,6 +63,9 @@ _LEASE = Lease(
 )
 
 
+SNAPSHOT = Snapshot(version=3, taken_at_sec=4.0, devices=(_DEVICE,), leases=(_LEASE,), request_count=0)
+
+
 def _answer(content: bytes) -> None:
     """Read it as what its first byte says."""
     kind, read = _READERS[(content[0] if content else 0) % len(_READERS)]
@@ -77,15 +80,22 @@ def _answer(content: bytes) -> None:
         assert kind is snapshot_service_pb2.ModelSnapshot
 
 
+def _measurement() -> measurement_pb2.Measurement:
+    """Return one with a moment that no calendar has."""
+    measurement = measurement_pb2.Measurement(run_secs=[1.0])
+    measurement.provenance.owner_facts_json = '{"a": 1}'
+    measurement.provenance.before.read_at.seconds = 10**18
+    return measurement
+
+
 def _answers() -> list[bytes]:
-    snapshot = Snapshot(version=3, taken_at_sec=4.0, devices=(_DEVICE,), leases=(_LEASE,), request_count=0)
-    fleet = snapshot_to_proto(snapshot)
+    fleet = snapshot_to_proto(SNAPSHOT)
     return [
         b"\0" + fleet.SerializeToString(),
         b"\1" + device_to_proto(_DEVICE).SerializeToString(),
         b"\2" + lease_to_proto(_LEASE).SerializeToString(),
         b"\3" + lease_pb2.PendingRequest(request_id="r", selector="cpu").SerializeToString(),
-        b"\4" + measurement_pb2.Measurement(run_secs=[1.0]).SerializeToString(),
+        b"\4" + _measurement().SerializeToString(),
         b"\5" + snapshot_service_pb2.ModelSnapshot(digest="sha256:0", content=b"a").SerializeToString(),
         b"\6" + fleet_service_pb2.GetFleetResponse(snapshot=fleet).SerializeToString(),
     ]
