@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,6 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "fleet").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fleet "$@"\n')
     (made / "fleet").chmod(0o755)
     (made / "agent.yaml").write_text(_DEVICES)
+    (made / "completion.bash").write_text(
+        subprocess.run(
+            [made / "fleet", "completion", "bash"], env=here(), check=True, capture_output=True, text=True
+        ).stdout
+    )
     with Library.open(made / "library.sqlite") as library:
         library.start_job(title="squeezenet")
     return made
@@ -53,7 +59,7 @@ async def completed(folder: Path, line: str, tracker: str) -> list[str]:
     if line.endswith(" "):
         words.append("")
     script = f"""
-    source <(./fleet completion bash)
+    source ./completion.bash
     [[ $(complete -p fleet) == *_fleet_completion* ]] || exit 3
     COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)} COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}
     _fleet_completion ./fleet
