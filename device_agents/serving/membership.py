@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fleet.base.network import host_of, is_loopback
 from fleet.base.private_files import read_private, write_private
-from fleet.errors import FleetError, NotJoined
+from fleet.errors import FleetError, KeyRevoked, NotJoined
 from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
 from fleet.identity.credentials import Credentials, PlainSecret, Proof, parse_proof
 from fleet.identity.join_tokens import JoinToken
@@ -81,18 +81,24 @@ class Membership:
         return found if isinstance(found, PlainSecret) else None
 
     async def join(self) -> Path:
-        """Use the join token up, and return where the key is kept.
+        """Use the join token up, and return where the key is kept: the former one, or another if that was revoked.
 
         Raises:
             FleetError: see `fleet.wire.joining.join`.
         """
         if self._token is None:
             raise NotJoined("there is no join token to join with")
-        made, role = await joining.join(self._tracker, self._token, name=socket.gethostname(), key_pem=self._key())
+        try:
+            made, role = await self._joined(self._token, self._key())
+        except KeyRevoked:
+            made, role = await self._joined(self._token, make_key())
         if role is not Role.AGENT:
             raise NotJoined(f"that was a join token for the role {role}; an agent needs one of the role agent")
         self._keep(made)
         return self._path
+
+    async def _joined(self, token: JoinToken, key_pem: bytes) -> tuple[Credentials, Role]:
+        return await joining.join(self._tracker, token, name=socket.gethostname(), key_pem=key_pem)
 
     async def channel(self) -> Channel:
         """Return a channel to the tracker, joining its fleet first where needed.

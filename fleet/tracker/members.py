@@ -266,7 +266,7 @@ def revoked(member: Member) -> KeyRevoked:
     why = f": {member.reason}" if member.reason else ""
     return KeyRevoked(
         f"the key {member.key_id[:8]} was revoked by {member.revoked_by}{why}; "
-        "if that was a mistake, remove its credentials and join again, which makes another key"
+        "ask an admin for a token to join again with another key: fleet login, for an agent fleet agent join"
     )
 
 

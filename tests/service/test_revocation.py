@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 import fleet.aio
+from device_agents.serving.membership import Membership
 from fleet.client.aio import Fleet
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import InvalidRequest, KeyRevoked, LeaseRevoked, NotAllowed, TrackerUnavailable
@@ -27,6 +28,7 @@ from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import join
 from fleet.wire.rpc import from_rpc_error, make_channel
 from fleet.wire.stubs import fleet_service_stub, identity_service_stub
+from tests.service.identity_parts import get_fleet
 
 
 @asynccontextmanager
@@ -106,6 +108,24 @@ async def test_a_revoked_agent_serves_no_more_and_its_names_are_free() -> None:
             await SimulatedAgent(served.address, ["devices/board"], agent_id="again", key_pem=stolen).open()
         async with SimulatedAgent(served.address, ["devices/board"], agent_id="new", key_pem=make_key()):
             assert served.tracker.state.devices["devices/board"].is_attached
+
+
+async def test_a_revoked_agent_that_is_given_a_token_joins_with_another_key(tmp_path: Path) -> None:
+    """Nobody has to remove files on the board; the tracker takes it for a new agent."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        keys = []
+        for _ in range(2):
+            token, _invitation = await admin.invite(Role.AGENT, ttl_sec=600.0)
+            membership = Membership(tmp_path, served.address, token=token)
+            membership.load()
+            await membership.join()
+            keys.append(own_key_id(membership.shown().key_pem))
+            async with await membership.channel() as channel:
+                await get_fleet(channel)
+            if len(keys) == 1:
+                await admin.revoke(keys[0])
+
+    assert keys[0] != keys[1]
 
 
 async def test_a_revoked_key_stays_out_over_restarts_whatever_it_shows() -> None:
