@@ -23,7 +23,7 @@ from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import schedule_product
 from fleet.spaces.simple import schedule_rest
 from fleet.spaces.tiles import Tile, tiles
-from fleet.spaces.winograd import cuts, schedule_winograd, winograd_stages
+from fleet.spaces.winograd import cuts, winograd_schedules, winograd_stages
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -145,10 +145,8 @@ def _winograd_schedules(mod: IRModule, facts: ProcessorFacts, stages: Mapping[St
     if product is None:
         return
     packs = _weights_parameter(schedule, block, product, mod) in _constants(mod)
-    for cut in cuts(product, facts):
-        schedule = Schedule(mod)
-        schedule_winograd(schedule, stages, product, cut, facts, packs=packs)
-        yield schedule_rest(schedule, facts)
+    for found in winograd_schedules(Schedule(mod), stages, product, cuts(product, facts), facts, packs=packs):
+        yield schedule_rest(found, facts)
 
 
 def _is_plain(mod: IRModule) -> bool:

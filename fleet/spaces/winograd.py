@@ -8,7 +8,7 @@ read once and fill the caches. The product within is tiled as any other (`fleet.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,28 +70,94 @@ def cuts(product: Product, facts: ProcessorFacts) -> list[Cut]:
     return sorted(found, key=lambda cut: _cycles(cut, product, facts))
 
 
-def schedule_winograd(
-    schedule: Schedule, names: Mapping[Stage, str], product: Product, cut: Cut, facts: ProcessorFacts, *, packs: bool
-) -> None:
-    """Apply a cut to a convolution and to what is computed from its results.
+def winograd_schedules(
+    schedule: Schedule,
+    names: Mapping[Stage, str],
+    product: Product,
+    wanted: Iterable[Cut],
+    facts: ProcessorFacts,
+    *,
+    packs: bool,
+) -> Iterator[Schedule]:
+    """Yield a convolution, and what is computed from its results, with each of some cuts.
 
     Args:
+        schedule: nothing has been done to it yet.
         names: of its blocks, by stage.
         product: the stage of products.
         packs: reorder the weights, which must be constant, for the tile.
     """
     inline_all(schedule, frozenset(), kept=frozenset(names.values()))
+    begun: dict[int, tuple[Schedule, _Blocks]] = {}
+    divided: dict[tuple[int, int, int], tuple[Schedule, _Blocks, _Tiles]] = {}
+    # What cuts have in common is done once, and copied: it is most of what a schedule takes.
+    for cut in wanted:
+        packed = cut.tile.columns if packs else 0
+        if packed not in begun:
+            copy = schedule.copy()
+            begun[packed] = copy, _begin(copy, names, product, cut.tile if packs else None)
+        key = packed, cut.rows, cut.columns
+        if key not in divided:
+            common, blocks = begun[packed]
+            copy = common.copy()
+            divided[key] = copy, blocks, _divide(copy, blocks.result, cut, blocks.outputs)
+        common, blocks, tiles_of_result = divided[key]
+        finished = common.copy()
+        _finish(finished, blocks, tiles_of_result, product, cut, facts)
+        yield finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blocks:
+    """The blocks of a convolution."""
+
+    columns: SBlockRV
+    data: SBlockRV
+    product: SBlockRV
+    parts: SBlockRV
+    result: SBlockRV
+    """With what is computed from it."""
+
+    outputs: int
+    """Rows, and columns, of the result that a tile has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tiles:
+    """The loops of a result that is divided into tiles."""
+
+    n: LoopRV
+    blocks_y: LoopRV
+    tile_y: LoopRV
+    i: LoopRV
+    blocks_x: LoopRV
+    tile_x: LoopRV
+    j: LoopRV
+    channels: LoopRV
+    is_whole: bool
+    """Whether tiles end where its rows end."""
+
+
+def _begin(schedule: Schedule, names: Mapping[Stage, str], product: Product, tile: Tile | None) -> _Blocks:
+    """Reorder the weights, if it is for a tile, and join what writes the results."""
     columns, data, block, parts, result = (schedule.get_sblock(names[stage]) for stage in Stage)
-    if packs:
-        pack(schedule, block, product, cut.tile)
+    if tile is not None:
+        pack(schedule, block, product, tile)
     result = _joined(schedule, result)
     outputs = int(schedule.get(parts).iter_vars[2].dom.extent)
-    around, vectors = _cut_result(schedule, result, cut, outputs, facts)
-    _transform_back(schedule, parts, vectors)
-    sums, depth = _multiply(schedule, block, product, cut, around)
-    _transform(schedule, data, columns, facts, around if cut.tile.order is Order.ROWS else None)
+    return _Blocks(columns=columns, data=data, product=block, parts=parts, result=result, outputs=outputs)
+
+
+def _finish(
+    schedule: Schedule, blocks: _Blocks, tiles_of_result: _Tiles, product: Product, cut: Cut, facts: ProcessorFacts
+) -> None:
+    """Apply the rest of a cut."""
+    around, vectors = _cut_result(schedule, tiles_of_result, cut, facts)
+    _transform_back(schedule, blocks.parts, vectors)
+    sums, depth = _multiply(schedule, blocks.product, product, cut, around)
+    _transform(schedule, blocks.data, blocks.columns, facts, around if cut.tile.order is Order.ROWS else None)
     schedule.parallel(around)
-    clear_before(schedule, block, sums, depth)
+    clear_before(schedule, blocks.product, sums, depth)
 
 
 def _blocks(product: Product, tile: Tile, facts: ProcessorFacts) -> list[tuple[int, int]]:
@@ -152,25 +218,41 @@ def _joined(schedule: Schedule, result: SBlockRV) -> SBlockRV:
     return follower
 
 
-def _cut_result(schedule: Schedule, result: SBlockRV, cut: Cut, outputs: int, facts: ProcessorFacts) -> LoopRV:
-    """Split the loops of the result, a tile innermost; return the one that cores share."""
+def _divide(schedule: Schedule, result: SBlockRV, cut: Cut, outputs: int) -> _Tiles:
+    """Split the rows and columns of the result into blocks, tiles, and what a tile has of them."""
     n, y, x, channels = schedule.get_loops(result)
     width = int(schedule.get(x).extent)
     blocks_y, tile_y, i = schedule.split(y, [None, cut.rows, outputs])
     blocks_x, tile_x, j = schedule.split(x, [None, cut.columns, outputs])
+    return _Tiles(
+        n=n,
+        blocks_y=blocks_y,
+        tile_y=tile_y,
+        i=i,
+        blocks_x=blocks_x,
+        tile_x=tile_x,
+        j=j,
+        channels=channels,
+        is_whole=width % outputs == 0,
+    )
+
+
+def _cut_result(schedule: Schedule, loops: _Tiles, cut: Cut, facts: ProcessorFacts) -> tuple[LoopRV, LoopRV]:
+    """Put a tile innermost; return the loop that cores share, and the one around vectors."""
     if cut.tile.order is Order.ROWS:
-        vectors, lanes = schedule.split(channels, [None, facts.lanes])
-        outer = [n, blocks_y, blocks_x]
-        inner = [tile_y, tile_x, vectors]
+        vectors, lanes = schedule.split(loops.channels, [None, facts.lanes])
+        outer = [loops.n, loops.blocks_y, loops.blocks_x]
+        inner = [loops.tile_y, loops.tile_x, vectors]
     else:
-        blocks, vectors, lanes = schedule.split(channels, [None, cut.tile.columns // facts.lanes, facts.lanes])
-        outer, inner = [blocks], [n, blocks_y, blocks_x, tile_y, tile_x, vectors]
-    schedule.reorder(*outer, *inner, i, j, lanes)
+        blocks, vectors, lanes = schedule.split(loops.channels, [None, cut.tile.columns // facts.lanes, facts.lanes])
+        outer = [blocks]
+        inner = [loops.n, loops.blocks_y, loops.blocks_x, loops.tile_y, loops.tile_x, vectors]
+    schedule.reorder(*outer, *inner, loops.i, loops.j, lanes)
     around = schedule.fuse(*outer)
-    if width % outputs:
-        split_at_borders(schedule, tile_x)
+    if not loops.is_whole:
+        split_at_borders(schedule, loops.tile_x)
     schedule.vectorize(lanes)
-    for loop in (i, j):
+    for loop in (loops.i, loops.j):
         schedule.unroll(loop)
     return around, vectors
 

@@ -18,7 +18,8 @@ from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.packing import pack_all, packings_of
 from fleet.spaces.simple import unscheduled
 from fleet.spaces.tiles import Order
-from fleet.spaces.winograd import cuts, schedule_winograd, winograd_stages
+from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
+from fleet.workloads.traces import trace_json
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -78,13 +79,32 @@ def test_every_way_to_cut_computes_the_same(outputs: int, size: tuple[int, int])
     expected = run(mod, arrays)
 
     for order in Order:
-        schedule = Schedule(mod)
         cut = next(cut for cut in cuts(product, facts) if cut.tile.order is order)
-        schedule_winograd(schedule, winograd_stages(schedule), product, cut, facts, packs=True)
+        (schedule,) = winograd_schedules(
+            Schedule(mod), winograd_stages(Schedule(mod)), product, [cut], facts, packs=True
+        )
         packings = packings_of(schedule, mod)
         assert [packing.argument for packing in packings] == [1]
         assert not unscheduled(schedule)
         np.testing.assert_allclose(run(schedule.mod, pack_all(arrays, packings)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cuts_have_in_common_changes_no_schedule() -> None:
+    """Whether a schedule is made alone or after others, each of its steps is the same."""
+    from tvm.s_tir import Schedule
+
+    mod = convolution(4, (12, 10), 16, 32)
+    product, facts = product_of(mod), facts_of(HOST)
+    stages, some = winograd_stages(Schedule(mod)), cuts(product, facts)[:6]
+
+    def traces(chosen: list[Cut]) -> list[str]:
+        return [
+            trace_json(schedule)
+            for schedule in winograd_schedules(Schedule(mod), stages, product, chosen, facts, packs=True)
+        ]
+
+    assert len({(cut.tile.columns, cut.rows, cut.columns) for cut in some}) < len(some)
+    assert [traces([cut])[0] for cut in some] == traces(some)
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
