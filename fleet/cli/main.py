@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,6 +22,9 @@ from fleet.errors import ConfigError, FleetError
 logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""click's, which newer versions of typer have under a name of their own."""
+
 _HELP_NAMES = ["-h", "--help"]
 
 _COMMANDS = {
@@ -65,6 +68,12 @@ class LazyGroup(TyperGroup):
         options["commands"] = {name: TyperCommand(name, help=text) for name, text in _COMMANDS.items()}
         super().__init__(**options)
 
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*args, **more)
+        except _UsageError as error:
+            _refuse(error)
+
     def get_params(self, ctx: Any) -> Any:
         return _without_types_of_flags(super().get_params(ctx))
 
@@ -79,6 +88,8 @@ class LazyGroup(TyperGroup):
             logger.debug("command failed", exc_info=error)
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+        except _UsageError as error:
+            _refuse(error)
         except ModuleNotFoundError as error:
             advice = advice_for(error)
             if not advice:
@@ -92,6 +103,16 @@ class LazyGroup(TyperGroup):
             # Whoever read our output has left, as `head` does. Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+
+
+def _refuse(error: Any) -> NoReturn:
+    """Say what is wrong with a command line, in one line as any other error; a group without words shows its help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    command = error.ctx.command_path if error.ctx is not None else "fleet"
+    message = " ".join(error.format_message().split())
+    print(f"error: {message.rstrip('.')}; see: {command} -h", file=sys.stderr)
+    raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(

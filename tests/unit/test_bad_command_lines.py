@@ -52,12 +52,12 @@ USAGE = [
     (("tune", "nowhere.onnx", "--nope"), "No such option: --nope (Possible options: --no-model, --shape, --top)"),
     (("tune", "nowhere.onnx", "second"), "Got unexpected extra argument(s) (second)"),
     (("jobs", "list", "--limit", "0"), "Invalid value for '--limit'"),
-    (("jobs", "frobnicate"), "No such command 'frobnicate'."),
+    (("jobs", "frobnicate"), "No such command 'frobnicate'"),
     (("library", "best", "--top", "-1"), "Invalid value for '--top'"),
-    (("library", "import", "nowhere"), "Missing option '--device-model'."),
+    (("library", "import", "nowhere"), "Missing option '--device-model'"),
     (("library", "prune", "--keep", "-1"), "Invalid value for '--keep'"),
     (("library", "prune", "--days", "nan"), "Invalid value for '--days'"),
-    (("library", "migrate"), "Missing option '--to'."),
+    (("library", "migrate"), "Missing option '--to'"),
     (("time", "bad.so", "--repeat", "-1"), "Invalid value for '--repeat'"),
     (("time", "bad.so", "--min-repeat-ms", "-1"), "Invalid value for '--min-repeat-ms'"),
     (("explain", "nowhere.onnx", "--bandwidth-gbs", "-1"), "Invalid value for '--bandwidth-gbs'"),
@@ -65,18 +65,76 @@ USAGE = [
     (("export", "nowhere.onnx", "--threads", "0"), "Invalid value for '--threads'"),
     (("export", "nowhere.onnx", "--affinity", "all"), "Invalid value for '--affinity'"),
     (("profile", "nowhere.onnx", "--runs", "0"), "Invalid value for '--runs'"),
-    (("devices", "show"), "Missing argument 'name'."),
+    (("devices", "show"), "Missing argument 'name'"),
     (("devices", "--connect-timeout", "x"), "Invalid value for '--connect-timeout': 'x' is not a number of seconds"),
-    (("leases", "revoke"), "Missing argument 'name'."),
+    (("leases", "revoke"), "Missing argument 'name'"),
     (("status", "--interval", "-1"), "Invalid value for '--interval'"),
     (("status", "--interval", "nan"), "Invalid value for '--interval'"),
     (("agent", "serve", "--port", "-1"), "Invalid value for '--port'"),
-    (("agent", "bundle"), "Missing option '--board'."),
-    (("agent", "deploy"), "Missing argument 'USER@BOARD'."),
-    (("agent", "join"), "Missing argument 'token'."),
+    (("agent", "bundle"), "Missing option '--board'"),
+    (("agent", "deploy"), "Missing argument 'USER@BOARD'"),
+    (("agent", "join"), "Missing argument 'token'"),
     (("tracker", "serve", "--port", "x"), "Invalid value for '--port'"),
     (("nonsense",), "nonsense"),
     (("--format", "xml", "devices"), "xml"),
+    (("tune",), "Missing argument 'model'"),
+    (("tune", "a.onnx", "--trials", "many"), "Invalid value for '--trials'"),
+    (("tune", "a.onnx", "--trials", "1.5"), "Invalid value for '--trials'"),
+    (("tune", "a.onnx", "--seed", "x"), "Invalid value for '--seed'"),
+    (("tune", "a.onnx", "--tracker"), "--tracker"),
+    (("tune", "--trials"), "--trials"),
+    (("build",), "Missing argument"),
+    (("build", "matmul-64", "a.so"), "Got unexpected extra argument"),
+    (("build", "matmul-64", "--nope"), "No such option: --nope"),
+    (("export",), "Missing argument"),
+    (("export", "a.onnx", "--threads", "-1"), "Invalid value for '--threads'"),
+    (("export", "a.onnx", "--threads", "two"), "Invalid value for '--threads'"),
+    (("explain",), "Missing argument"),
+    (("profile",), "Missing argument"),
+    (("profile", "a.onnx", "--runs", "-1"), "Invalid value for '--runs'"),
+    (("serve-check",), "Missing argument"),
+    (("time",), "Missing argument"),
+    (("time", "a.so", "--max-repeat", "-1"), "Invalid value for '--max-repeat'"),
+    (("time", "a.so", "--spread-target", "-1"), "Invalid value for '--spread-target'"),
+    (("time", "a.so", "--cooldown-ms", "x"), "Invalid value for '--cooldown-ms'"),
+    (("time", "a.so", "--flush-bytes", "-1"), "Invalid value for '--flush-bytes'"),
+    (("time", "a.so", "--timeout", "nan"), "nan is not in the range"),
+    (("run",), "Missing argument"),
+    (("run", "a.so", "--timeout", "-1"), "-1 is not in the range"),
+    (("program",), "Missing argument"),
+    (("acquire", "cpu", "--nope", "--", "true"), "No such option: --nope"),
+    (("acquire", "cpu", "--ttl"), "--ttl"),
+    (("devices", "--nope"), "No such option: --nope"),
+    (("devices", "show", "a", "b"), "Got unexpected extra argument"),
+    (("leases", "revoke", "a", "b"), "Got unexpected extra argument"),
+    (("leases", "--nope"), "No such option: --nope"),
+    (("request", "cancel"), "Missing argument"),
+    (("request", "frobnicate"), "No such command 'frobnicate'"),
+    (("jobs", "submit"), "Missing argument"),
+    (("jobs", "show"), "Missing argument"),
+    (("jobs", "cancel"), "Missing argument"),
+    (("jobs", "list", "--limit", "all"), "Invalid value for '--limit'"),
+    (("library", "frobnicate"), "No such command 'frobnicate'"),
+    (("library", "export"), "Missing"),
+    (("library", "migrate", "--to", "x"), "Invalid value for '--to'"),
+    (("targets", "show"), "Missing argument"),
+    (("tracker", "frobnicate"), "No such command 'frobnicate'"),
+    (("tracker", "serve", "--port", "-1"), "Invalid value for '--port'"),
+    (("tracker", "token", "create", "--ttl", "soon"), "'soon' is not a length of time"),
+    (("tracker", "token", "create", "--role", "king"), "Invalid value for '--role'"),
+    (("tracker", "token", "revoke"), "Missing argument"),
+    (("tracker", "unbind"), "Missing argument"),
+    (("login",), "Missing argument"),
+    (("agent", "frobnicate"), "No such command 'frobnicate'"),
+    (("agent", "serve", "--port", "70000"), "Invalid value for '--port'"),
+    (("builder", "serve"), "Missing option '--dask'"),
+    (("optimizer", "serve", "--jobs", "0"), "Invalid value for '--jobs'"),
+    (("status", "--interval", "x"), "Invalid value for '--interval'"),
+    (("up", "--port", "x"), "Invalid value for '--port'"),
+    (("doctor", "now"), "Got unexpected extra argument"),
+    (("audit", "-n", "0"), "-n"),
+    (("--log-level", "loud", "devices"), "loud"),
+    (("--nope",), "No such option: --nope"),
 ]
 
 REFUSED = [
@@ -129,6 +187,18 @@ REFUSED = [
     (("acquire", "cpu", *NO_TRACKER, "--", "true"), 1, "127.0.0.1:1"),
     (("devices", "--tracker", "no address"), 2, "no address"),
     (("acquire", "=!", *NO_TRACKER, "--", "true"), 2, "=!"),
+    (("login", "no-token"), 2, "this is no join token"),
+    (("agent", "join", "no-token"), 2, "this is no join token"),
+    (("report", "--library", "nowhere.sqlite"), 2, "nowhere.sqlite"),
+    (("serve-check", "nowhere.fleet"), 2, "nowhere.fleet"),
+    (("tune", "nowhere.onnx", "--shape", "x"), 2, "--shape 'x'"),
+    (("explain", "nowhere.onnx", "--target", "rpi9"), 2, "rpi9"),
+    (("export", "nowhere.onnx", "--target", "rpi9"), 2, "rpi9"),
+    (("time", "nowhere.so", "--on", "=!"), 2, "nowhere.so"),
+    (("request", "list", *NO_TRACKER), 1, "127.0.0.1:1"),
+    (("tracker", "token", "create", *NO_TRACKER[:2]), 2, "127.0.0.1:1"),
+    (("audit", *NO_TRACKER[:2]), 2, "127.0.0.1:1"),
+    (("jobs", "submit", "nowhere.onnx", "--priority", "high"), 2, "high"),
 ]
 
 
@@ -139,24 +209,20 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLEET_TRACKER", raising=False)
 
 
-def test_what_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
-    """Exit code 2, before anything is asked or started; the option and what was given are named."""
-    for words, said in USAGE:
-        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
-        assert done.exit_code == 2, (words, done.output)
-        assert said in done.output, (words, done.output)
-    assert [] == list(tmp_path.iterdir())
+BAD = [*((words, 2, said) for words, said in USAGE), *REFUSED]
 
 
-@pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
-def test_what_cannot_be_done_is_refused_in_one_line(
-    words: tuple[str, ...], code: int, said: str, tmp_path: Path
-) -> None:
-    """The line says what, which and what to do; nothing is left where the command was given."""
-    done = CliRunner().invoke(app, words)
+@pytest.mark.slow
+def test_a_bad_command_line_gets_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    """Exit code, one line on stderr that says what, which and what to do, nothing on stdout, no file."""
+    for words, code, said in BAD:
+        done = CliRunner().invoke(app, words)
 
-    assert done.exit_code == code, (done.output, done.exception)
-    assert isinstance(done.exception, SystemExit), "what is not refused on purpose would be a traceback"
-    (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert said in message
-    assert not [path for path in tmp_path.iterdir() if path.name != "data"]
+        assert done.exit_code == code, (words, done.output, done.exception)
+        assert isinstance(done.exception, SystemExit), (words, "what is not refused on purpose would be a traceback")
+        *progress, message = done.stderr.splitlines()
+        assert message.startswith("error: "), (words, done.stderr)
+        assert said in message, (words, message)
+        assert [line for line in progress if "rror" in line or "Traceback" in line] == [], words
+        assert done.stdout == "", words
+        assert [path for path in tmp_path.iterdir() if path.name != "data"] == [], words
