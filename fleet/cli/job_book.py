@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from fleet.base.config import data_dir
+from fleet.base.settings import look_up
 from fleet.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class LibraryJobs:
     """The jobs of one library, which is opened anew for each call: any thread may call."""
 
     def __init__(self, url_or_path: str | None) -> None:
-        """Open nothing yet. `url_or_path`: None means the user's own."""
+        """Open nothing yet. `url_or_path`: None means the one that is set up, else the user's own."""
         self._url_or_path = url_or_path
 
     def look(self, job_name: str, width: int) -> RenderableType:
@@ -49,7 +50,8 @@ class LibraryJobs:
     @contextmanager
     def _library(self, job_name: str) -> Iterator[Library]:
         elsewhere = f"{job_name} is not in this library; name its own with: fleet status --library URL"
-        if self._url_or_path is None and not (data_dir() / "library.sqlite").exists():
+        setting = look_up("library", self._url_or_path)
+        if setting.asked is None and not Path(setting.value).exists():  # looking makes none
             raise NotFound(elsewhere)
         try:
             from fleet.cli.stored import existing_library
