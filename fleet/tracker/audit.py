@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from fleet.identity.audit_entry import AuditEntry
 
@@ -30,7 +32,12 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
+        """Without a buffer: what a full disk refused is not tried again at the close, which would fail as well."""
+
+        self._is_torn = False
+        """Whether the last line lacks its end."""
+
         self._size_bytes = 0
         self._allowance = _BURST
         self._refilled_at_sec = 0.0
@@ -44,9 +51,8 @@ class AuditLog:
         values = {**asdict(entry), "subject": entry.subject[:_MAX_SUBJECT_CHARS]}
         if self._dropped:
             values["refusals_not_shown"], self._dropped = self._dropped, 0
-        line = json.dumps(values) + "\n"
         try:
-            self._append(line)
+            self._append(json.dumps(values).encode() + b"\n")
         except OSError as error:
             self.close()
             logger.error("audit log cannot be written", extra={"path": str(self._path), "error": str(error)})
@@ -64,18 +70,21 @@ class AuditLog:
             self._file.close()
         self._file = None
 
-    def _append(self, line: str) -> None:
+    def _append(self, line: bytes) -> None:
         if self._file is None:
-            self._file = self._path.open("a")
+            self._file = self._path.open("ab", buffering=0)
             self._path.chmod(0o600)
             self._size_bytes = self._path.stat().st_size
+            self._is_torn = _is_torn(self._path)
         if self._size_bytes + len(line) > _MAX_FILE_BYTES:
             self._rotate()
             self._append(line)
             return
-        self._file.write(line)
-        self._file.flush()
-        self._size_bytes += len(line)
+        content = b"\n" + line if self._is_torn else line
+        written = self._file.write(content)
+        self._size_bytes += written
+        if written < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _rotate(self) -> None:
         self.close()
@@ -94,6 +103,14 @@ class AuditLog:
             return False
         self._allowance -= 1
         return True
+
+
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 def _read(path: Path) -> Iterator[AuditEntry]:

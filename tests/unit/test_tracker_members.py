@@ -15,6 +15,7 @@ from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.roles import Identity, Role
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.members import Members, WaitingToken
+from tests.full_disk import full_disk
 
 
 def token(digest: str = "d" * 64, *, until: float = 100.0) -> WaitingToken:
@@ -153,6 +154,22 @@ def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(range(numbers[0], 200)) == numbers
     assert 0 < numbers[0] < 199
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5000
+    log.close()
+
+
+def test_a_full_disk_costs_what_happens_meanwhile(tmp_path: Path) -> None:
+    """Nobody's call fails for it, and once there is room deeds are written again, a line each. Before, every
+    client that came after a full disk was turned away until the tracker was started anew."""
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    log.write(entry(0))
+    with full_disk(path, free_bytes=20):
+        log.write(entry(1))
+        log.write(entry(2))
+
+    log.write(entry(3))
+
+    assert ["0", "3"] == [found.subject for found in log.newest(9)]
     log.close()
 
 
