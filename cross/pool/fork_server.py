@@ -13,7 +13,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
+from pathlib import Path
+
+from fleet.base.scratch import own
 
 MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
 MAIN_NAME_VARIABLE = "CROSS_POOL_MAIN_NAME"
@@ -47,6 +50,15 @@ def start_fork_server(target_json: str = "", modules: Sequence[str] = ()) -> Non
         multiprocessing.get_context("forkserver").set_forkserver_preload(["cross.pool.warm"])
         with _environment(told), _interrupts_blocked():
             forkserver.ensure_running()
+        _own_folder()
+
+
+def _own_folder() -> None:
+    """Have the folder of the server's socket go away after a kill -9 of this process, too."""
+    folder = Path(util.get_temp_dir())
+    with contextlib.suppress(OSError):
+        if not any(folder.glob(".owner*")):
+            own(folder)  # until this process ends
 
 
 @contextlib.contextmanager

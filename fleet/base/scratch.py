@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "fleet-"
+_ADOPTED = "pymp-"
+"""How folders of multiprocessing begin: it removes them at an orderly end only."""
+
 _OWNER = ".owner"
 
 
@@ -26,7 +29,7 @@ def scratch_dir(purpose: str) -> Iterator[Path]:
     """
     remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-    owner = _own(folder)
+    owner = own(folder)
     try:
         yield folder
     finally:
@@ -36,7 +39,7 @@ def scratch_dir(purpose: str) -> Iterator[Path]:
 
 def remove_abandoned(root: Path) -> None:
     """Remove the folders in `root` whose makers are gone. What cannot be removed, such as another user's, stays."""
-    for owner in root.glob(f"{_PREFIX}*/{_OWNER}"):
+    for owner in [*root.glob(f"{_PREFIX}*/{_OWNER}"), *root.glob(f"{_ADOPTED}*/{_OWNER}")]:
         with contextlib.suppress(OSError):
             descriptor = os.open(owner, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -46,8 +49,13 @@ def remove_abandoned(root: Path) -> None:
                 os.close(descriptor)
 
 
-def _own(folder: Path) -> int:
-    """Lock the file before it gets its name, so that it is never seen unlocked."""
+def own(folder: Path) -> int:
+    """Mark a folder as this process's for as long as the returned descriptor is open; also one of multiprocessing's.
+
+    Raises:
+        OSError: there is no room for the mark, or it has one.
+    """
+    # Locked before it gets its name, so that it is never seen unlocked.
     hidden = folder / f"{_OWNER}.new"
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

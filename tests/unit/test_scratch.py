@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.base.scratch import scratch_dir
+from fleet.base.scratch import remove_abandoned, scratch_dir
 
 _HOLD = """
 import sys, time
@@ -19,6 +19,15 @@ with scratch_dir("held") as folder:
     (folder / "large").write_text("x")
     print(folder, flush=True)
     time.sleep(60)
+"""
+
+
+_SERVE = """
+import sys, time
+from cross.pool.fork_server import start_fork_server
+start_fork_server()
+print("up", flush=True)
+time.sleep(60)
 """
 
 
@@ -50,6 +59,23 @@ def test_what_a_killed_process_left_goes_with_the_next() -> None:
         with scratch_dir("mine") as mine:
             assert not held.exists()
             assert mine.exists()
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_killed_build_pool_goes_too(tmp_path: Path) -> None:
+    """Multiprocessing keeps its socket in one of its own: each kill -9 of a tune left one for ever."""
+    with subprocess.Popen([sys.executable, "-c", _SERVE], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "up\n"
+        (folder,) = tmp_path.glob("pymp-*")
+        remove_abandoned(tmp_path)
+        assert folder.exists()
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+
+    remove_abandoned(tmp_path)
+
+    assert not folder.exists()
 
 
 def test_folders_of_others_are_left(tmp_path: Path) -> None:
