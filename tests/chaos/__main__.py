@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.apart import run_apart
-from tests.chaos.checker import check
+from tests.chaos.checker import Bounds, check
 from tests.chaos.history import read
 from tests.chaos.summary import shown, shown_finding, summarize
 
@@ -31,7 +31,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-chaos-") as temporary:
         folder = given.keep or Path(temporary)
         sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; logs in {folder}\n")
-        logs = run_apart(folder, seed=seed, seconds=given.minutes * 60)
+        logs = run_apart(folder, seed=seed, seconds=given.minutes * 60, bounds=Bounds(), tunes=True)
         history = read(sorted(logs.glob("*.jsonl")))
     findings = check(history)
     summary = summarize(seed, history, findings)

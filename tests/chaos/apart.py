@@ -16,7 +16,7 @@ _SLACK_SEC = 600.0
 """Start, end, and the calms, beyond the time of the faults."""
 
 
-def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds | None = None) -> Path:
+def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds, tunes: bool = False) -> Path:
     """Run a site with its files in `folder`; return the folder of its logs.
 
     Raises:
@@ -29,7 +29,7 @@ def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds | None 
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     site = [sys.executable, "-m", "tests.chaos.site", str(folder.absolute())]
     words = [*site, "--seed", str(seed), "--seconds", str(seconds)]
-    words += ["--patience", str((bounds or Bounds()).served_sec)]
+    words += ["--patience", str(bounds.served_sec), *(["--tunes"] if tunes else [])]
     command = ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *words]
     subprocess.run(command, check=True, env=here(), timeout=3 * seconds + _SLACK_SEC)
     return logs

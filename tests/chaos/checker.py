@@ -95,13 +95,13 @@ def _overlaps(history: Iterable[Event]) -> Iterator[Finding]:
             alive = [other for other in running.values() if other.run in ended or not event.is_alone]
             if alive or not event.is_alone:
                 holders = {other.lease for other in (*alive, event)}
-                text = f"{device} ran for {' and '.join(sorted(holders))} at once"
+                text = f"{device} ran for {' and '.join(sorted(holders)) or 'a tuner'} at once"
                 yield Finding(wrong=Wrong.OVERLAP, text=text, events=(*alive, event))
             running = {other.run: other for other in (*alive, event)}
 
 
 def _epochs_of_runs(history: Iterable[Event]) -> Iterator[Finding]:
-    for device, events in _by_device(history, What.BEGIN).items():
+    for device, events in _by_device(filter(_is_named, history), What.BEGIN).items():
         newest: Event | None = None
         for event in events:
             if newest is not None and event.epoch < newest.epoch:
@@ -132,8 +132,8 @@ def _strangers(history: Iterable[Event]) -> Iterator[Finding]:
     history = list(history)
     granted = {(event.device, event.lease, event.epoch) for event in history if event.what is What.GRANT}
     for event in history:
-        if event.what is What.BEGIN and (event.device, event.lease, event.epoch) not in granted:
-            text = f"{event.device} ran for {event.lease or 'nobody'}, which no client was granted"
+        if event.what is What.BEGIN and _is_named(event) and (event.device, event.lease, event.epoch) not in granted:
+            text = f"{event.device} ran for {event.lease}, which no client was granted"
             yield Finding(wrong=Wrong.STRANGER, text=text, events=(event,))
 
 
@@ -175,6 +175,11 @@ def _growth(history: Iterable[Event], growth: Mapping[str, float]) -> Iterator[F
                 told.add((*life, name))
                 text = f"{event.who} (process {event.number}) grew by {grown:g} {name}, of {allowed:g} allowed"
                 yield Finding(wrong=Wrong.LEAKED, text=text, events=(before, event))
+
+
+def _is_named(event: Event) -> bool:
+    """Tell whether a run says under which lease it is. A tuner's ids are its own, and show overlaps only."""
+    return bool(event.lease)
 
 
 def _by_device(history: Iterable[Event], *kinds: What) -> dict[str, list[Event]]:

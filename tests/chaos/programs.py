@@ -9,7 +9,7 @@ import re
 import signal
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -33,9 +33,13 @@ class Program:
         log: Log,
         environment: dict[str, str],
         ready: str = "",
+        on_end: Callable[[int], Awaitable[None]] | None = None,
+        stop_codes: Sequence[int] = (0,),
     ) -> None:
         """Args:
         ready: what it prints when it is ready, followed by " listening on HOST:PORT"; empty: nothing.
+        on_end: called with the exit code of one that comes to an end by itself; None: it should not.
+        stop_codes: what it may end with after SIGTERM.
         """
         self.name = name
         self.port = 0
@@ -44,12 +48,16 @@ class Program:
         self._command = command
         self._log = log
         self._output = folder / f"{name}.log"
+        self._printed = folder / f"{name}.out"
         self._clock = folder / f"{name}.clock"
         self._clock.write_bytes(struct.pack("d", 0.0))
         self._environment = {**environment, "CHAOS_CLOCK": str(self._clock)}
         self._ready = ready
+        self._on_end = on_end
+        self._stop_codes = stop_codes
         self._process: asyncio.subprocess.Process | None = None
-        self._is_wanted = False
+        self.is_wanted = False
+        """Whether it should run until somebody kills or stops it."""
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -62,11 +70,11 @@ class Program:
 
     async def start(self) -> int | None:
         """Start it, and wait until it is ready; return its exit code if it ends instead."""
-        with self._output.open("ab") as output:
+        with self._output.open("ab") as output, self._printed.open("wb") as printed:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *self._command(),
-                stdout=asyncio.subprocess.PIPE if self._ready else output,
+                stdout=asyncio.subprocess.PIPE if self._ready else printed,
                 stderr=output,
                 env=self._environment,
                 cwd=REPOSITORY,
@@ -74,13 +82,13 @@ class Program:
             )
         if self._ready and not await self._is_ready(self._process):
             return await self._process.wait()
-        self._is_wanted = True
+        self.is_wanted = True
         self._watching = asyncio.create_task(self._watch(self._process), name=f"watch {self.name}")
         return None
 
     async def kill(self) -> None:
         """kill -9, and wait until it is gone."""
-        self._is_wanted = False
+        self.is_wanted = False
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -88,7 +96,7 @@ class Program:
 
     async def stop(self) -> None:
         """Ask it to end; what does not end, or not well, is written down."""
-        self._is_wanted = False
+        self.is_wanted = False
         if self._process is None or self._process.returncode is not None:
             return
         self._process.terminate()
@@ -99,7 +107,7 @@ class Program:
             self._log.write(What.ENDED, who=self.name, text=f"not at all, {_STOP_SEC:g} s after SIGTERM")
             await self.kill()
             return
-        if code:
+        if code not in self._stop_codes:
             self._log.write(What.ENDED, who=self.name, text=f"after SIGTERM with exit code {code}; {self.last_words()}")
 
     def signal(self, number: signal.Signals) -> None:
@@ -133,6 +141,10 @@ class Program:
         except psutil.NoSuchProcess:
             return {}
 
+    def output(self) -> str:
+        """Return what it has printed."""
+        return self._printed.read_text(errors="replace")
+
     def last_words(self) -> str:
         """Return the end of what it wrote for people."""
         lines = self._output.read_text(errors="replace").strip().splitlines()
@@ -150,7 +162,11 @@ class Program:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
-        if self._is_wanted and process is self._process:
+        if not self.is_wanted or process is not self._process:
+            return
+        if self._on_end is not None:
+            await self._on_end(code)
+        else:
             self._log.write(What.ENDED, who=self.name, text=f"with exit code {code}; {self.last_words()}")
 
 

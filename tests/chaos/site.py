@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -17,13 +18,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import yaml
 
-from fleet.library import Library
+from fleet.base.scratch import remove_abandoned
+from fleet.library import Library, Record, RecordKind
 from fleet.testing import eventually
 from tests.chaos import disks
 from tests.chaos.client import WORKLOAD
@@ -40,18 +43,25 @@ _AGENTS = (
     [{"driver": "chaos_simulated", "name": "b", "count": 2, "labels": {"rack": "1"}, "latency_us": 3000}],
     [{"driver": "chaos_cpu", "name": "c"}],
 )
+_PAUSE_SEC = 0.5
+_TUNER = "tuner"
+_TUNED_TRIALS = 6
 _CLIENTS = 3
 _HOLDERS = 3
 _DEVICES = ("a-0", "a-1", "b-0", "b-1", "c")
+_STAYS = ("tvm-fleet-turns",)
+"""Folders in which processes of this machine agree on who has the cores: made once."""
+
 _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
 
 
 class Site:
     """One tracker, its agents and clients, and the ways between them."""
 
-    def __init__(self, folder: Path, seed: int, patience_sec: float) -> None:
+    def __init__(self, folder: Path, seed: int, patience_sec: float, *, tunes: bool) -> None:
         """Args:
         patience_sec: how long a calm waits until everybody has been served.
+        tunes: whether somebody tunes a program on the processor, beside the others.
         """
         self.folder = folder
         self.seed = seed
@@ -68,6 +78,7 @@ class Site:
         self._faults = 0
         self.agents = [f"agent-{number}" for number in range(len(_AGENTS))]
         self.clients = [f"client-{number}" for number in range(_CLIENTS)]
+        self.tuners = [_TUNER] if tunes else []
         self.waiting = [f"{client}/{number}" for client in self.clients for number in range(_HOLDERS)]
 
     async def open(self) -> None:
@@ -85,14 +96,15 @@ class Site:
         credentials = self.folder / "credentials"
         (made,) = credentials.glob("*.pem")
         shutil.copy2(made, credentials / f"127.0.0.1:{self._links[TRACKER].port}.pem")
-        for name in (*self.agents, *self.clients):
+        for name in (*self.agents, *self.clients, *self.tuners):
             await self._start(self._programs[name])
 
     async def storm(self, number: int, length_sec: float) -> None:
         """Let happen what the schedule says."""
         self.log.write(What.STORM, number=number)
+        programs = [*self.clients, *self.tuners]
         faults = make_storm(
-            self.seed, number, first=self._faults, length_sec=length_sec, agents=self.agents, clients=self.clients
+            self.seed, number, first=self._faults, length_sec=length_sec, agents=self.agents, clients=programs
         )
         self._faults += len(faults)
         began = time.monotonic()
@@ -104,8 +116,9 @@ class Site:
     async def calm(self) -> None:
         """Wait until everybody is served, or is too late; then look what everything holds."""
         for program in self._programs.values():
-            if not program.is_running:
-                await self._start(program)
+            async with program.busy:
+                if not program.is_running:
+                    await self._start(program)
         sizes = {path: path.stat().st_size for path in self.logs.glob("client-*.jsonl")}
         calm_sec = time.monotonic()
         self.log.write(What.CALM, names=self.waiting)
@@ -113,22 +126,21 @@ class Site:
             await eventually(lambda: self._served(sizes, calm_sec) >= set(self.waiting), self._patience_sec)
         except TimeoutError:
             return  # the checker says who
-        for program in self._programs.values():
+        for program in (self._programs[name] for name in (TRACKER, *self.agents, *self.clients)):
             self.log.write(What.CENSUS, who=program.name, number=program.pid, counts=program.count())
 
     async def close(self) -> None:
         """Stop everything, and write down what is left of it."""
-        for names in (self.clients, self.agents, [TRACKER]):
+        for names in (self.tuners, self.clients, self.agents, [TRACKER]):
             await asyncio.gather(*(self._programs[name].stop() for name in names))
         for link in self._links.values():
             link.close()
-        await asyncio.sleep(0)  # transports close
-        try:
+        remove_abandoned(self.folder / "tmp")  # as the next process does that makes a folder there
+        with contextlib.suppress(TimeoutError):  # the checker says what was left
             await eventually(lambda: not self._left())
-        finally:
-            self.log.write(What.LEFT, names=self._left())
-            with Library.open(self._library) as library:
-                self.log.write(What.KEPT, names=[record.uid for record in library.records(limit=None)])
+        self.log.write(What.LEFT, names=self._left())
+        with Library.open(self._library) as library:
+            self.log.write(What.KEPT, names=_names(library.records(kinds=[RecordKind.CANDIDATE])))
 
     async def _perform(self, fault: Fault) -> None:
         if fault.target == LIBRARY:
@@ -240,6 +252,32 @@ class Site:
             words += ["--library", str(self._library), "--wares", str(self._wares)]
             add(name, [*words, "--log", str(self.logs / f"{name}.jsonl")])
 
+        if self.tuners:
+            words = ["-m", "fleet", "tune", "matmul-32", "--on", "cpu", "--trials", str(_TUNED_TRIALS), "--json"]
+            self._programs[_TUNER] = Program(
+                _TUNER,
+                lambda: [*words, "--tracker", tracker, "--library", str(self._library)],
+                folder=self.folder,
+                log=self.log,
+                environment=environment,
+                on_end=self._tuned,
+                stop_codes=(0, 130),
+            )
+
+    async def _tuned(self, code: int) -> None:
+        """Note what a tune has told, and start the next."""
+        tuner = self._programs[_TUNER]
+        if code:
+            self.log.write(What.LOST, who=_TUNER, text=f"exit code {code}; {tuner.last_words()}")
+        else:
+            told = json.loads(tuner.output())
+            for number in range(1, told["trials"] + 1):
+                self.log.write(What.RECORDED, who=_TUNER, run=f"{told['job']}#{number}")
+        await asyncio.sleep(_PAUSE_SEC)
+        async with tuner.busy:
+            if tuner.is_wanted and not tuner.is_running:
+                await self._start(tuner)
+
     def _served(self, sizes: dict[Path, int], since_sec: float) -> set[str]:
         found = set()
         for path in self.logs.glob("client-*.jsonl"):
@@ -260,9 +298,25 @@ class Site:
         return [
             *(f"process {process.pid} {process.name()}" for process in alive),
             *(f"port {port.laddr}" for port in ports),
-            *(str(path) for folder in folders if folder.exists() for path in folder.iterdir()),
+            *(
+                str(path)
+                for folder in folders
+                if folder.exists()
+                for path in folder.iterdir()
+                if path.name not in _STAYS
+            ),
             *(f"shared memory {segment}" for segment in segments),
         ]
+
+
+def _names(records: Sequence[Record]) -> list[str]:
+    """Return what records are known by: what a client called them, or of which job they are, and the how manieth."""
+    counts = Counter[str]()
+    names = []
+    for record in records:
+        counts[record.job_name] += 1
+        names.append(f"{record.job_name}#{counts[record.job_name]}" if record.job_name else record.uid)
+    return names
 
 
 def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
@@ -273,9 +327,9 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
             continue
 
 
-async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float) -> None:
+async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, tunes: bool) -> None:
     """Run storms for so long in all, and a calm after each: a seed gives the same faults on any machine."""
-    site = Site(folder, seed, patience_sec)
+    site = Site(folder, seed, patience_sec, tunes=tunes)
     await site.open()
     await site.calm()
     lengths_sec = [*[_STORM_SEC] * int(seconds // _STORM_SEC), seconds % _STORM_SEC]
@@ -292,8 +346,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--patience", type=float, required=True)
+    parser.add_argument("--tunes", action="store_true")
     given = parser.parse_args()
-    asyncio.run(run(given.folder, seed=given.seed, seconds=given.seconds, patience_sec=given.patience))
+    site = {"seed": given.seed, "seconds": given.seconds, "patience_sec": given.patience, "tunes": given.tunes}
+    asyncio.run(run(given.folder, **site))
 
 
 if __name__ == "__main__":

@@ -79,6 +79,10 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
     ),
     "a device that was not free": (Wrong.OVERLAP, [grant(1), grant(2), begin(1), begin(2, is_alone=False)]),
     "a device taken by somebody who wrote nothing": (Wrong.OVERLAP, [grant(1), begin(1, is_alone=False), end(1)]),
+    "a tuner and a holder": (
+        Wrong.OVERLAP,
+        [grant(1), replace(begin(1), lease="", epoch=0, run="t"), begin(1), replace(end(1), lease="", run="t")],
+    ),
     "two runs of one holder": (Wrong.OVERLAP, [grant(1), begin(1), begin(1, index=1), end(1, index=1), end(1)]),
     "an old holder that runs again": (
         Wrong.EPOCH,
