@@ -9,7 +9,8 @@ certain device, waits, and gives up. After two minutes on average it goes, half 
 back, and comes back under another name. One more looks at the whole fleet every ten seconds.
 
 Every five seconds the tracker's memory, threads, files and processor time are read, and the latencies of the grants in
-between. After the first fifth, when caches are full, a line is fitted through each: what it rises by in an hour.
+between. After ten minutes, or two fifths of a shorter run, when caches are full and the allocator has its share, a line
+is fitted through each: what it rises by in an hour.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ _AGENTS = 10
 _SAMPLE_SEC, _QUICK_SAMPLE_SEC = 5.0, 0.5
 _REPORT_SEC = 5.0
 _LOOK_SEC = 10.0
-_WARM_UP_SHARE = 0.2
+_WARM_UP_SEC, _WARM_UP_SHARE = 600.0, 0.4
 _FLAT_SHARE = 0.05
-"""A line that rises by less than this share of its mean in the whole run is flat."""
+"""A line that rises by less than this share of its mean during the run does not rise."""
 _STANDARD_ERRORS = 3.0
-"""So is one whose slope is not known better than this."""
+"""Nor does one whose slope is less than so many of its errors."""
 _MB = 1e6
 _SHOWN = {
     "memory_mb": "memory [MB]",
-    "cpu_share": "processor time / time",
+    "cpu_ms_per_grant": "processor time for a grant [ms]",
     "p50_ms": "grant, median [ms]",
     "p99_ms": "grant, 99th percentile [ms]",
 }
@@ -69,8 +70,8 @@ class Sample:
     """Since the load began."""
     memory_mb: float
     """Resident."""
-    cpu_share: float
-    """Of one processor."""
+    cpu_ms_per_grant: float
+    """Processor time of the whole process, over its grants: reports, renewals and looks at the fleet are in it."""
     threads: int
     files: int
     grants_per_sec: float
@@ -88,7 +89,7 @@ class Trend:
     """By how much it rises."""
     error_per_hour: float
     """Standard error of that."""
-    is_flat: bool
+    is_rising: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "ratio": None,
         "budget": 100.0 * _FLAT_SHARE,
         "trends": {name: asdict(trend) for name, trend in trends.items()},
-        "is_flat": all(trend.is_flat for trend in trends.values()),
+        "rising": [name for name, trend in trends.items() if trend.is_rising],
         "grants": round(sum(sample.grants_per_sec for sample in samples) * sample_sec),
         "broken_streams": broken,
         "minutes": minutes,
@@ -177,7 +178,7 @@ async def _sample(
         sample = Sample(
             at_sec=round(now - started, 1),
             memory_mb=process.memory_info().rss / _MB,
-            cpu_share=used_sec / (now - last),
+            cpu_ms_per_grant=1e3 * used_sec / len(found) if found else math.nan,
             threads=process.num_threads(),
             files=process.num_fds(),
             grants_per_sec=len(found) / (now - last),
@@ -206,8 +207,8 @@ async def _look(address: str) -> None:
 
 
 def trend_of(samples: Sequence[Sample], name: str) -> Trend:
-    """Fit a line through one figure of all samples but the first fifth."""
-    settled = samples[int(len(samples) * _WARM_UP_SHARE) :]
+    """Fit a line through one figure of all samples but those of the warm-up."""
+    settled = [sample for sample in samples if sample.at_sec > warm_up_sec(samples)]
     points = [(sample.at_sec / 3600.0, float(getattr(sample, name))) for sample in settled]
     points = [(at, value) for at, value in points if not math.isnan(value)]
     if len(points) < 3:
@@ -217,9 +218,14 @@ def trend_of(samples: Sequence[Sample], name: str) -> Trend:
     mean_hour, mean = statistics.fmean(hours), statistics.fmean(values)
     left_over = sum((value - intercept - slope * at) ** 2 for at, value in points) / (len(points) - 2)
     error = math.sqrt(left_over / sum((at - mean_hour) ** 2 for at in hours))
-    rise = abs(slope) * (hours[-1] - hours[0])
-    is_flat = rise < _FLAT_SHARE * abs(mean) or abs(slope) < _STANDARD_ERRORS * error
-    return Trend(mean=mean, per_hour=slope, error_per_hour=error, is_flat=is_flat)
+    rise = slope * (hours[-1] - hours[0])
+    is_rising = rise > _FLAT_SHARE * mean and slope > _STANDARD_ERRORS * error
+    return Trend(mean=mean, per_hour=slope, error_per_hour=error, is_rising=is_rising)
+
+
+def warm_up_sec(samples: Sequence[Sample]) -> float:
+    """Return how much of a run counts as its beginning."""
+    return min(_WARM_UP_SEC, _WARM_UP_SHARE * samples[-1].at_sec)
 
 
 def picture(samples: Sequence[Sample], *, title: str) -> str:
@@ -256,17 +262,19 @@ def _print(
             f"{trend.mean:.2f}",
             f"{getattr(samples[-1], name):.2f}",
             f"{trend.per_hour:+.2f} ± {trend.error_per_hour:.2f}",
-            "flat" if trend.is_flat else "not flat",
+            "rises" if trend.is_rising else "flat",
         )
         for name, trend in trends.items()
     ]
+    settled = next(sample for sample in samples if sample.at_sec > warm_up_sec(samples))
     rate = statistics.fmean(sample.grants_per_sec for sample in samples)
     notes = [
         f"{minutes:g} minutes, {devices:,} devices, {clients} clients, {rate:.0f} grants/s; "
         f"{samples[-1].threads} threads and {samples[-1].files} open files at the end, "
-        f"{samples[len(samples) // 5].threads} and {samples[len(samples) // 5].files} after a fifth",
+        f"{settled.threads} and {settled.files} after {settled.at_sec:.0f} s",
         f"{broken} streams of clients broke",
-        f"flat: less than {100 * _FLAT_SHARE:g} % of the mean over the run, or less than {_STANDARD_ERRORS:g} errors",
+        f"lines from {settled.at_sec:.0f} s on; what rises does so by more than {100 * _FLAT_SHARE:g} % of its mean "
+        f"during the run, and by more than {_STANDARD_ERRORS:g} standard errors",
         *common.load_notes(machine),
     ]
     if quick:

@@ -146,7 +146,7 @@ def test_soak_reads_the_tracker_while_clients_come_and_go(tmp_path: Path) -> Non
 
     assert figures["grants"] > 0
     assert all(sample["memory_mb"] > 1 and sample["files"] > 0 for sample in figures["samples"])
-    assert figures["trends"].keys() == {"memory_mb", "cpu_share", "p50_ms", "p99_ms"}
+    assert figures["trends"].keys() == {"memory_mb", "cpu_ms_per_grant", "p50_ms", "p99_ms"}
     assert picture.read_text().count("<polyline") == 4
 
 
