@@ -19,3 +19,5 @@ _home = tempfile.mkdtemp(prefix="fleet-tests-home-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = f"{_home}/state"
 os.environ["XDG_CONFIG_HOME"] = f"{_home}/config"
+for _name in ("CONFIG", "FORMAT", "LIBRARY", "SELECTOR", "TRACKER"):
+    os.environ.pop(f"FLEET_{_name}", None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 from rich.console import Console
 
-from fleet.base.settings import Setting, look_up
+from fleet.base.settings import Setting, Source, look_up
 from fleet.cli import candidates
 from fleet.cli.json_out import print_document
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
@@ -173,14 +173,15 @@ def selector_or_default(given: str | None) -> str:
     """Return which device to take.
 
     Raises:
-        ConfigError: the one of the environment or the file cannot be read.
+        InvalidRequest: it cannot be read.
+        ConfigError: the one of the environment or the file cannot.
     """
-    if given is not None:
-        return given
-    found = look_up("selector")
+    found = look_up("selector", given)
     try:
         parse_selector(found.value)
     except FleetError as error:
+        if found.source is Source.FLAG:
+            raise
         raise ConfigError(f"{found.where}: {error}") from error
     return found.value
 
