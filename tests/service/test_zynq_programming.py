@@ -121,10 +121,11 @@ async def test_a_failed_bitstream_gives_way_to_the_last_good_one(board: Board) -
     async with board.leased() as device:
         await device.program(good)
         board.fabric.fault("hang")
-        releasing = asyncio.get_running_loop().call_later(0.2, board.fabric.fault, "")
+        programming = asyncio.create_task(device.program(bad))
+        await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
+        board.fabric.fault("")
         with pytest.raises(ProgrammingFailed, match=r"bad .* was not loaded: .*ETIMEDOUT.* good .* loaded again"):
-            await device.program(bad)
-        releasing.cancel()
+            await programming
 
         assert board.fabric.loaded == [image_of(good), image_of(good)]
         assert await device.program(good) is False
