@@ -31,6 +31,7 @@ from fleet.cli.options import build_cache as cache_of
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import WideOption
 from fleet.domain.jobs import parse_priority
+from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
 from fleet.models.model import is_of_transformers
 from fleet.optimizer.cluster.address import ClusterAddress
@@ -188,7 +189,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     ) -> None:
         selectors = tuple(on or [selector_or_default(None)])
         options = TuneOptions(
-            model=_model_path(model),
+            model=_model_path(model, is_changed=bool(shape or batch_size or random_weights)),
             selector=selectors[0],
             also_on=selectors[1:],
             devices=devices,
@@ -227,12 +228,19 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     return run
 
 
-def _model_path(source: str) -> Path:
+def _model_path(source: str, *, is_changed: bool) -> Path:
     """Return the file of a model or of a program.
 
+    Args:
+        is_changed: shapes or weights are asked for, other than its own.
+
     Raises:
-        ConfigError, InvalidRequest: a program that cannot be found or read.
+        ConfigError, InvalidRequest: a program that cannot be found or read, or has no shapes to be chosen.
     """
     from fleet.workloads.sources import is_program, program_file
 
-    return program_file(source) if not is_of_transformers(source) and is_program(source) else Path(source)
+    if is_of_transformers(source) or not is_program(source):
+        return Path(source)
+    if is_changed:
+        raise InvalidRequest(f"{source} is one program: its shapes are in it, and it has no weights")
+    return program_file(source)

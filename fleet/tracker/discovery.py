@@ -65,6 +65,8 @@ class Advertisement:
                 server=f"{socket.gethostname()}-tvm-fleet.local.",
             )
             await (await self._zeroconf.async_register_service(service, allow_name_change=True))
+        except OSError as error:  # no multicast here, as in many containers
+            logger.warning("tracker is not advertised, clients need its address", extra={"cause": str(error)})
         except Exception:
             logger.warning("tracker is not advertised, clients need its address", exc_info=True)
 
