@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
 
-_LONGEST_SEC = 30.0
-_LOGGERS = ("asyncio", "device_agents", "fleet")
+_LONGEST_SEC = 100.0
+_LOGGERS = ("device_agents", "fleet")
 
 
 class MeteredLoop(asyncio.SelectorEventLoop):
@@ -24,28 +25,33 @@ class MeteredLoop(asyncio.SelectorEventLoop):
 
 
 class Complaints(logging.Handler):
-    """Keeps what a server logs of its own faults: what a peer sent is none."""
+    """Keeps the first traceback that a server of this thread logs: what a peer sent is no fault of its own."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self._first: logging.LogRecord | None = None
+        self._thread = threading.get_ident()
+        self._first: BaseException | None = None
         for name in _LOGGERS:
             logging.getLogger(name).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._first = self._first or record
+        if record.exc_info and record.thread == self._thread:
+            self.note(record.exc_info[1])
+
+    def note(self, error: BaseException | None) -> None:
+        """Take an error, unless there is one already."""
+        self._first = self._first or error
 
     def close(self) -> None:
         for name in _LOGGERS:
             logging.getLogger(name).removeHandler(self)
+        super().close()
 
     def raise_first(self) -> None:
-        """Raise what was logged since the last call."""
-        record, self._first = self._first, None
-        if record is None:
-            return
-        error = record.exc_info[1] if record.exc_info else None
-        raise error if error is not None else AssertionError(record.getMessage())
+        """Raise what was noted since the last call."""
+        error, self._first = self._first, None
+        if error is not None:
+            raise error
 
 
 class ServerLoop:
@@ -54,6 +60,7 @@ class ServerLoop:
     def __init__(self) -> None:
         self._loop = MeteredLoop()
         self._complaints = Complaints()
+        self._loop.set_exception_handler(lambda _, context: self._complaints.note(context.get("exception")))
 
     def run(self, work: Coroutine[Any, Any, None]) -> float:
         """Do something with the server; return the longest turn [s]. What it logs as an error is raised."""

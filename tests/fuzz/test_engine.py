@@ -38,7 +38,7 @@ def is_slow_when_long(content: bytes) -> None:
 
 
 def takes_memory_when_long(content: bytes) -> None:
-    bytearray(b"x" * (60_000_000 if len(content) > 10_000 else 10))
+    bytearray(b"x" * (30_000_000 if len(content) > 10_000 else 10))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def takes_memory_when_long(content: bytes) -> None:
     [
         (raises_at_two_words, limits(), "IndexError at test_engine.py"),
         (is_slow_when_long, limits(cpu_sec=0.01), "time at watch.py"),
-        (takes_memory_when_long, limits(memory_mib=20.0), "memory at watch.py"),
+        (takes_memory_when_long, limits(memory_mib=10.0), "memory at watch.py"),
     ],
     ids=["an error", "time", "memory"],
 )

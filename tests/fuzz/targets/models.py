@@ -113,6 +113,12 @@ def _library() -> Library:
     return Library.open(f"sqlite:///{scratch()}/library.sqlite")
 
 
+def _close_library() -> None:
+    if _library.cache_info().currsize:
+        _library().close()
+    _library.cache_clear()
+
+
 def _tir(content: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
         one_function(content.decode(errors="replace"), "here")
@@ -236,7 +242,12 @@ MODELS = [
         quick_inputs=100,
     ),
     Target(
-        name="metaschedule_database", run=no_loop(_database), seeds=_database_files, words=_JSON_WORDS, quick_inputs=60
+        name="metaschedule_database",
+        close=_close_library,
+        run=no_loop(_database),
+        seeds=_database_files,
+        words=_JSON_WORDS,
+        quick_inputs=60,
     ),
     Target(name="tir_json", run=no_loop(_tir), seeds=_programs, words=_JSON_WORDS, most_bytes=16384, quick_inputs=0),
 ]

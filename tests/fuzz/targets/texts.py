@@ -151,7 +151,7 @@ TEXTS = [
             b"!!timestamp ",
         ),
         large_bytes=4096,  # its owner's own file
-        quick_inputs=60,
+        quick_inputs=30,
     ),
     Target(
         name="fabric_description",
