@@ -188,6 +188,8 @@ class FleetApp(App[None]):
             table.styles.height = given
         self._details.display = self._is_detailed
         self._details.styles.height = details_lines
+        if self.screen is self.default_screen and self.focused is None:  # what had the keys is hidden now
+            self.screen.set_focus(self._table if self._table.display else self._details)
 
     def _message_lines(self) -> int:
         if not self._message.display:
@@ -233,7 +235,8 @@ class FleetApp(App[None]):
         """Go to the next pane, or to the details."""
         stops = [widget for widget in (*map(self._table_of, PANES), self._details) if widget.display]
         at = stops.index(self.focused) if self.focused in stops else -1
-        self.screen.set_focus(stops[(at + by) % len(stops)])
+        if stops:  # a terminal of two lines has none
+            self.screen.set_focus(stops[(at + by) % len(stops)])
 
     def action_filter(self) -> None:
         """Let a selector be typed."""

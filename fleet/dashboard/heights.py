@@ -20,6 +20,7 @@ def lay_out(
         row_counts: rows of each pane.
         zoomed: the pane that gets what it can get; None: all get their share.
     """
+    available = max(0, available)
     if is_detailed and available < ROOMY_LINES:
         return [0] * len(row_counts), available
     for_panes = available // 2 if is_detailed else available

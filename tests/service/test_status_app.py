@@ -307,3 +307,20 @@ async def test_one_pane_may_have_all_the_room(client: fleet.aio.Fleet) -> None:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_no_terminal_is_too_small(client: fleet.aio.Fleet) -> None:
+    """Nothing may be seen, but nothing breaks either, and the keys work again when there is room."""
+    async with screen_of(client) as screen:
+        for size in ((8, 3), (1, 1), (80, 2)):
+            await screen.resize(*size)
+            await eventually(lambda size=size: screen.app.size == size)
+            await screen.press("tab", "down", "enter", "escape", "z", "z", "question_mark", "escape")
+
+        await screen.resize(80, 24)
+        await screen.shows("nobody waits", "no job runs")
+        table = screen.app.query_one("#devices", PaneTable)
+        screen.app.screen.set_focus(table)
+        await screen.press("home", "down")
+        assert table.selected == "devices/pi-1"
+        await screen.shows("pi-0")
