@@ -43,7 +43,7 @@ _AGENTS = (
     [{"driver": "chaos_simulated", "name": "b", "count": 2, "labels": {"rack": "1"}, "latency_us": 3000}],
     [{"driver": "chaos_cpu", "name": "c"}],
 )
-_PAUSE_SEC = 0.5
+_PAUSE_SEC, _LEAVE_SEC = 0.5, 30.0
 _TUNER = "tuner"
 _TUNED_TRIALS = 6
 _CLIENTS = 3
@@ -132,12 +132,12 @@ class Site:
     async def close(self) -> None:
         """Stop everything, and write down what is left of it."""
         for names in (self.tuners, self.clients, self.agents, [TRACKER]):
-            await asyncio.gather(*(self._programs[name].stop() for name in names))
+            await asyncio.gather(*(self._stop(self._programs[name]) for name in names))
         for link in self._links.values():
             link.close()
         remove_abandoned(self.folder / "tmp")  # as the next process does that makes a folder there
         with contextlib.suppress(TimeoutError):  # the checker says what was left
-            await eventually(lambda: not self._left())
+            await eventually(lambda: not self._left(), _LEAVE_SEC)
         self.log.write(What.LEFT, names=self._left())
         with Library.open(self._library) as library:
             self.log.write(What.KEPT, names=_names(library.records(kinds=[RecordKind.CANDIDATE])))
@@ -210,10 +210,18 @@ class Site:
         if program.name in self._links:
             self._links[program.name].target_port = program.port
 
+    async def _stop(self, program: Program) -> None:
+        async with program.busy:
+            await program.stop()
+
     async def _fsck(self, answer: str) -> None:
         command = ["-m", "fleet", "tracker", "fsck", answer, "--state-dir", str(self.folder / TRACKER)]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, cwd=REPOSITORY, env=own_environment(self.folder, self._shim)
+            sys.executable,
+            *command,
+            cwd=REPOSITORY,
+            env=own_environment(self.folder, self._shim),
+            stderr=asyncio.subprocess.DEVNULL,
         )
         await process.wait()
 
@@ -261,7 +269,7 @@ class Site:
                 log=self.log,
                 environment=environment,
                 on_end=self._tuned,
-                stop_codes=(0, 130),
+                stop_codes=(0, 1, 130, -signal.SIGTERM),  # wherever it is asked to
             )
 
     async def _tuned(self, code: int) -> None:
