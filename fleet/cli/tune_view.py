@@ -126,7 +126,7 @@ def _repeats(repeats: RepeatCount) -> str:
 
 def _repeats_line(repeats: RepeatCount) -> str:
     many = "measurements" if repeats.count > 1 else "measurement"
-    cost = f"{repeats.device_sec:.1f} s of at most {repeats.budget_sec:.1f} s of device time"
+    cost = f"{repeats.device_sec:.1f} s of device time; none begins after {repeats.budget_sec:.1f} s"
     more = "; more were disturbed, and are marked" if repeats.is_spent else ""
     return f"{repeats.count} {many} made again: the device was disturbed ({cost}){more}"
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.fleet_processes import environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _ROOT = Path(__file__).parents[2]
 
