@@ -6,8 +6,9 @@ Winograd convolution's. Everything else has one good schedule.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
@@ -20,7 +21,7 @@ from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
-from fleet.spaces.product import schedule_product
+from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.simple import schedule_rest
 from fleet.spaces.tiles import Tile, tiles
 from fleet.spaces.winograd import cuts, winograd_schedules, winograd_stages
@@ -60,6 +61,9 @@ def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
         yield _apply(mod, facts, tiled, {})
         return
     main = max(tiled, key=lambda name: len(tiled[name].tiles))
+    if len(tiled) == 1 and tiled[main].unit is None:
+        yield from _product_schedules(mod, facts, main, tiled[main])
+        return
     first = {name: found.tiles[0] for name, found in tiled.items()}
     for tile in tiled[main].tiles:
         yield _apply(mod, facts, tiled, {**first, main: tile})
@@ -110,6 +114,40 @@ def _tiled_products(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | No
 def _is_tiled(product: Product) -> bool:
     last = [axis.role for axis in product.axes if axis.role is not Role.SUM][-1:]
     return last == [Role.COLUMN] and product.extent(Role.SUM) > 1
+
+
+def _product_schedules(mod: IRModule, facts: ProcessorFacts, name: str, found: _Tiled) -> Iterator[Schedule]:
+    """Yield the schedules of a function's only product, one for each tile.
+
+    Tiles that differ only in how many steps are written out begin alike. That is done once, and copied: it is most of
+    what a schedule takes.
+    """
+    from tvm.s_tir import Schedule
+
+    begun = Schedule(mod)
+    inline_all(begun, frozenset([name]))
+    block = next(block for block in child_blocks(begun) if begun.get(block).name_hint == name)
+    packs = _weights_parameter(begun, block, found.product, mod) in _constants(mod)
+    left = Counter(map(_without_unrolling, found.tiles))
+    placed: dict[Tile, tuple[Schedule, Placed]] = {}
+    for tile in found.tiles:
+        alike = _without_unrolling(tile)
+        if tile.depth:
+            schedule = begun.copy()
+            schedule_product(schedule, block, found.product, tile, packs=packs)
+        else:
+            if alike not in placed:
+                schedule = begun.copy()
+                placed[alike] = schedule, place_product(schedule, block, found.product, tile, packs=packs)
+            left[alike] -= 1
+            common, where = placed[alike] if left[alike] else placed.pop(alike)
+            schedule = common.copy()
+            finish_product(schedule, where, found.product, tile)
+        yield schedule_rest(schedule, facts)
+
+
+def _without_unrolling(tile: Tile) -> Tile:
+    return replace(tile, unroll=1)
 
 
 def _apply(mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], chosen: Mapping[str, Tile]) -> Schedule:

@@ -7,6 +7,7 @@ that a tile reads them in one stream. Which tiles there are: `fleet.spaces.tiles
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import Product, Role, result_of
@@ -19,6 +20,18 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A product that is computed where its tile of the result is."""
+
+    block: SBlockRV
+    outer: tuple[LoopRV, ...]
+    """The result's loops around tiles."""
+
+    inner: tuple[LoopRV, ...]
+    """And within."""
+
+
 def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> None:
     """Apply a tile to a product and to all that is computed before and after it.
 
@@ -26,19 +39,31 @@ def schedule_product(schedule: Schedule, block: SBlockRV, product: Product, tile
         packs: reorder the weights, which must be constant, so that a tile reads them in one stream: the parameter gets
             the shape [columns / tile.columns, ..., tile.columns].
     """
+    if not tile.depth:
+        finish_product(schedule, place_product(schedule, block, product, tile, packs=packs), product, tile)
+        return
     if packs:
         pack(schedule, block, product, tile)
-    if tile.depth:
-        _schedule_panels(schedule, block, product, tile)
-        return
-    result = result_of(schedule, block)
-    outer, inner = tile_result(schedule, result, product, tile)
+    _schedule_panels(schedule, block, product, tile)
+
+
+def place_product(schedule: Schedule, block: SBlockRV, product: Product, tile: Tile, *, packs: bool) -> Placed:
+    """Begin to apply a tile that has no depth: all that `tile.unroll` does not matter for."""
+    if packs:
+        pack(schedule, block, product, tile)
+    outer, inner = tile_result(schedule, result_of(schedule, block), product, tile)
     # The tile stays in scope "global": a "local" buffer in a parallel loop comes from the heap, by two calls a tile.
     schedule.compute_at(block, outer[-1], preserve_unit_loops=True)
+    return Placed(block=block, outer=tuple(outer), inner=tuple(inner))
+
+
+def finish_product(schedule: Schedule, placed: Placed, product: Product, tile: Tile) -> None:
+    """Apply what is left of a tile."""
+    block, outer = placed.block, list(placed.outer)
     sums = tile_product(schedule, block, product, tile, len(outer))
     within = len(schedule.get_loops(block)) - len(outer)
-    schedule.vectorize(inner[-1])
-    for loop in inner[:-1]:
+    schedule.vectorize(placed.inner[-1])
+    for loop in placed.inner[:-1]:
         schedule.unroll(loop)
     if width_of(product) % tile.x:
         # Without the conditions of the smaller last tile in the others.

@@ -163,6 +163,15 @@ def test_scale_says_what_a_large_fleet_needs() -> None:
 
 
 @pytest.mark.slow
+def test_search_cost_counts_what_proposals_take() -> None:
+    """Sixteen candidates of one workload are found, and take processor time."""
+    figures = _figures("benchmarks.search_cost")
+
+    assert figures["ms_by_workload"].keys() == figures["proposals"].keys() == {"matmul 256x256x256"}
+    assert figures["ours"] > 0
+
+
+@pytest.mark.slow
 def test_all_run_by_one_command_refuses_unknown_names() -> None:
     """A misspelt name ends with usage, before anything runs."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.spaces.blocks import child_blocks, find_product
 from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.facts import processor_facts
+from fleet.spaces.inlining import inline_all
 from fleet.spaces.packing import Packing, pack_all, packings_of
 from fleet.spaces.product import schedule_product
-from fleet.spaces.tiles import Order, Tile
+from fleet.spaces.simple import schedule_rest
+from fleet.spaces.tiles import Order, Tile, tiles
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
 
@@ -199,6 +203,30 @@ def test_a_kept_schedule_means_the_program_that_was_measured(
     first, second = (finished(one.mod, HOST) for one in (schedule, replayed))
     assert tvm_ffi.structural_equal(first, second)
     assert "T.exp(" not in second.script()
+
+
+def test_what_schedules_have_in_common_changes_none_of_them() -> None:
+    """Whether a schedule is made alone or after others, each of its steps is the same."""
+    from tvm.s_tir import Schedule
+
+    mod, facts = function_of(*CASES["conv 3x3"]), processor_facts(HOST)
+    assert facts is not None
+    found = list(itertools.islice(schedules(mod, HOST), 8))
+
+    fresh = Schedule(mod)
+    products = {fresh.get(block).name_hint: find_product(fresh.get(block)) for block in child_blocks(fresh)}
+    ((name, product),) = ((name, product) for name, product in products.items() if product is not None)
+
+    def alone(tile: Tile) -> str:
+        schedule = Schedule(mod)
+        inline_all(schedule, frozenset([name]))
+        block = next(block for block in child_blocks(schedule) if schedule.get(block).name_hint == name)
+        schedule_product(schedule, block, product, tile, packs=True)
+        return trace_json(schedule_rest(schedule, facts))
+
+    some = tiles(product, facts)[:8]
+    assert len({replace(tile, unroll=1) for tile in some}) < len(some)
+    assert [alone(tile) for tile in some] == [trace_json(schedule) for schedule in found]
 
 
 def test_gpus_have_no_static_schedule_here() -> None:
