@@ -113,7 +113,7 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
 
     assert anew == again
     assert next(kept.own_space()) is own[0]
-    assert 4 == sum(has_decisions(each.trace_json) for each in again)
+    assert 2 == sum(has_decisions(each.trace_json) for each in again)
     assert 8 == len({each.digest for each in again} - {each.digest for each in own})
 
 

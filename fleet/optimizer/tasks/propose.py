@@ -28,11 +28,15 @@ from fleet.optimizer.tasks.search_state import Features, Made, SearchState, stat
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
 
 _OWN_FIRST = 24
-"""So many records of a workload come from its own space before MetaSchedule's rules get half of a batch."""
+"""So many records of a workload come from its own space before MetaSchedule's rules get a part of a batch."""
 
 _RULES_EVERY = 4
-"""From then on they get half of every so manieth batch, and of every batch while the best record is theirs: of 121
-trials on three convolutions, none of theirs came within 1.36 of the best."""
+"""From then on they get a part of every so manieth batch, and half of every batch while the best record is theirs: of
+121 trials on three convolutions, none of theirs came within 1.36 of the best."""
+
+_RULES_PART = 4
+"""As long as the own space is ahead they get a candidate in so many: theirs are written out at length, so that of a
+matrix product four took 85, 220, 330 and 730 ms to build, and those of its own space 40."""
 
 _CHOSEN_FROM = 2
 """Batches of untried schedules of the own space that the cost model chooses one from, at least. On four operators of
@@ -42,7 +46,8 @@ _FROM_ELSEWHERE = 1 / 4
 """Share of a first batch that may be what was best for other workloads and on other devices."""
 
 _BESIDE_OWN = 1 / 3
-"""Share of the population that is searched beside an own space: the features of each program take 15 ms."""
+"""Share of the population that is searched beside an own space for half of a batch, less for less: the features of each
+program take 5 ms, of a Winograd convolution's 50."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +170,7 @@ def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> tuple[list[M
         case Search.REPLAY:
             return replay_traces(task.mod_json, task.replayed, state, fresh, task.count), []
         case Search.RANDOM:
-            rules = replace(_rules(task, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
+            rules = replace(_rules(task, task.count, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
             return search_randomly(state, fresh, task.count, rules), []
     found = _from_elsewhere(task, state, fresh)
     own = _from_own_space(task, state, fresh)
@@ -215,14 +220,16 @@ def _share_of_rules(task: ProposeTask) -> int:
     past = len(task.records) - _OWN_FIRST
     if past < 0:
         return 0
-    is_their_turn = past // task.count % _RULES_EVERY == 0
     best = min(task.records, key=lambda record: record.run_sec)
-    return task.count // 2 if is_their_turn or has_decisions(best.trace_json) else 0
+    if has_decisions(best.trace_json):
+        return task.count // 2
+    is_their_turn = past // task.count % _RULES_EVERY == 0
+    return math.ceil(task.count / _RULES_PART) if is_their_turn else 0
 
 
 def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) -> list[Made]:
     """Return new candidates of MetaSchedule's search, now and then a random one among them, and after them more."""
-    found = _rules(task, is_alone=next(state.own_space(), None) is None).run()
+    found = _rules(task, count, is_alone=next(state.own_space(), None) is None).run()
     chance = random.Random(task.seed)
     explored = sum(chance.random() < EXPLORED for _ in range(count))
     best = list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), count - explored))
@@ -230,11 +237,12 @@ def _searched(task: ProposeTask, state: SearchState, fresh: _Fresh, count: int) 
     return best + list(itertools.islice(fresh.of(itertools.starmap(state.make, found)), task.ahead))
 
 
-def _rules(task: ProposeTask, *, is_alone: bool) -> Evolution:
+def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
     """Return MetaSchedule's search; a smaller one beside an own space, and one that knows nothing yet."""
     ranker = _ranker(task)
     most = task.count + task.ahead + len(task.records) + len(task.known)  # it may return all known ones again
-    population = task.population if is_alone else math.ceil(task.population * _BESIDE_OWN)
+    beside = _BESIDE_OWN * min(1.0, 2 * wanted / task.count)
+    population = task.population if is_alone else math.ceil(task.population * beside)
     return Evolution(
         mod_json=task.mod_json,
         target_json=task.target_json,
