@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fleet.base.config import keys_of
+from fleet.base.extras import advice_for
 from fleet.base.settings import ClientFile
 from fleet.base.version import package_version
 
@@ -34,7 +35,7 @@ def manual() -> str:
     from fleet.cli.main import app, load_command
 
     root = typer.main.get_command(app)
-    names = list(getattr(root, "commands", {}))
+    names = {name: command.help or "" for name, command in getattr(root, "commands", {}).items()}
     lines = [
         f'.TH FLEET 1 "" "tvm-fleet {_plain(package_version())}" "User Commands"',
         *(".SH NAME", r"fleet \- a fleet of devices for tuning tensor programs"),
@@ -43,8 +44,14 @@ def manual() -> str:
         *(".SH OPTIONS", *_options(root)),
         ".SH COMMANDS",
     ]
-    for name in names:
-        lines += _command(f"fleet {name}", load_command(name))
+    for name, short in names.items():
+        try:
+            command = load_command(name)
+        except ModuleNotFoundError as error:  # a small installation has a manual, too
+            missing = f"It needs the package {error.name}, which is not installed here; {advice_for(error)}"
+            lines += [f'.SS "{_plain(f"fleet {name}")}"', _text(short), ".PP", _text(missing)]
+            continue
+        lines += _command(f"fleet {name}", command)
     lines += [".SH FILES", ".TP", f".I {_plain('~/.config/tvm-fleet/config.yaml')}"]
     lines += ["What commands take when no flag says otherwise:", ".RS"]
     lines += [part for key in keys_of(ClientFile) for part in (".TP", f".B {_plain(key.name)}", _text(key.doc))]

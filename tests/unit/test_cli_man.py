@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -40,3 +41,15 @@ def test_the_manual_has_every_command_and_flag_and_renders_without_a_warning() -
     flags = flags_of(root).union(*(flags_of(load_command(name)) for name in _COMMANDS))
     assert sorted(flag for flag in flags if flag not in text) == []
     assert "fleet jobs submit model.onnx --trials 512 --priority background" in lines
+
+
+def test_a_small_installation_has_a_manual_too() -> None:
+    """Commands whose packages are not installed are there, with what to install."""
+    script = "import sys; sys.modules['sqlalchemy'] = None; from fleet.cli.man import man; man()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    text = rendered(done.stdout)
+
+    library = text.partition("fleet library")[2].partition("fleet targets")[0]
+    assert "tvm-fleet[" in library
+    assert "fleet devices show [OPTIONS]" in text
