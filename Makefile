@@ -14,8 +14,9 @@ JOBS ?= $(shell expr $$(nproc) + 1)
 unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-# For each of three dozen targets.
+# For each of three dozen targets: so many inputs, or so much of the processor's time [s].
 FUZZ_INPUTS ?= 1000000
+FUZZ_CPU_SEC ?= 120
 
 .PHONY: venv demo test test-quick check fuzz chaos docs format bench bench-quick protos clean
 
@@ -53,9 +54,9 @@ check: venv docs  ## format, lint, types, imports, generated code, documentation
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python protos/generate.py --check
 
-fuzz: venv  ## very many inputs for every port and every file that others write; two hours on 2 cores
+fuzz: venv  ## very many inputs for every port and every file that others write; two minutes for each at most
 	$(PIP_INSTALL) --editable '.[fuzz]'
-	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS)
+	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --cpu-sec $(FUZZ_CPU_SEC)
 
 chaos: venv  ## faults for so long (MINUTES=60 SEED=1), then the proof from the logs that nothing went wrong
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
