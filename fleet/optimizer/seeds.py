@@ -17,6 +17,10 @@ _NEIGHBOURS = 3
 _OF_EACH = 2
 """Best schedules of each neighbour, and of the workload itself on each kind of device."""
 
+_CLOSE = 1.1
+"""A neighbour's schedule this much slower than its best is none to learn from: where a static schedule is the best,
+the next one, of TVM's rules, takes twice its time, on this workload as on that."""
+
 
 def seeds_for(
     library: Library, workload: Workload, scope: RecordScope, others: Sequence[StoredWorkload]
@@ -32,8 +36,9 @@ def seeds_for(
         for record in library.best(workload.shash, other, k=_OF_EACH)
     ]
     for neighbour in nearest(workload, others):
-        traces = [record.trace_json for record in library.best(neighbour.shash, scope, k=_OF_EACH)]
-        found += [Seed(mod_json=neighbour.mod_json, trace_json=trace) for trace in traces]
+        best = library.best(neighbour.shash, scope, k=_OF_EACH)
+        close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
+        found += [Seed(mod_json=neighbour.mod_json, trace_json=record.trace_json) for record in close]
     return tuple(dict.fromkeys(found))
 
 
@@ -41,7 +46,7 @@ def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[Stored
     """Return the workloads of the same operators with the most similar shapes, the nearest first."""
     kind = _kind(workload.name, workload.args)
     alike = [other for other in others if other.shash != workload.shash and _kind(other.name, other.args) == kind]
-    return sorted(alike, key=lambda other: (_distance(workload.args, other.args), other.shash))[:_NEIGHBOURS]
+    return sorted(alike, key=lambda other: (*_distance(workload.args, other.args), other.shash))[:_NEIGHBOURS]
 
 
 def _kind(name: str, args: Sequence[TensorSpec]) -> tuple[object, ...]:
@@ -49,13 +54,17 @@ def _kind(name: str, args: Sequence[TensorSpec]) -> tuple[object, ...]:
     return operators, tuple((len(spec.shape), spec.dtype, spec.is_output) for spec in args)
 
 
-def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> float:
-    """Return how far shapes are apart, as the sum of the logarithms of their ratios."""
-    return sum(
-        abs(math.log(max(1, size) / max(1, other_size)))
+def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple[int, float]:
+    """Return how far shapes are apart: how many dimensions only one of them has, and the sum of the logarithms of their
+    ratios. A depthwise convolution is nearer to another one than to a 1x1 convolution of its own size.
+    """
+    sizes = [
+        (max(1, size), max(1, other_size))
         for spec, other in zip(args, others, strict=True)
         for size, other_size in zip(spec.shape, other.shape, strict=True)
-    )
+    ]
+    unlike = sum((size == 1) != (other_size == 1) for size, other_size in sizes)
+    return unlike, sum(abs(math.log(size / other_size)) for size, other_size in sizes)
 
 
 def _is_alike(target_json: str, other_json: str) -> bool:

@@ -13,7 +13,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.optimizer.history import recall
-from fleet.optimizer.seeds import nearest
+from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.adapting import Seed, adapted, fitted_tiles
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
@@ -142,3 +142,39 @@ def test_neighbours_have_the_same_operators_and_the_nearest_shapes() -> None:
     near, deep = named("softmax1", 64, 256), named("softmax", 1, 64, 128)
 
     assert [one, near, far] == nearest(asked, [deep, far, other, near, one])
+
+
+def test_the_nearest_neighbour_has_a_length_of_one_where_the_workload_has() -> None:
+    """A depthwise convolution learns from another one, not from a 1x1 convolution of its own size."""
+
+    def convolution(channels: int, *weights: int) -> StoredWorkload:
+        args = (TensorSpec((1, channels, 14, 14), "float32"), TensorSpec((channels, *weights), "float32"))
+        return StoredWorkload(shash=f"{channels}{weights}", name="conv2d", mod_json="{}", flop=1.0, args=args)
+
+    of_its_size, depthwise = convolution(576, 96, 1, 1), convolution(16, 1, 3, 3)
+    args = convolution(576, 1, 3, 3).args
+    asked = Workload(name="conv2d", weight=1, mod_json="{}", shash="own", flop=1.0, args=args)
+
+    assert [depthwise, of_its_size] == nearest(asked, [of_its_size, depthwise])
+
+
+def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> None:
+    """Where one schedule is far ahead, the second best has nothing to teach."""
+    spec = TensorSpec((8, 8), "float32")
+    stored_ones = [
+        StoredWorkload(shash=shash, name="softmax", mod_json=f'"{shash}"', flop=1.0, args=(spec,))
+        for shash in ("1", "2")
+    ]
+    asked = Workload(name="softmax", weight=1, mod_json="{}", shash="own", flop=1.0, args=(spec,))
+    times = {"1": (1.0e-3, 1.05e-3), "2": (1.0e-3, 2.0e-3)}
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workloads(stored_ones)
+        library.add_records(
+            NewRecord(workload=shash, trace_json=f"[[], [{place}]]", scope=HERE, run_secs=(sec,))
+            for shash, secs in times.items()
+            for place, sec in enumerate(secs)
+        )
+
+        seeds = seeds_for(library, asked, HERE, stored_ones)
+
+    assert [("1", 0), ("1", 1), ("2", 0)] == [(seed.mod_json[1], int(seed.trace_json[6])) for seed in seeds]
