@@ -26,8 +26,7 @@ _LEAST_SPREAD = 0.07
 """Of logarithms of times: in a workload whose candidates hardly differ, their order is noise."""
 
 _TREES = 20
-_PASSES = 14
-_BINNED_EVERY = 4
+_PASSES = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +83,34 @@ class Experts:
         return (total / 3).astype(np.float32)
 
 
-def bins(prepared: Sequence[Prepared]) -> QuantileDMatrix:
-    """Return how the trees of all experts cut their columns, from a quarter of all candidates."""
-    return trees.bins(np.concatenate([one.rows[::_BINNED_EVERY] for one in prepared]))
+def train(prepared: Sequence[Prepared], matrix: QuantileDMatrix, left_out: Sequence[bool], *, seed: int) -> Experts:
+    """Fit experts to all workloads but those that are left out.
 
-
-def train(prepared: Sequence[Prepared], cut_as: QuantileDMatrix, *, seed: int) -> Experts:
-    """Fit experts to some workloads."""
-    rows = np.concatenate([one.rows for one in prepared])
-    targets = np.concatenate([one.targets for one in prepared])
-    weights = np.concatenate([one.group.weights for one in prepared])
+    Args:
+        matrix: the rows of all workloads, of `binned`.
+    """
+    seen = [one for one, is_left_out in zip(prepared, left_out, strict=True) if not is_left_out]
+    weights = [
+        np.zeros_like(one.group.weights) if is_left_out else one.group.weights
+        for one, is_left_out in zip(prepared, left_out, strict=True)
+    ]
     lessons = [
-        network.Lesson(features=one.group.features, targets=one.targets, weights=one.group.weights) for one in prepared
+        network.Lesson(features=one.group.features, targets=one.targets, weights=one.group.weights) for one in seen
     ]
     fitted = network.train(lessons, passes=_PASSES, seed=seed)
-    spreads = [fitted.values(one.group.features).std() for one in prepared]
+    spreads = [fitted.values(one.group.features).std() for one in seen]
     return Experts(
-        weights=ridge.fit([one.gram for one in prepared], [1.0] * len(prepared)),
-        booster=trees.train(rows, targets, weights, cut_as=cut_as, rounds=_TREES, seed=seed),
+        weights=ridge.fit([one.gram for one in seen], [1.0] * len(seen)),
+        booster=trees.train(matrix, np.concatenate(weights), rounds=_TREES, seed=seed),
         network=fitted,
         scale=float(np.mean(spreads)) + 1e-6,
+    )
+
+
+def binned(prepared: Sequence[Prepared]) -> QuantileDMatrix:
+    """Return the rows of all workloads as trees take them."""
+    return trees.binned(
+        np.concatenate([one.rows for one in prepared]), np.concatenate([one.targets for one in prepared])
     )
 
 

@@ -21,7 +21,7 @@ from fleet.cost_model.pooling import Features, Reference, pooled
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group
 
-FOLDS = 3
+FOLDS = 2
 MEMBERS = 12
 """Of a prediction."""
 
@@ -100,9 +100,9 @@ def train(groups: Sequence[Group], *, seed: int = 0) -> Model:
     """Fit a model to groups of at least two workloads."""
     prepared = [experts.prepare(group) for group in groups]
     folds = _folds(groups, seed)
-    bins = experts.bins(prepared)
+    matrix = experts.binned(prepared)
     members = tuple(
-        experts.train([one for one, its in zip(prepared, folds, strict=True) if its != fold], bins, seed=seed + fold)
+        experts.train(prepared, matrix, [its == fold for its in folds], seed=seed + fold)
         for fold in range(max(folds) + 1)
     )
     by_set, by_device = experts.residuals(prepared)

@@ -7,6 +7,7 @@ order, by the logistic loss, weighted with how far their times are apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,11 +73,14 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
     """
     random = np.random.default_rng(seed)
     stores = np.concatenate([one for lesson in lessons for one in lesson.features])
-    columns = np.flatnonzero(stores.std(axis=0) > 1e-6)
-    stores = stores[:, columns]
+    spread = stores.std(axis=0)
+    columns = np.flatnonzero(spread > 1e-6)
     start = _start(len(columns), hidden, random)
     network = Network(
-        columns=columns, middle=stores.mean(axis=0), scale=stores.std(axis=0) + np.float32(1e-3), layers=start
+        columns=columns,
+        middle=stores.mean(axis=0)[columns],
+        scale=spread[columns] + np.float32(1e-3),
+        layers=start,
     )
     prepared = [_batch(network.normalized(one.features), one) for one in lessons]
     # All layers in one vector, and their gradients in another: a step of Adam is then a dozen operations, not seventy.
@@ -92,8 +96,9 @@ def train(lessons: Sequence[Lesson], *, hidden: int = 48, passes: int = 20, samp
             gradient += _DECAY * weights
             first += (1 - _MOMENTUM) * (gradient - first)
             second += (1 - _SCALE) * (gradient * gradient - second)
-            mean, square = first / (1 - _MOMENTUM**step), second / (1 - _SCALE**step)
-            weights -= rate * mean / (np.sqrt(square) + 1e-8)
+            # Both are too small at first, by known factors.
+            factor = rate * math.sqrt(1 - _SCALE**step) / (1 - _MOMENTUM**step)
+            weights -= factor * first / (np.sqrt(second) + 1e-8)
     return Network(columns=columns, middle=network.middle, scale=network.scale, layers=layers)
 
 
@@ -173,7 +178,7 @@ def _write_gradients(gradients: Sequence[Array], layers: Sequence[Array], batch:
     wrong = counts / (1 + np.exp(np.clip(values[:, None] - values[None, :], -30, 30)))
     by_value = ((wrong.sum(axis=0) - wrong.sum(axis=1)) / max(counted.sum(), 1e-6)).astype(np.float32)[:, None]
     by_three = (by_value @ layers[6].T) * (three > 0)
-    by_two = (by_three @ layers[4].T)[batch.owner] * (two > 0)
+    by_two = np.take(by_three @ layers[4].T, batch.owner, axis=0) * (two > 0)
     by_one = (by_two @ layers[2].T) * (one > 0)
     pairs = ((batch.stores, by_one), (one, by_two), (summed, by_three))
     for position, (inputs, by_output) in enumerate(pairs):
