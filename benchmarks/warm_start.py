@@ -177,6 +177,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
             target_json=program.target_json,
             records=tuple(records),
             model=learn(lessons),
+            lessons=tuple(lessons),
             seeds=lab.seeds if is_warm else (),
             count=min(_BATCH, trials - len(records)),
             is_static=not records and has_static,

@@ -23,12 +23,13 @@ _ROUNDS = 60
 _HALF = 24.0
 """With so many records of its own, a workload is believed as much as all others together."""
 
-_FEWEST = 4
+FEWEST = 4
+"""Records of its own without which a workload is not believed at all."""
 
 
 def weight_of(records: int) -> float:
     """Return how much of a prediction comes from the workload's own records."""
-    return records / (records + _HALF) if records >= _FEWEST else 0.0
+    return records / (records + _HALF) if records >= FEWEST else 0.0
 
 
 class OwnTrees:

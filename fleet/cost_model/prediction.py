@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.model import MEMBERS, Calibration, Model, spread_out
+from fleet.cost_model.model import MEMBERS, Calibration, Frame, Model, spread_out
 from fleet.cost_model.own import OwnTrees, weight_of
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.errors import InvalidRequest
@@ -33,8 +33,11 @@ class Prediction:
     """
 
 
-def predict(model: Model, query: Query) -> Prediction:
+def predict(model: Model, query: Query, frame: Frame | None = None) -> Prediction:
     """Return what is expected of candidates.
+
+    Args:
+        frame: what they are compared with; None: one another, and the known ones.
 
     Raises:
         InvalidRequest: their features are of another version.
@@ -43,7 +46,7 @@ def predict(model: Model, query: Query) -> Prediction:
     features = [*query.features, *(known.features if known else ())]
     if any(one.ndim != 2 or one.shape[1] != model.width or not len(one) for one in features):
         raise InvalidRequest(f"these features are not those of the snapshot, which has {model.width} columns per store")
-    frame = model.frame(features)
+    frame = frame or model.frame(features)
     values = model.values(frame, features, device_model=query.device_model, instruction_set=query.instruction_set)
     asked, count = len(query.features), len(known) if known else 0
     line = _line(model.calibration, query.flop, values.mean(axis=0)[asked:], known)

@@ -6,6 +6,7 @@ takes parents in proportion to their score, and counts what is below 0 as 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from fleet.cost_model.boosting import Trees
 from fleet.cost_model.model import Frame
-from fleet.cost_model.own import weight_of
+from fleet.cost_model.own import FEWEST, weight_of
 from fleet.cost_model.pooling import Features
+from fleet.cost_model.prediction import predict
+from fleet.cost_model.samples import Query, Sample
 from fleet.cost_model.snapshot import Snapshot
 
 _LEAST_SCORE = 0.02
@@ -39,6 +42,7 @@ class Ranker:
         frame: Sequence[Features] = (),
         device_model: str = "",
         instruction_set: str = "",
+        measured: Sequence[Sample] = (),
     ) -> None:
         """Combine models.
 
@@ -47,6 +51,8 @@ class Ranker:
             own: trees of `fleet.cost_model.learn`, of the job's own records.
             records: how many of these are of this workload.
             frame: candidates that say what is usual; none: the first that are scored.
+            measured: records of this workload with their features. With some of them scores are the times that
+                `predict` expects, which trusts the shared model as far as they bear it out.
         """
         self._shared = shared.model if shared is not None else None
         self._own = Trees(own) if own is not None else None
@@ -55,6 +61,8 @@ class Ranker:
         self._frame: Frame | None = None
         self._own_frame = (0.0, 1.0)
         self._device = device_model, instruction_set
+        usable = [one for one in measured if math.isfinite(one.run_sec) and len(one.features)]
+        self._measured = usable if len(usable) >= FEWEST else []
 
     @property
     def is_blind(self) -> bool:
@@ -75,6 +83,14 @@ class Ranker:
 
     def _slowness(self, features: Sequence[Features]) -> NDArray[np.float32]:
         """Return about how much slower than usual candidates are, as logarithms."""
+        if self._shared is not None and self._measured:
+            device_model, instruction_set = self._device
+            query = Query(
+                features=features, device_model=device_model, instruction_set=instruction_set, known=self._measured
+            )
+            usual = np.log([one.run_sec for one in self._measured]).mean(dtype=np.float32)
+            slowness: NDArray[np.float32] = predict(self._shared, query, self._frame).log_sec - usual
+            return slowness
         total = np.zeros(len(features), np.float32)
         spread = np.float32(1.0)
         if self._shared is not None and self._frame is not None:
@@ -93,7 +109,7 @@ class Ranker:
     def _set_frame(self, features: Sequence[Features]) -> None:
         frame = [*self._known, *(features if len(self._known) < _FRAME else ())]
         if self._shared is not None:
-            self._frame = self._shared.frame(frame)
+            self._frame = self._shared.frame([*frame, *(one.features for one in self._measured)])
         if self._own is not None:
             logs = _log_time(self._own, frame)
             self._own_frame = float(logs.mean()), float(logs.std()) + 0.1

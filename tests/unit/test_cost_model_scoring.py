@@ -6,6 +6,7 @@ import numpy as np
 
 from fleet.cost_model.boosting import train
 from fleet.cost_model.prior import PATH, prior_for
+from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 
@@ -80,3 +81,19 @@ def test_the_prior_is_taken_apart_only_when_it_is_asked() -> None:
 
     assert prior.metrics["workloads"] >= 40
     assert "model" not in vars(prior)
+
+
+def test_records_that_contradict_the_shared_model_outvote_it() -> None:
+    """Where it has the order wrong, a few records of the workload turn it around; and company does not matter."""
+    features = made_up(60)
+    before = Ranker(prior_for(CPU), None, records=0).score(features)
+    measured = [
+        Sample(workload="own", run_sec=1e-3 * float(score), features=one)
+        for one, score in zip(features[:24], before[:24], strict=True)
+    ]
+
+    ranker = Ranker(prior_for(CPU), own_trees(features), records=24, measured=measured)
+    after = ranker.score(features)
+
+    assert np.corrcoef(np.log(before[24:]), np.log(after[24:]))[0, 1] < 0
+    np.testing.assert_allclose(ranker.score(features[30:33]), after[30:33], rtol=1e-4)

@@ -19,6 +19,7 @@ from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.prior import prior_for
+from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.optimizer.tasks.adapting import Seed, adapted
@@ -281,6 +282,10 @@ def _ranker(task: ProposeTask) -> Ranker:
         records=len(task.records),
         device_model=task.device_model,
         instruction_set=instruction_set_of(task.target_json),
+        measured=[
+            Sample(workload=one.workload, run_sec=one.run_sec, features=one.features, device_model=task.device_model)
+            for one in (task.lessons if task.model is not None else ())
+        ],
     )
 
 
