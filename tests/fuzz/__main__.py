@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import logging
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
     options = parser.parse_args()
     is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
+    logging.disable(logging.WARNING)  # a peer's nonsense is worth a line, and there is a million of it
     if len(options.names) == 1:
         return _one(options, is_guided=is_guided)
     from tests.fuzz.registry import TARGETS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 
 from device_agents.serving.epochs import EpochLedger
 from device_agents.workers import ledger
@@ -40,13 +39,11 @@ def _mark(content: bytes) -> None:
 
 
 def _epochs(content: bytes) -> None:
-    logging.getLogger("device_agents.serving.epochs").disabled = True
     written("epochs.json", content)
     EpochLedger(scratch()).read()
 
 
 def _processes(content: bytes) -> None:
-    logging.getLogger("device_agents.workers.ledger").disabled = True
     boot = ledger._BOOT_ID.read_bytes().strip()  # noqa: SLF001 - kill_listed would kill
     ledger._read(written("processes.json", content.replace(b"BOOT", boot)))  # noqa: SLF001
 
