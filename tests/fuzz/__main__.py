@@ -8,8 +8,10 @@ import importlib
 import importlib.util
 import io
 import logging
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,20 +27,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--by-mutation", action="store_true", help="do not look at coverage")
     parser.add_argument("--replay", type=Path, help="run one file as the input, and show what is raised")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
     logging.disable(logging.WARNING)  # a peer's nonsense is worth a line, and there is a million of it
-    if len(options.names) == 1:
+    if options.here:
+        is_guided = not options.by_mutation and not options.replay and importlib.util.find_spec("atheris") is not None
         return _one(options, is_guided=is_guided)
     from tests.fuzz.registry import TARGETS
 
     names = options.names or list(TARGETS)
-    command = [sys.executable, "-m", "tests.fuzz", "--inputs", str(options.inputs), "--seed", str(options.seed)]
-    command += ["--cpu-sec", str(options.cpu_sec), *(["--by-mutation"] if options.by_mutation else [])]
-    failed = [name for name in names if subprocess.run([*command, name], check=False).returncode]
+    failed = [name for name in names if _in_a_process_of_its_own(name, options)]
     if failed:
         print(f"something was found in: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def _in_a_process_of_its_own(name: str, options: argparse.Namespace) -> int:
+    """Fuzz one target, whose files and credentials are gone afterwards however it ends; return its exit status."""
+    command = [sys.executable, "-m", "tests.fuzz", "--here", name, "--inputs", str(options.inputs)]
+    command += ["--seed", str(options.seed), "--cpu-sec", str(options.cpu_sec)]
+    command += ["--by-mutation"] if options.by_mutation else []
+    command += ["--replay", str(options.replay)] if options.replay else []
+    with tempfile.TemporaryDirectory(prefix="fleet-fuzz-") as folder:
+        environment = {**os.environ, "TMPDIR": folder, "XDG_STATE_HOME": folder}
+        return subprocess.run(command, env=environment, check=False).returncode
 
 
 def _one(options: argparse.Namespace, *, is_guided: bool) -> int:
