@@ -9,6 +9,7 @@ import typer
 
 from fleet.base.machine import account_name
 from fleet.cli import candidates, options
+from fleet.cli.groups import ShowingGroup
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
@@ -23,7 +24,7 @@ from fleet.optimizer.fleets import fleet_for
 from fleet.optimizer.job import TuneOptions
 from fleet.optimizer.order import submit as submit_job
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=ShowingGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 NameArgument = Annotated[
     str,

@@ -15,6 +15,7 @@ from fleet.base import logs
 from fleet.base.extras import advice_for
 from fleet.base.imports import no_collection
 from fleet.base.version import package_version
+from fleet.cli.groups import UsageError
 from fleet.cli.options import Settings
 from fleet.cli.plain_text import allow_plain_text
 from fleet.errors import ConfigError, FleetError
@@ -22,8 +23,6 @@ from fleet.errors import ConfigError, FleetError
 logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""click's, which newer versions of typer have under a name of their own."""
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -71,7 +70,7 @@ class LazyGroup(TyperGroup):
     def make_context(self, *args: Any, **more: Any) -> Any:
         try:
             return super().make_context(*args, **more)
-        except _UsageError as error:
+        except UsageError as error:
             _refuse(error)
 
     def get_params(self, ctx: Any) -> Any:
@@ -88,7 +87,7 @@ class LazyGroup(TyperGroup):
             logger.debug("command failed", exc_info=error)
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
-        except _UsageError as error:
+        except UsageError as error:
             _refuse(error)
         except ModuleNotFoundError as error:
             advice = advice_for(error)

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from cross.targets.boards import Board, find_board, load_boards
 from fleet.cli import candidates, options
+from fleet.cli.groups import ShowingGroup
 from fleet.cli.tables import make_console
 
-app = typer.Typer(invoke_without_command=True, add_completion=False)
+app = typer.Typer(cls=ShowingGroup, invoke_without_command=True, add_completion=False)
 
 
 @app.callback()
