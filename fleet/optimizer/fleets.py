@@ -7,6 +7,8 @@ import platform
 from collections.abc import Iterable, Sequence
 
 from fleet import aio
+from fleet.base.config import TRACKER_PORT
+from fleet.base.network import is_answered
 from fleet.errors import FleetError, NoMatchingDevice
 from fleet.library import Optimizer
 
@@ -38,6 +40,15 @@ async def fleet_for(address: str, selectors: Iterable[str]) -> str:
         raise
     except FleetError:
         return ""
+
+
+def fleet_beside(address: str = f"127.0.0.1:{TRACKER_PORT}") -> str:
+    """Return what to tell whoever starts a fleet for one job while one is up on this machine; "" if none is."""
+    if not is_answered(address):
+        return ""
+    return (
+        f"a tracker listens at {address}, whose jobs may disturb these times: --tracker {address} takes turns with them"
+    )
 
 
 async def serving(optimizers: Sequence[Optimizer], tracker: str, fleet_id: str) -> list[Optimizer]:
