@@ -19,5 +19,8 @@ _home = tempfile.mkdtemp(prefix="fleet-tests-home-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = f"{_home}/state"
 os.environ["XDG_CONFIG_HOME"] = f"{_home}/config"
+for _name in ("COLUMNS", "LINES"):  # readline, which pytest loads, sets them for child processes, unseen by os.environ
+    os.environ.pop(_name, None)
+    os.unsetenv(_name)
 for _name in ("CONFIG", "FORMAT", "LIBRARY", "SELECTOR", "TRACKER"):
     os.environ.pop(f"FLEET_{_name}", None)

@@ -111,7 +111,10 @@ def side_file_of(path: Path) -> Path:
 
 
 def _read_facts(path: Path) -> ArtifactFacts:
-    return facts_from_json(path.read_bytes())
+    try:
+        return facts_from_json(path.read_bytes())
+    except ArtifactRefused as error:
+        raise ArtifactRefused(f"the side file {path}: {error}") from error
 
 
 def facts_from_json(text: str | bytes) -> ArtifactFacts:

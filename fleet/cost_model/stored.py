@@ -58,7 +58,10 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
     try:
         rows, columns = _SHAPE.unpack_from(stores)
         size = rows * columns * _HALF_BYTES
-        unpacked = zlib.decompressobj().decompress(stores[_SHAPE.size :], size + 1)  # more is damage, however much
+        unpacking = zlib.decompressobj()
+        unpacked = unpacking.decompress(stores[_SHAPE.size :], size + 1)  # more is damage, however much
+        if not unpacking.eof:
+            raise ValueError("they end too early, or too late")
         return np.frombuffer(unpacked, "<f2").reshape(rows, columns).astype(np.float32)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidRequest(f"stored features cannot be read: {error}") from error

@@ -41,6 +41,12 @@ def tune_words(model: Path, library: Path, *more: str, trials: int = 16) -> tupl
     return ("tune", str(model), "--trials", str(trials), "--batch", "8", "--library", str(library), "--json", *more)
 
 
+def workers_of(fleet: Fleet) -> list[psutil.Process]:
+    """The processes that run kernels for whoever holds a device."""
+    warm = psutil.Process(fleet.agent.process.pid).children()
+    return [worker for process in warm for worker in process.children()]
+
+
 def stored_trials(path: Path) -> int:
     if not path.exists():
         return 0
@@ -125,14 +131,17 @@ def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path
 
     fleet.tracker.kill()
     before = stored_trials(library)
-    eventually_sync(lambda: stored_trials(library) > before or process.poll() is not None, 60)
+    # It measures what it has; where that was nothing just then, it has given the device back, and its worker ends.
+    eventually_sync(lambda: stored_trials(library) > before or not workers_of(fleet), 60)
     fleet.tracker.start()
-    eventually_sync(lambda: fleet.snapshot()["leases"] or process.poll() is not None)
+    eventually_sync(lambda: fleet.snapshot()["leases"] or process.poll() is not None, 60)
     leases = [] if process.poll() is not None else fleet.snapshot()["leases"]
     report = finish(process)
 
     assert report["trials"] == 16
-    assert all(lease["name"] == found["name"] for found in leases)  # type: ignore[index,union-attr,attr-defined]
+    assert len(leases) <= 1  # type: ignore[arg-type]
+    for found in leases:  # type: ignore[attr-defined]
+        assert found["name"] == lease["name"] or int(found["epoch"]) > int(lease["epoch"])
     assert not any(item["errors"] for item in report["workloads"])  # type: ignore[attr-defined]
     eventually_sync(lambda: not fleet.snapshot()["leases"])
 
@@ -161,8 +170,7 @@ def test_the_worker_is_killed_during_a_tune(model: Path, lasting_fleet: Fleet, t
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", lasting_fleet.address))
     eventually_sync(lambda: stored_trials(library) >= 2, 60)
-    warm = psutil.Process(lasting_fleet.agent.process.pid).children()
-    workers = [worker for process_ in warm for worker in process_.children()]
+    workers = workers_of(lasting_fleet)
 
     for worker in workers:
         worker.kill()
