@@ -34,7 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
         with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, "fleet", "device_agents", "cross"))) as content:
-            content.extractall(tree, filter="data")
+            content.extractall(tree)  # noqa: S202 what git itself packed; Debian 12 has a Python without `filter`
         target = RELEASES / f"{_name(commit)}.tar.xz"
         target.parent.mkdir(exist_ok=True)
         _pack(tree, _files(tree), target)
