@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -23,6 +24,7 @@ from fleet.errors import ConfigError, FleetError
 logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -82,7 +84,9 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # here a full disk can be said in a sentence; at exit it cannot
+            return result
         except FleetError as error:
             logger.debug("command failed", exc_info=error)
             print(f"error: {error}", file=sys.stderr)
@@ -102,6 +106,13 @@ class LazyGroup(TyperGroup):
             # Whoever read our output has left, as `head` does. Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            where = error.filename or "what the output goes to"
+            print(f"error: {where}: {error.strerror}", file=sys.stderr)
+            raise typer.Exit(FleetError.exit_code) from None
 
 
 def _refuse(error: Any) -> NoReturn:

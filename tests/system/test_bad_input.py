@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -257,3 +259,24 @@ def test_a_full_disk(fleet: Fleet, tmp_path: Path) -> None:
     )
 
     assert "/dev/full" in message
+
+
+@pytest.mark.parametrize("words", [("targets", "--json"), ("man",)])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_room_is_said_in_one_line(words: tuple[str, ...], unbuffered: str) -> None:
+    """A disk is full where the output goes: in the middle of it, or when the last of it is written."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fleet", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        ["error: what the output goes to: No space left on device"],
+    )
