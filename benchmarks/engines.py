@@ -24,7 +24,6 @@ _SLOW_MS = 2000.0
 
 _WARM_CALLS = 3
 _MOST_CALLS = 200
-_WITHOUT_END = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +64,17 @@ def build_ours(name: str, model: Path, scratch: Path, *, library: Path | None = 
 
 
 def tune(model: Path, scratch: Path, *, trials: int | None, minutes: float | None) -> Path:
-    """Tune a model until one of the limits is reached; return the library with what was found.
+    """Tune a model for so many trials or minutes, its comparison at the end included; return the library with what was found.
 
     Raises:
-        ProcessFailed: it ended by itself, and not well.
+        ProcessFailed: it ended badly, or not in time.
     """
     library = scratch / "library.sqlite"
-    command = python(
-        *("fleet.cli.main", "tune", model, "--trials", trials or _WITHOUT_END, "--no-model", "--json"),
-        *("--library", library),
-    )
+    limits = {"--trials": trials, "--minutes": minutes}
+    words = [word for name, limit in limits.items() if limit is not None for word in (name, limit)]
+    command = python("fleet.cli.main", "tune", model, *words, "--json", "--library", library)
     with Process(command, scratch / "tune.log") as process:
-        try:
-            process.finish(minutes * 60 if minutes is not None else _TUNE_TIMEOUT_SEC)
-        except ProcessFailed:
-            if minutes is None or not process.is_running:
-                raise
+        process.finish(_TUNE_TIMEOUT_SEC)
     return library
 
 

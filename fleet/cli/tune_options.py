@@ -86,6 +86,13 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         trials: Annotated[
             int | None, typer.Option(min=0, help="Candidates to measure in this run. Default: 32 per chosen workload.")
         ] = None,
+        minutes: Annotated[
+            float | None,
+            typer.Option(
+                metavar="M",
+                help="Search for so long, with as many trials as fit; the comparison of the whole model follows.",
+            ),
+        ] = None,
         tasks: Annotated[
             list[str] | None,
             typer.Option(
@@ -197,6 +204,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             library=library,
             snapshots=snapshots,
             trials=trials,
+            minutes=minutes,
             tasks=tuple(tasks or ()),
             top=top,
             strategy=strategy,

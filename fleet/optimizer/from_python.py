@@ -60,6 +60,7 @@ def tune(
     *,
     on: str = "cpu",
     trials: int | None = None,
+    minutes: float | None = None,
     tracker: str | None = None,
     library: str | os.PathLike[str] | None = None,
     shapes: Shapes | Sequence[Shapes] = (),
@@ -73,6 +74,7 @@ def tune(
         example_inputs: for a module, tensors of the shapes that it is tuned for.
         on: selector of the device.
         trials: candidates to measure; None: 32 for each workload; 0: only the static schedules.
+        minutes: search for so long, with as many trials as fit unless `trials` says how many; None: no limit.
         tracker: address of a running fleet; None: one for this machine, while it lasts.
         library: file or URL of the library; None: your own.
         shapes: shape by input name, for inputs with unknown dimensions; several of them: it is tuned for each.
@@ -88,6 +90,7 @@ def tune(
             model=model_file(model, example_inputs, folder),
             selector=on,
             trials=trials,
+            minutes=minutes,
             tracker=tracker,
             library=None if library is None else os.fspath(library),
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,

@@ -63,7 +63,7 @@ class TuneOptions:
     """Address of an optimizer whose snapshots of the cost model are used; None: those of the library."""
 
     trials: int | None = None
-    """New trials of this job; None: `trials_per_workload` for each chosen workload."""
+    """New trials of this job; None: `trials_per_workload` for each chosen workload, `enough` where `minutes` ends it."""
 
     trials_per_workload: int = 32
     tasks: tuple[str, ...] = ()
@@ -103,6 +103,9 @@ class TuneOptions:
     evaluator: Evaluator = TRIAL_EVALUATOR
     deadline: datetime | None = None
     """No search begins after this; what was found by then is compared and kept. Aware."""
+
+    minutes: float | None = None
+    """The same, so long after the job began or went on; > 0."""
 
     target_ms: float | None = None
     """Stop once the tuned workloads, each as often as the model calls it, take this together [ms]."""

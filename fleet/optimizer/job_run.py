@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cross.build.cache import BuildCache
@@ -262,7 +262,8 @@ class JobRun:
     def _beginning(self, items: list[WorkloadProgress]) -> Beginning:
         options = self.options
         count = len(items) if options.top is None else min(options.top, len(items))
-        total = options.trials if options.trials is not None else options.trials_per_workload * count
+        each = options.trials_per_workload if options.minutes is None else options.enough
+        total = options.trials if options.trials is not None else each * count
         return Beginning(
             title=options.model.name,
             model_digest=self.model.digest,
@@ -274,10 +275,15 @@ class JobRun:
         )
 
     async def _end_at_deadline(self) -> None:
-        deadline = self.options.deadline
-        if deadline is not None:
-            await asyncio.sleep((deadline - datetime.now(UTC)).total_seconds())
-            feed(self.core, EndWanted("the job's deadline has come"))
+        now, ends = datetime.now(UTC), []
+        if self.options.deadline is not None:
+            ends.append((self.options.deadline, "the job's deadline has come"))
+        if self.options.minutes is not None:
+            ends.append((now + timedelta(minutes=self.options.minutes), f"its {self.options.minutes:g} minutes are over"))
+        if ends:
+            end, why = min(ends)
+            await asyncio.sleep((end - now).total_seconds())
+            feed(self.core, EndWanted(why))
 
     async def _recall_lessons(self, turns: Turns) -> None:
         """Have the cost model start with what was learnt."""

@@ -25,6 +25,7 @@ FORMAT = 1
 
 _OF_TRANSFORMERS = "hf:"
 _MOST = 2**31 - 1
+_MOST_MINUTES = 366 * 24 * 60
 """Trials, and seeds: what a database's integer holds."""
 
 
@@ -79,6 +80,8 @@ def check_options(options: TuneOptions, now: datetime) -> None:
     strategy_of(options.strategy)
     if options.deadline is not None and options.deadline <= now:
         raise InvalidRequest(f"the deadline {options.deadline:%Y-%m-%d %H:%M:%S} is past")
+    if options.minutes is not None and not 0 < options.minutes <= _MOST_MINUTES:
+        raise InvalidRequest(f"a search of {options.minutes:g} minutes cannot be made; give from above zero to a year")
     if options.target_ms is not None and not 0 < options.target_ms < math.inf:
         raise InvalidRequest(f"a target latency of {options.target_ms:g} ms cannot be reached; give one above zero")
     if options.devices < 1:

@@ -216,6 +216,18 @@ def test_a_workload_that_has_had_enough_is_left_alone(model: Path, lasting_fleet
     assert all("enough is 3" in item["note"] for item in report["workloads"])
 
 
+def test_a_job_searches_for_the_minutes_that_it_was_given(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
+    """With as many trials as fit, and then compares the model as ever; `--trials` would end it earlier."""
+    library = tmp_path / "library.sqlite"
+    words = ("tune", str(model), "--minutes", "0.1", "--library", str(library), "--json")
+
+    report = json.loads(run_fleet(*words, "--tracker", lasting_fleet.address).stdout)
+
+    assert report["trials"] == stored_trials(library)
+    assert report["model"]["tuned_ms"] > 0
+    assert any("0.1 minutes are over" in item["note"] for item in report["workloads"])
+
+
 def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, tmp_path: Path) -> None:
     """--tasks and --top choose; a pattern that fits nothing is an error that names the nearest."""
     library = tmp_path / "library.sqlite"

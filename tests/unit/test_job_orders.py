@@ -30,6 +30,7 @@ OPTIONS = TuneOptions(
     tasks=("conv2d*",),
     shapes=({"data": (1, 3, 8, 8)},),
     deadline=NOW,
+    minutes=3.0,
     evaluator=trial_evaluator(cool_below_c=50.0),
 )
 
@@ -97,6 +98,9 @@ def test_what_is_no_such_value_is_refused(plain: object) -> None:
         {"also_on": ("=",)},
         {"strategy": "simulated-annealing"},
         {"deadline": NOW - timedelta(seconds=1)},
+        {"minutes": 0.0},
+        {"minutes": float("nan")},
+        {"minutes": 1e9},
         {"target_ms": 0.0},
         {"trials": -1},
     ],
