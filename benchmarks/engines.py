@@ -64,7 +64,7 @@ def build_ours(name: str, model: Path, scratch: Path, *, library: Path | None = 
 
 
 def tune(model: Path, scratch: Path, *, trials: int | None, minutes: float | None) -> Path:
-    """Tune a model for so many trials or minutes, its comparison at the end included; return the library with what was found.
+    """Tune a model for so many trials or minutes, and as a whole at the end; return the library with what was found.
 
     Raises:
         ProcessFailed: it ended badly, or not in time.

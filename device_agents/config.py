@@ -10,7 +10,7 @@ devices:                          # default: all that the drivers find; at least
     name: bench-sim
 tracker: 10.0.0.5:9290            # default: 127.0.0.1:9290
 advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: what the agent listens on
-cache_max_bytes: 2147483648       # artifacts kept on this machine
+cache_max_bytes: 2147483648       # artifacts kept on this machine; default: an eighth of the disk, 2 to 16 GiB
 memory_limit_bytes: 1073741824    # of one worker and its children; default: half of the machine
 disk_limit_bytes: 1073741824      # of one worker's directory
 jail: auto                        # what workers are kept in: all that this machine has; required; none
@@ -54,7 +54,10 @@ class AgentConfig:
         str | None,
         "Where clients reach the data path, host:port; default: what the agent listens on.",
     ] = None
-    cache_max_bytes: Annotated[int, "Total size of the artifacts kept on this machine [bytes]."] = 2 * _GIB
+    cache_max_bytes: Annotated[
+        int | None,
+        "Total size of the artifacts kept on this machine [bytes]; default: an eighth of the disk, from 2 to 16 GiB.",
+    ] = None
     memory_limit_bytes: Annotated[
         int | None,
         "Memory of one worker and its children [bytes]; default: half of the machine's.",

@@ -33,6 +33,7 @@
         LibraryReadOnly            it can be read, not written
         NoLibrary                  what was named is none; exit code 2
       DiskFull                     no space left where something has to be written
+        CacheFull                  an agent keeps no more artifacts while sessions use those that it has
       TrackerUnavailable           no tracker answers (retryable)
       BuildersUnavailable          no cluster of builders answers (retryable)
       OptimizerUnavailable         no optimizer answers (retryable)
@@ -220,6 +221,10 @@ class LibraryReadOnly(LibraryError):
 
 class DiskFull(FleetError):
     """No space left where something has to be written."""
+
+
+class CacheFull(DiskFull):
+    """An agent keeps no more artifacts while live sessions use those that it has."""
 
 
 class TrackerUnavailable(FleetError):

@@ -14,13 +14,14 @@ import itertools
 import logging
 import os
 import re
+import shutil
 from collections import OrderedDict
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Self
 
 from fleet.artifacts.artifact import digest_of
-from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, LimitReached
+from fleet.errors import ArtifactRefused, CacheFull, InvalidRequest, LimitReached
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,16 @@ _MOST_UPLOADS = 64
 """Each holds a file open; a client sends one or two at a time."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+_DISK_SHARE = 8
+_GIB = 1024**3
+
+
+def default_max_bytes(directory: Path) -> int:
+    """Return an eighth of the disk, from 2 to 16 GiB: a model of half a GB is there several times while it is tuned."""
+    there = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    return min(max(shutil.disk_usage(there).total // _DISK_SHARE, 2 * _GIB), 16 * _GIB)
 
 
 class ArtifactStore:
@@ -96,12 +107,12 @@ class ArtifactStore:
 
         Raises:
             InvalidRequest: `digest` is not a digest.
-            DiskFull: it is larger than the store, or than the space that live sessions and other uploads leave.
+            CacheFull: it is larger than the store, or than the space that live sessions and other uploads leave.
             LimitReached: too many uploads are under way.
         """
         check_digest(digest)
         if size_bytes > self._max_bytes:
-            raise DiskFull(
+            raise CacheFull(
                 f"the artifact has {size_bytes} bytes, this agent keeps {self._max_bytes}; raise cache_max_bytes"
             )
         if self._uploads >= _MOST_UPLOADS:
@@ -151,7 +162,7 @@ class ArtifactStore:
         while self._total_bytes + self._reserved_bytes + size_bytes > self._max_bytes:
             unused = next((digest for digest in self._sizes if digest not in self._users), None)
             if unused is None:
-                raise DiskFull(
+                raise CacheFull(
                     f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, and "
                     f"uploads under way {self._reserved_bytes}; {size_bytes} more do not fit; raise cache_max_bytes"
                 )

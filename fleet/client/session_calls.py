@@ -20,8 +20,9 @@ from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
 from fleet.identity.credentials import Proof, agent_name
 from fleet.v1 import session_service_pb2
+from fleet.wire.ending import Ending
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
-from fleet.wire.rpc import Ending, from_rpc_error, make_channel
+from fleet.wire.rpc import from_rpc_error, make_channel
 from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER
@@ -113,12 +114,15 @@ class SessionCalls:
     async def put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
         """Upload artifacts, see `fleet.client.upload`."""
         call = self._stub.put_artifact(None, metadata=self._metadata())
-        with self._watched(call):
+        with self._watched(call) as ending:
             try:
                 async with contextlib.aclosing(messages):
                     async for message in messages:
                         await call.write(message)
                 await call.done_writing()
+            except grpc.aio.AioRpcError:
+                await ending.settle()
+                raise
             except asyncio.InvalidStateError:
                 pass  # the agent ended the call early; its error is read below
             except BaseException:
@@ -200,12 +204,12 @@ class SessionCalls:
         return ((self._header_name, self._holder.token),)
 
     @contextlib.contextmanager
-    def _watched(self, call: grpc.aio.Call) -> Iterator[None]:
+    def _watched(self, call: grpc.aio.Call) -> Iterator[Ending]:
         """Have `call` cancelled when the lease ends, and turn what it raises into fleet errors."""
         self._under_way.add(call)
         ending = Ending(call)
         try:
-            yield
+            yield ending
         except grpc.aio.AioRpcError as error:
             raise self._holder.ended or self._translated(ending.error(error)) from error
         except asyncio.CancelledError:

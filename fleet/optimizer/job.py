@@ -63,7 +63,7 @@ class TuneOptions:
     """Address of an optimizer whose snapshots of the cost model are used; None: those of the library."""
 
     trials: int | None = None
-    """New trials of this job; None: `trials_per_workload` for each chosen workload, `enough` where `minutes` ends it."""
+    """New trials of this job; None: `trials_per_workload` for each chosen workload, or with `minutes` `enough`."""
 
     trials_per_workload: int = 32
     tasks: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from fleet.domain.jobs import JobStatus
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
-from fleet.errors import InvalidRequest, LibraryError
+from fleet.errors import CacheFull, InvalidRequest, LibraryError
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
@@ -181,8 +181,12 @@ class JobRun:
             is_local=self._is_local,
             placing=None if why_unfit(self.inventory) or self.model.others else self._placing(loop, turns),
         )
-        own = progress.workloads
-        return await run.run(await asyncio.to_thread(schedules, self.library, self.workloads, own, self._scope))
+        found = await asyncio.to_thread(schedules, self.library, self.workloads, progress.workloads, self._scope)
+        try:
+            return await run.run(found)
+        except CacheFull as error:
+            progress.notice(f"the whole model is not compared: {error}")
+            return None
 
     async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
         """Tell the job how fast its device can be; a large one measures it where nobody has."""
@@ -279,7 +283,9 @@ class JobRun:
         if self.options.deadline is not None:
             ends.append((self.options.deadline, "the job's deadline has come"))
         if self.options.minutes is not None:
-            ends.append((now + timedelta(minutes=self.options.minutes), f"its {self.options.minutes:g} minutes are over"))
+            ends.append(
+                (now + timedelta(minutes=self.options.minutes), f"its {self.options.minutes:g} minutes are over")
+            )
         if ends:
             end, why = min(ends)
             await asyncio.sleep((end - now).total_seconds())

@@ -12,7 +12,7 @@ import functools
 import inspect
 import logging
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar, cast
 
@@ -259,41 +259,6 @@ def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return unavailable(details)
     return FleetError(f"{error.code().name}: {details}")
-
-
-class Ending:
-    """Remembers how the server ended a call that this side may still write to.
-
-    If a write fails because the server has ended the call, grpc.aio reports INTERNAL instead of the server's own error
-    (https://github.com/grpc/grpc/issues/36066). That error arrived earlier and is kept here.
-    """
-
-    def __init__(self, call: grpc.aio.Call) -> None:
-        """Watch a call from its start."""
-        self._told: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._keep)
-
-    def error(self, raised: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error that the server ended the call with, in place of the one that was raised here."""
-        return self._told or raised
-
-    def _keep(self, call: grpc.aio.Call) -> None:
-        code, details = _at_once(call.code()) or grpc.StatusCode.UNKNOWN, _at_once(call.details()) or ""
-        trailers = _at_once(call.trailing_metadata())
-        if code is grpc.StatusCode.OK:
-            code, details = grpc.StatusCode.UNAVAILABLE, "the server ended the call before it had heard all"
-        nothing = grpc.aio.Metadata()
-        self._told = grpc.aio.AioRpcError(code, nothing, trailers or nothing, details=details, debug_error_string=None)
-
-
-def _at_once(answer: Coroutine[object, None, T]) -> T | None:
-    """Return the answer of a call that is done, without waiting."""
-    try:
-        answer.send(None)
-    except StopIteration as end:
-        return cast("T", end.value)
-    answer.close()
-    return None
 
 
 class _Parsed:

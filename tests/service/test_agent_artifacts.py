@@ -15,7 +15,7 @@ from device_agents.serving.store import ArtifactStore
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.pieces import Deflater
 from fleet.client import upload
-from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest, LimitReached, Unauthenticated
+from fleet.errors import ArtifactRefused, CacheFull, DiskFull, InvalidRequest, LimitReached, Unauthenticated
 from fleet.v1.session_service_pb2 import PutArtifactRequest
 from fleet.wire.tokens import TICKET_HEADER
 from tests.service.agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
@@ -142,7 +142,7 @@ async def test_what_is_no_digest_names_no_file(bench: Bench, digest: str) -> Non
 
 async def test_an_artifact_larger_than_the_cache_is_refused_before_it_is_sent(bench: Bench) -> None:
     """The message says what to change."""
-    with pytest.raises(DiskFull, match="cache_max_bytes"):
+    with pytest.raises(CacheFull, match="cache_max_bytes"):
         await bench.holding(epoch=1).put(bytes(400_000))
 
 
@@ -155,7 +155,7 @@ async def test_what_a_live_session_uses_is_not_evicted(bench: Bench) -> None:
     more = await holder.put(b"more" + bytes(140_000))
 
     assert [old] == await holder.find_missing([old, mine, more])
-    with pytest.raises(DiskFull, match="live sessions"):
+    with pytest.raises(CacheFull, match="live sessions"):
         await holder.put(b"too much" + bytes(140_000))
 
 
@@ -185,7 +185,7 @@ async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> No
     with contextlib.ExitStack() as uploads:
         for number in range(3):
             uploads.enter_context(store.receive(digest_of_bytes(b"%d" % number), 100_000))
-        with pytest.raises(DiskFull, match="uploads under way 300000"):
+        with pytest.raises(CacheFull, match="uploads under way 300000"):
             store.receive(digest_of_bytes(b"4"), 1)
 
     content = b"whole" + bytes(290_000)

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from fleet.errors import (
+    CacheFull,
     ConfigError,
     DeviceClosed,
     DiskFull,
@@ -23,8 +24,9 @@ from fleet.errors import (
 )
 from fleet.identity.roles import Role
 from fleet.testing.identity import credentials, security
-from fleet.v1 import agent_service_pb2, fleet_service_pb2
-from fleet.wire.rpc import EOF, Ending, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of
+from fleet.v1 import agent_service_pb2, fleet_service_pb2, session_service_pb2
+from fleet.wire.ending import Ending
+from fleet.wire.rpc import EOF, Stub, add_service, bind, from_rpc_error, make_channel, make_server, status_of
 
 SERVICE = fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"]
 
@@ -139,6 +141,44 @@ async def test_a_stream_that_ends_while_this_side_writes_ends_as_the_server_said
     await server.stop(0)
 
     assert {type(error) for error in found} == {expected}
+
+
+class Refusing:
+    """Ends every call with the first message of it."""
+
+    async def put_artifact(self, requests: AsyncIterator[object], context: object) -> None:
+        async for _ in requests:
+            raise CacheFull("no room")
+
+    def check_call(self, context: object) -> None: ...
+
+    def __getattr__(self, name: str) -> object:
+        return self.put_artifact
+
+
+async def test_an_upload_that_is_refused_while_it_goes_on_ends_as_the_server_said() -> None:
+    """Nothing is read from such a call, so the failed write is all that is heard at first."""
+    server = make_server()
+    service = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
+    add_service(server, service, Refusing())
+    port = bind(server, "127.0.0.1", 0, security(Role.TRACKER), what="the test")
+    await server.start()
+    found = []
+    piece = session_service_pb2.PutArtifactRequest(chunk=bytes(2**20))
+    async with make_channel(f"127.0.0.1:{port}", credentials(Role.USER)) as channel:
+        for _ in range(50):
+            call = Stub(channel, service).put_artifact()
+            ending = Ending(call)
+            with contextlib.suppress(asyncio.InvalidStateError):
+                try:
+                    while True:
+                        await call.write(piece)
+                except grpc.aio.AioRpcError as error:
+                    await ending.settle()
+                    found.append(from_rpc_error(ending.error(error), TrackerUnavailable))
+    await server.stop(0)
+
+    assert {type(error) for error in found} == {CacheFull}
 
 
 async def test_a_full_disk_is_said(served: tuple[Raising, Stub]) -> None:
