@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fleet.cli import options, stepping
-from fleet.cli.tables import duration, make_console
+from fleet.cli.tables import duration, engine_name, make_console
 from fleet.domain.measuring import Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServedShapes, ServeReport
@@ -98,7 +98,7 @@ def _shapes_result(served: ServedShapes) -> dict[str, object]:
 def table(model: Path, where: str, report: ServeReport) -> Table:
     """Return the check as a table for people."""
     check, agreement = report.manifest.check, report.agreement
-    verdict = f"as {check.reference}'s" if agreement.is_right else f"WRONG: {agreement.problem}"
+    verdict = f"as {engine_name(check.reference)}'s" if agreement.is_right else f"WRONG: {agreement.problem}"
     rows = [
         ("device", where),
         ("answers", f"{verdict}, off by at most {agreement.max_abs_error:.3g}"),

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from fleet.cli.json_out import print_document
-from fleet.cli.tables import make_console
+from fleet.cli.tables import engine_name, make_console
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports, render_progress, stopped_line
 from fleet.cli.watching import submit_and_watch
@@ -64,9 +64,8 @@ def check_model(report: TuneReport) -> None:
     if report.model is not None and not report.model.is_right:
         if not report.model.reference:
             raise FleetError(report.model.message)
-        raise FleetError(
-            f"the tuned model computes something else than {report.model.reference}: {report.model.message}"
-        )
+        reference = engine_name(report.model.reference)
+        raise FleetError(f"the tuned model computes something else than {reference}: {report.model.message}")
 
 
 def _has_optimizer(options: TuneOptions) -> bool:
@@ -94,7 +93,7 @@ async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimi
 
 def _run(options: TuneOptions) -> TuneReport:
     started_at = time.monotonic() - (time.time() - psutil.Process().create_time())
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     progress = JobProgress()
     try:
         with _display(console, progress, started_at):

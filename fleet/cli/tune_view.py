@@ -12,15 +12,12 @@ from rich.text import Text
 
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.stored import naming
-from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
+from fleet.cli.tables import WorkloadRow, duration, engine_name, failure_notes, workload_table
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
 
 _SHOWN = 12
 """How many workloads are shown while tuning, costliest first; a screen has few lines."""
-
-_ENGINES = {"torch": "PyTorch"}
-"""Names of engines for people; ONNX Runtime where there is no other."""
 
 
 def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 80) -> RenderableType:
@@ -139,7 +136,7 @@ def _model_table(model: ModelReport) -> Table:
         ("untuned", model.untuned_ms),
         *([("static", model.static_ms)] if model.static_ms is not None else []),
         ("tuned", model.tuned_ms),
-        (_ENGINES.get(model.reference, "ONNX Runtime"), model.reference_ms or model.onnxruntime_ms),
+        (_engine(model), model.reference_ms or model.onnxruntime_ms),
     )
     for name, latency_ms in rows:
         ratio = f"{model.untuned_ms / latency_ms:.1f}x" if latency_ms and model.untuned_ms else "-"
@@ -147,12 +144,20 @@ def _model_table(model: ModelReport) -> Table:
     return table
 
 
+def _engine(model: ModelReport) -> str:
+    """Return whose time stands below ours; that of ONNX Runtime is missing where no engine is installed."""
+    return engine_name("onnxruntime" if model.reference in ("", "untuned") else model.reference)
+
+
 def _check_line(model: ModelReport) -> Text:
     if not model.is_right:
         return Text(f"WRONG: {model.message}", style="bold red")
     if model.weakness is not None:
         return Text(f"not checked: {model.weakness.text}", style="bold yellow")
-    return Text(f"output agrees with {model.reference}: largest difference {model.max_abs_error:.2g}", style="green")
+    found = f"output agrees with {engine_name(model.reference)}: largest difference {model.max_abs_error:.2g}"
+    if model.roundings and model.tolerance is not None:
+        found += f", {model.tolerance:.2g} allowed: numbers are rounded to 8-bit codes {model.roundings} times"
+    return Text(found, style="green")
 
 
 def _static_line(model: ModelReport) -> str:

@@ -225,8 +225,13 @@ class ModelReport:
     """Largest difference of the tuned model's outputs from the reference; None if there is no reference."""
 
     tolerance: float | None = None
+    """What is allowed where that difference is; it follows from the lengths of sums, the types, and `roundings`."""
+
+    roundings: int = 0
+    """How often a number is rounded to a code of 8 bits on its way to an output; 0: the model is not quantized."""
+
     reference: str = ""
-    """What computed the reference: "onnxruntime", "torch" or "untuned"."""
+    """What computed the reference: "onnxruntime", "torch", "ai_edge_litert" or "untuned"."""
 
     weakness: Weakness | None = None
     """Why agreement with the reference says little; None: it says enough."""

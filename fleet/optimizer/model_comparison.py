@@ -22,7 +22,7 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.in_place import Placement, Placing
 from fleet.optimizer.job import ModelReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
-from fleet.optimizer.numerics import Array, InputStyle, compare, make_inputs, max_abs_error
+from fleet.optimizer.numerics import Array, InputStyle, Mismatch, compare, largest_difference, make_inputs
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.turns import Turns
 from fleet.optimizer.weakness import Weakness, find_weakness
@@ -107,6 +107,7 @@ class ModelComparison:
         report = self._report(secs, runs, built, kept, is_tuned=bool(schedules))
         return replace(
             report,
+            message=report.message if report.is_right else f"{report.message}; {await self._blame(runs, untuned)}",
             alone_ms=_ms(secs[TUNED]) if kept != TUNED else None,
             in_place=tuple(report_placed(item, is_confirmed=kept == IN_PLACE) for item in placement.placed),
             in_place_sec=placement.took_sec,
@@ -163,11 +164,12 @@ class ModelComparison:
         reference_sec = sum(sec for sec in times if sec is not None) if None not in times else None
         reference_ms = _ms(reference_sec) if self.is_local else None
         by = runs[0].expected.by
+        mismatch = next(filter(None, (self._compare(run.outputs, run.expected.outputs) for run in runs)), None)
         terms, roundings = terms_of_model(self.core.workloads), self.model.roundings
-        mismatches = [
-            compare(run.outputs, run.expected.outputs, reduction_size=terms, roundings=roundings) for run in runs
-        ]
-        mismatch = next(filter(None, mismatches), None)
+        apart, allowed = max(
+            largest_difference(run.outputs, run.expected.outputs, reduction_size=terms, roundings=roundings)
+            for run in runs
+        )
         return ModelReport(
             untuned_ms=_ms(secs[UNTUNED]),
             static_ms=_ms(secs[STATIC]),
@@ -175,13 +177,27 @@ class ModelComparison:
             onnxruntime_ms=reference_ms if by == _ONNX_RUNTIME else None,
             reference_ms=reference_ms,
             is_slower=is_tuned and _SLOWER * min(secs[UNTUNED], secs[STATIC]) < tuned_sec < math.inf,
-            max_abs_error=max(max_abs_error(run.outputs, run.expected.outputs) for run in runs),
+            max_abs_error=apart,
+            tolerance=allowed,
+            roundings=roundings,
             reference=by,
             weakness=next(filter(None, (run.expected.weakness for run in runs)), None),
             is_right=mismatch is None,
             message=mismatch.text if mismatch else "",
             loop_nests=built[kept].loop_nests,
         )
+
+    def _compare(self, outputs: Sequence[Array], reference: Sequence[Array]) -> Mismatch | None:
+        terms = terms_of_model(self.core.workloads)
+        return compare(outputs, reference, reduction_size=terms, roundings=self.model.roundings)
+
+    async def _blame(self, runs: Sequence[_Run], untuned: Artifact) -> str:
+        """Say whether schedules are to blame for a wrong answer, or the import, which the untuned program shares."""
+        run = next(run for run in runs if self._compare(run.outputs, run.expected.outputs) is not None)
+        try:
+            return blame(self._compare(run.outputs, await self._call(untuned, run.expected.inputs)))
+        except MeasurementError as error:
+            return f"the untuned program does not run: {error}"
 
     async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:
         core = self.core
@@ -241,6 +257,13 @@ class ModelComparison:
     async def _call(self, artifact: Artifact, inputs: Sequence[Array | TensorSpec]) -> list[Array]:
         async with self.loop.measuring():
             return await self.device.call(artifact, inputs, timeout_sec=_RUN_TIMEOUT_SEC)
+
+
+def blame(mismatch: Mismatch | None) -> str:
+    """Say what makes a tuned model wrong, given how it differs from the untuned program of the same import."""
+    if mismatch is None:
+        return "the untuned program answers the same, so that it is the import, and no schedule"
+    return f"the untuned program answers otherwise, so that it is a schedule: {mismatch.text}"
 
 
 def _ms(sec: float | None) -> float | None:

@@ -147,15 +147,28 @@ def tolerance_of(dtype: str, *, reduction_size: int | None = None, roundings: in
     return in_float + (by_rounding if dtype in _CODES or dtype in _EPSILONS else 0.0)
 
 
-def max_abs_error(outputs: Sequence[Array], reference: Sequence[Array]) -> float:
-    """Return the largest difference between two answers of equal shapes."""
-    return max(
-        (
-            float(_differences(np.asarray(a), np.asarray(b)).max(initial=0.0))
-            for a, b in zip(outputs, reference, strict=True)
-        ),
-        default=0.0,
-    )
+def largest_difference(
+    outputs: Sequence[Array],
+    reference: Sequence[Array],
+    *,
+    reduction_size: int | None = None,
+    roundings: int = 0,
+) -> tuple[float, float]:
+    """Return the largest difference between two answers, and what is allowed where it is: see `compare`.
+
+    Answers of other shapes are infinitely far apart.
+    """
+    terms = reduction_size if reduction_size is not None else _DEFAULT_REDUCTION
+    shapes = [[np.shape(array) for array in arrays] for arrays in (outputs, reference)]
+    if shapes[0] != shapes[1]:
+        return math.inf, 0.0
+    found = [(0.0, 0.0)]
+    for output, expected in zip(map(np.asarray, outputs), map(np.asarray, reference), strict=True):
+        if output.size:
+            differences = _differences(output, expected)
+            at = int(np.argmax(differences))
+            found.append((float(differences.flat[at]), float(_tolerances(expected, terms, roundings).flat[at])))
+    return max(found)
 
 
 _SCALES = {InputStyle.LARGE: 30.0, InputStyle.SMALL: 0.03}

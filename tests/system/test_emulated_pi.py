@@ -160,7 +160,7 @@ def test_a_model_is_tuned_on_it(bench: Bench, two_products: Path, tmp_path: Path
     done = run_fleet("tune", str(two_products), *words, "--tracker", bench.tracker.address, timeout_sec=200)
 
     assert done.returncode == 0, done.stderr
-    assert "output agrees with onnxruntime" in done.stdout
+    assert "output agrees with ONNX Runtime" in done.stdout
     assert "on emulated Raspberry Pi 4 Model B Rev 1.4 x2" in " ".join(done.stdout.split())
 
 

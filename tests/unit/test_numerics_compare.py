@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.domain.measuring import TensorSpec
-from fleet.optimizer.numerics import compare, make_inputs, max_abs_error
+from fleet.optimizer.model_comparison import blame
+from fleet.optimizer.numerics import compare, largest_difference, make_inputs
 
 
 def product(terms: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -166,8 +167,29 @@ def test_largest_error_is_taken_over_all_outputs() -> None:
     """One number for a whole model."""
     a, b = np.zeros(3, "float32"), np.array([0, -2.5, 1], "float32")
 
-    assert max_abs_error([a, a], [a, b]) == 2.5
-    assert max_abs_error([], []) == 0.0
+    assert largest_difference([a, a], [a, b])[0] == 2.5
+    assert largest_difference([], []) == (0.0, 0.0)
+
+
+def test_a_wrong_model_is_put_down_to_a_schedule_or_to_the_import() -> None:
+    """Both programs have the import in common."""
+    a, b = np.zeros(3, "float32"), np.array([0, -2.5, 1], "float32")
+
+    assert "the import, and no schedule" in blame(compare([a], [a]))
+    assert "a schedule: output 0 differs in 2 of 3 elements" in blame(compare([b], [a]))
+
+
+def test_what_is_allowed_is_told_where_the_difference_is_largest() -> None:
+    """A quantized model is allowed more; answers of other shapes are infinitely far apart."""
+    reference = np.array([1, -1, 1, -1], "float32")
+    off = reference + np.array([0, 0.05, 0, 0], "float32")
+
+    difference, allowed = largest_difference([off], [reference], roundings=16)
+
+    assert difference == pytest.approx(0.05)
+    assert difference < allowed < 1
+    assert largest_difference([off], [reference])[1] < difference
+    assert largest_difference([off[:2]], [reference]) == (math.inf, 0.0)
 
 
 def test_wide_integers_are_indices() -> None:

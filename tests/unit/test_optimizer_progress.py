@@ -139,6 +139,29 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     assert golden.read_text().splitlines() == lines
 
 
+def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is() -> None:
+    """The difference alone would look like an error; each engine has its own name."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune_view import render_report
+
+    model = ModelReport(
+        tuned_ms=1.0, reference_ms=2.0, max_abs_error=0.06, tolerance=0.31, roundings=30, reference="ai_edge_litert"
+    )
+    report = TuneReport(
+        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
+        last_record_sec=None, workloads=(), model=model,
+    )  # fmt: skip
+    out = StringIO()
+
+    Console(file=out, width=200, color_system=None).print(render_report(report))
+
+    assert "agrees with LiteRT: largest difference 0.06, 0.31 allowed: numbers are rounded to 8-bit" in out.getvalue()
+    assert "ONNX Runtime" not in out.getvalue()
+
+
 def test_a_report_says_what_running_in_the_model_changed() -> None:
     """How many took part, how many keep another schedule than the fastest alone, and how many suffer in the model."""
     from io import StringIO

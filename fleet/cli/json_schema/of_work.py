@@ -120,6 +120,7 @@ class TunedModel(TypedDict):
     is_slower: bool
     max_abs_error: float | None
     tolerance: float | None
+    roundings: int
     reference: str
     weakness: str | None
     is_right: bool
