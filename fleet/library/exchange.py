@@ -26,7 +26,7 @@ from typing import Any
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
-from fleet.errors import DiskFull, InvalidRequest, LibraryError
+from fleet.errors import DiskFull, InvalidRequest, LibraryError, NoLibrary
 from fleet.library.store import Library
 from fleet.library.values import NewRecord, Record, StoredWorkload
 
@@ -85,7 +85,7 @@ def import_json(library: Library, directory: Path, scope: RecordScope) -> Exchan
             records that name none.
 
     Raises:
-        LibraryError: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
+        NoLibrary: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
         InvalidRequest: no device model.
     """
     if not scope.device_model:
@@ -165,15 +165,17 @@ def _read_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield place and content of every line that is not empty."""
     try:
         text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LibraryError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise NoLibrary(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NoLibrary(f"{path} is not what MetaSchedule's JSONDatabase writes: it is no text") from error
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{path}:{number}"
         if line.strip():
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise LibraryError(f"{where} is not JSON: {error}") from error
+                raise NoLibrary(f"{where} is not JSON: {error}") from error
 
 
 def _parse_workload(where: str, value: Any) -> StoredWorkload:
@@ -182,7 +184,7 @@ def _parse_workload(where: str, value: Any) -> StoredWorkload:
         int(shash)
         return StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
     except (TypeError, ValueError, OverflowError, struct.error) as error:
-        raise LibraryError(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
+        raise NoLibrary(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
 
 
 def _parse_record(
@@ -201,7 +203,7 @@ def _parse_record(
         )
         return _with_verdict(record, times), _parse_args(args or ())
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
-        raise LibraryError(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
+        raise NoLibrary(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
 
 
 def _with_verdict(record: NewRecord, times: tuple[float, ...]) -> NewRecord:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fleet.base.config import cache_dir
+from fleet.base.config import cache_dir, did_you_mean
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.models.importing.program_file import PROGRAM_SUFFIX, one_function
 from fleet.models.model import is_model
@@ -30,6 +30,7 @@ KNOWN = "matmul-SIZE[-DTYPE], module.json, MODULE:NAME or file.py:NAME of Python
 
 _MATMUL = re.compile(r"matmul-(?P<size>\d+)(?:-(?P<dtype>[a-z]+\d+))?")
 _IN_PYTHON = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<name>[A-Za-z_]\w*)")
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
 _LARGEST_MATMUL = 1 << 15
 """Three matrices of float32 then take 12 GiB, and indices still fit 32 bits."""
 
@@ -54,6 +55,8 @@ def find_program(source: str) -> Workload:
 
         if not 0 < int(named["size"]) <= _LARGEST_MATMUL:
             raise ConfigError(f"{source}: SIZE goes from 1 to {_LARGEST_MATMUL}")
+        if named["dtype"] not in (None, *_DTYPES):
+            raise ConfigError(f"{source}: there is no type {named['dtype']}{did_you_mean(named['dtype'], _DTYPES)}")
         return matmul(int(named["size"]), named["dtype"] or "float32")
     if source.endswith(PROGRAM_SUFFIX):
         path = Path(source)

@@ -56,8 +56,8 @@ REFUSED = [
     (("library", "best", "--library", "bad.sqlite"), 2, "sqlite:///bad.sqlite is no SQLite database; name another"),
     (
         ("library", "import", "folder", "--device-model", "x"),
-        1,
-        "cannot read folder/database_workload.json: [Errno 2] No",
+        2,
+        "cannot read folder/database_workload.json: No such file",
     ),
     (
         ("library", "export", "folder/x", "--library", "nowhere.sqlite"),
@@ -80,7 +80,8 @@ REFUSED = [
     (("build", "bad.onnx"), 2, "bad.onnx is no ONNX model: Error parsing message with"),
     (("build", "empty.onnx:x"), 2, "empty.onnx is no ONNX model: its graph has no node"),
     (("build", "nowhere.onnx:conv"), 2, "cannot read nowhere.onnx: No such file or directory"),
-    (("build", "matmul-64-float3"), 1, "main does not compile for"),
+    (("build", "matmul-64-float3"), 2, "matmul-64-float3: there is no type float3; did you mean 'float32'?"),
+    (("build", "matmul-[/x]"), 2, "unknown workload 'matmul-[/x]'; write model.onnx:OPERATOR,"),
     (("build", "matmul-64", "--target", "{}"), 2, 'the target \'{}\' names no kind; write {"kind": "llvm", ...}'),
     (("build", "matmul-64", "--linker", "nolinker"), 2, "the linker 'nolinker' (from --linker) is not on PATH"),
     (("build", "matmul-x"), 2, "unknown workload 'matmul-x'; write model.onnx:OPERATOR,"),

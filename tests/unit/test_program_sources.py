@@ -77,6 +77,7 @@ def test_a_cache_that_cannot_be_written_is_said(here: Path, monkeypatch: pytest.
     ("source", "kind", "message"),
     [
         ("matmul-0", ConfigError, "SIZE goes from 1"),
+        ("matmul-8-float3", ConfigError, "there is no type float3"),
         ("nowhere.json", ConfigError, "cannot read nowhere.json"),
         ("nowhere.py:x", ConfigError, "cannot import nowhere.py"),
         ("no_module_of_this_name:x", ConfigError, "cannot import no_module_of_this_name"),
