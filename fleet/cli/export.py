@@ -12,10 +12,12 @@ from rich.table import Table
 
 from fleet.cli import candidates, options
 from fleet.cli.shapes import parse_shapes
-from fleet.cli.tables import make_console
+from fleet.cli.tables import engine_name, make_console
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of
+from fleet.models.importing.transformers_model import title_of
+from fleet.models.model import is_of_transformers
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest, TensorType
 
 
@@ -66,7 +68,7 @@ def export(
     wanted = ExportOptions(
         model=model,
         target_json=target_of(target),
-        output=output or Path(f"{model.stem}.fleet"),
+        output=output or Path(f"{title_of(model) if is_of_transformers(model) else model.stem}.fleet"),
         library=library,
         device_model=device_model,
         is_untuned=untuned,
@@ -77,9 +79,8 @@ def export(
         threads=threads,
         affinity=affinity,
     )
-    console = options.stderr()
-    with console.status(f"exporting {model.name}") as status:
-        exported = options.run(run_export(wanted, status.update if console.is_terminal else console.print))
+    with options.working(f"exporting {model.name}") as say:
+        exported = options.run(run_export(wanted, say))
     if options.wants_json(ctx, json_output):
         options.print_json(result(exported))
     else:
@@ -115,7 +116,7 @@ def table(exported: Exported) -> Table:
             for row in (("inputs", _listed(variant.inputs)), ("outputs", _listed(variant.outputs)))
         ),
         ("tuned", f"{found}, on {manifest.device_model}" if manifest.records else f"{found}: fleet tune finds more"),
-        ("answers by", manifest.check.reference),
+        ("answers by", engine_name(manifest.check.reference)),
         ("not checked", manifest.check.weakness),
     ]
     for name, text in rows:

@@ -13,6 +13,8 @@ from cross.build.cache import BuildCache
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
+from fleet.models.importing.transformers_model import PREFIX
+from fleet.models.model import is_of_transformers
 from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.core.progress import JobProgress, RepeatCount, WorkloadProgress
 from fleet.optimizer.prioritizer.sentences import sentence
@@ -117,6 +119,12 @@ class TuneOptions:
     def selectors(self) -> tuple[str, ...]:
         """Return what each board is chosen by, one for each kind."""
         return self.selector, *self.also_on
+
+    @property
+    def title(self) -> str:
+        """Return what the job is called: as its model is named to `fleet tune` where it lies."""
+        name = self.model.name
+        return f"{PREFIX}{name.removeprefix(PREFIX)}" if is_of_transformers(self.model) else name
 
     def conditions(self) -> dict[str, object]:
         """Return the options that decide whether a run continues an interrupted one; JSON-ready."""

@@ -269,7 +269,7 @@ class JobRun:
         each = options.trials_per_workload if options.minutes is None else options.enough
         total = options.trials if options.trials is not None else each * count
         return Beginning(
-            title=options.model.name,
+            title=options.title,
             model_digest=self.model.digest,
             conditions=options.conditions(),
             scope=self._scope,

@@ -114,9 +114,7 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
         tracker=options.tracker or "",
         fleet_id=fleet_id,
     )
-    job = library.queue.submit(
-        title=options.model.name, spec=order.to_plain(), priority=options.priority, holder=holder
-    )
+    job = library.queue.submit(title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder)
     for path in files:  # once more: a file that no job names is one that `fleet library prune` takes
         library.model_files.add(source / path)
     return job

@@ -157,7 +157,7 @@ class OpenJob:
         Raises:
             FleetError, asyncio.CancelledError: see `tune`.
         """
-        feed(self.core, Titled(self.options.model.name))
+        feed(self.core, Titled(self.options.title))
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
             importing = asyncio.create_task(self._import_model(), name="import model")

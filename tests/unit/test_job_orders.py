@@ -50,6 +50,20 @@ def test_an_order_is_read_as_it_was_written() -> None:
     assert order_of(job(through_json(order))) == order
 
 
+@pytest.mark.parametrize(
+    ("model", "title"),
+    [
+        ("models/m.onnx", "m.onnx"),
+        ("hf:./models/my-bert", "hf:my-bert"),
+        ("hf:my-bert", "hf:my-bert"),
+        ("hf:BertConfig:hidden_size=64", "hf:BertConfig:hidden_size=64"),
+    ],
+)
+def test_a_job_is_called_as_its_model_is_named(model: str, title: str) -> None:
+    """What `fleet tune` takes, where the model lies; its folder is left out."""
+    assert TuneOptions(model=Path(model)).title == title
+
+
 @pytest.mark.parametrize("spec", [None, {}, {"format": 99}])
 def test_what_cannot_be_run_is_refused(spec: object) -> None:
     """A job of `fleet tune`, or one from a version that writes otherwise."""

@@ -47,12 +47,17 @@ def read_transformers(
     except Exception as error:
         raise ImportFailed(f"{path}: transformers cannot make the model: {last_lines(error)}") from error
     name = str(model.main_input_name)
-    title, found = Path(source.partition(":")[0]).name, {name: _open_shape(name, model.config)}
+    title, found = title_of(path), {name: _open_shape(name, model.config)}
     models: list[Model] = []
     for shapes in shape_sets:
         wanted = close_shapes(found, shapes, _batch(name, shapes, batch_size))
         models += torch_models(title, _export(model, name, wanted[name]), [{}], None, random_weights_seed)
     return [replace(model, input_names=(name,)) for model in models]
+
+
+def title_of(path: Path) -> str:
+    """Return what people call a model: the name of its folder or class."""
+    return Path(str(path).removeprefix(PREFIX).partition(":")[0]).resolve().name
 
 
 def _batch(name: str, shapes: Shapes, batch_size: int | None) -> int | None:
