@@ -115,7 +115,7 @@ def build(
         shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
     )
-    with options.stderr().status(f"building {workload}"):
+    with options.working(f"building {workload}"):
         built = run_build(order)
     if options.wants_json(ctx, json_output):
         options.print_json(built_data(built))

@@ -75,7 +75,7 @@ def explain(
     """
     target_json = target_of(target)
     shapes = parse_one_shape(shape or ())
-    with options.stderr().status(f"lowering {model.name}"):
+    with options.working(f"lowering {model.name}"):
         found = _lowered(model, target_json, shapes, batch_size)
         roofline = _roofline(target, target_json, peak_gflops, bandwidth_gbs)
     if options.wants_json(ctx, json_output):

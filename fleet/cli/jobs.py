@@ -13,7 +13,7 @@ from fleet.cli.groups import ShowingGroup
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
-from fleet.cli.stored import existing_library
+from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
@@ -61,7 +61,10 @@ def _submit(wanted: TuneOptions, asked: Asked) -> None:
     else:
         print(job.name)
     if not is_served:
-        options.stderr().print("no optimizer runs for this library; the job waits for one: fleet optimizer serve")
+        there = naming(library.url)
+        options.stderr().print(
+            f"no optimizer runs for this library; the job waits for one: fleet optimizer serve{there}"
+        )
 
 
 app.command("submit")(with_tune_options(_submit))

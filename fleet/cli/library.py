@@ -14,7 +14,7 @@ from cross.targets.boards import load_boards
 from fleet.cli import candidates, options
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
-from fleet.cli.stored import existing_library
+from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
@@ -284,7 +284,8 @@ def _nothing_of(pattern: str, within: ScopeFilter, known: Sequence[RecordScope],
     asked = {"target": within.target_json, "device model": within.device_model}
     of = "".join(f", {name} {value!r}" for name, value in asked.items() if value is not None)
     models = sorted({scope.device_model for scope in known if scope.device_model})
-    instead = f"; there are some of {', '.join(models)}: 'fleet library best' shows them" if models else ""
+    shows = f"'fleet library best{naming(url)}' shows them"
+    instead = f"; there are some of {', '.join(models)}: {shows}" if models else ""
     return f"no records of workloads {pattern!r}{of} in {url}{instead}"
 
 

@@ -19,6 +19,7 @@ from fleet.cli.options import (
     LibraryOption,
     TrackerOption,
 )
+from fleet.cli.stored import naming
 from fleet.cli.tables import make_console, make_table
 from fleet.library import Library
 
@@ -107,7 +108,9 @@ def list_(ctx: typer.Context, library: LibraryOption = None, json_output: JsonOp
         options.print_json({"optimizers": [{name: getattr(item, name) for name in names} for item in found]})
         return
     if not found:
-        options.stderr().print(f"No optimizer runs for {opened.url}; start one: fleet optimizer serve")
+        options.stderr().print(
+            f"No optimizer runs for {opened.url}; start one: fleet optimizer serve{naming(opened.url)}"
+        )
         return
     table = make_table("optimizer", "tracker", "holder", "process", left=frozenset({"tracker", "holder"}))
     for item in found:

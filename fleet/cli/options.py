@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fleet.base.settings import Setting, Source, look_up
 from fleet.cli import candidates
@@ -198,7 +200,22 @@ def print_json(value: Mapping[str, object]) -> None:
 
 def stderr() -> Console:
     """Return the console for messages to people; data goes to stdout."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done while it is; what this yields says what comes next, also to a pipe."""
+    console = stderr()
+    with console.status(Text(text)) as status:
+
+        def say(said: str) -> None:
+            if console.is_terminal:
+                status.update(Text(said))
+            else:
+                console.print(said)
+
+        yield say
 
 
 def waiting_printer(what: str) -> Callable[[PendingRequest], None]:

@@ -84,8 +84,8 @@ def profile(
 
     async def work() -> ModelProfile:
         async with holding as device:
-            with options.stderr().status("opening the device") as status:
-                return await profile_model(wanted, device, status.update)
+            with options.working("opening the device") as say:
+                return await profile_model(wanted, device, say)
 
     found = options.run(work())
     if options.wants_json(ctx, json_output):

@@ -31,7 +31,7 @@ def status(
 
     Example: fleet status --once --tracker 10.0.0.5:9290
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     is_once = once or console.is_dumb_terminal or not _is_terminal()
     as_json = options.wants_json(ctx, json_output)
     address = options.tracker_address(ctx, tracker)

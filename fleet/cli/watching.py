@@ -12,6 +12,7 @@ from rich.spinner import Spinner
 
 from fleet.base.machine import account_name
 from fleet.base.plain import from_plain
+from fleet.cli.stored import naming
 from fleet.cli.tune_view import render_progress
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
@@ -43,11 +44,12 @@ def watch(library: Library, name: str) -> list[TuneReport]:
         NotFound: no such job.
         FleetError: it failed, or was cancelled or interrupted.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     try:
         job = _watch_live(library, name, console) if console.is_terminal else _watch_lines(library, name, console)
     except KeyboardInterrupt:
-        console.print(f"{name} goes on; see it with: fleet jobs watch {name}; stop it with: fleet jobs cancel {name}")
+        there = f"{name}{naming(library.url)}"
+        console.print(f"{name} goes on; see it with: fleet jobs watch {there}; stop it with: fleet jobs cancel {there}")
         raise
     if job.state is not JobState.FINISHED:
         raise FleetError(f"{name} is {job.state.value.lower()}: {job.message}")

@@ -135,11 +135,15 @@ def _summary(figures: JobFigures) -> str:
 
 
 def _model_table(figures: JobFigures) -> Table:
-    rows = [
-        [*map(_ms, (run.untuned_ms, run.tuned_ms, run.onnxruntime_ms)), _ratio(run.untuned_ms, run.tuned_ms)]
-        for run in figures.model_runs
-    ]
-    return Table(["untuned", "tuned", "ONNX Runtime", "untuned / tuned"], rows)
+    runs = figures.model_runs
+    columns = {
+        "untuned": [_ms(run.untuned_ms) for run in runs],
+        "tuned": [_ms(run.tuned_ms) for run in runs],
+        "ONNX Runtime": [_ms(run.onnxruntime_ms) for run in runs],
+        "untuned / tuned": [_ratio(run.untuned_ms, run.tuned_ms) for run in runs],
+    }
+    known = {name: cells for name, cells in columns.items() if any(cells)}
+    return Table(list(known), [list(cells) for cells in zip(*known.values(), strict=True)])
 
 
 def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:

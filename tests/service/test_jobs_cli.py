@@ -39,7 +39,7 @@ def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model
     model.unlink()
 
     assert code == 0, err
-    assert "fleet optimizer serve" in err
+    assert f"fleet optimizer serve --library {path}" in err
     with Library.open(path) as library:
         job = library.queue.get(out.strip())
         order = order_of(job)
@@ -110,8 +110,10 @@ def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words:
 def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
     """With their fleet."""
     with Library.open(path) as library:
+        none = fleet("optimizer", "list", "--library", path)[2]
         name = library.queue.register(tracker="boards:9290", holder="me@here")
 
+    assert f"fleet optimizer serve --library {path}" in none
     found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])["optimizers"]
 
     assert [(item["name"], item["tracker"]) for item in found] == [(name, "boards:9290")]

@@ -9,11 +9,13 @@ import sys
 from io import StringIO
 
 import pytest
+from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
 import fleet
 from cross.build.cache import DEFAULT_MAX_BYTES
+from fleet.cli import options
 from fleet.cli.main import _COMMANDS, app, load_command
 from fleet.cli.options import DEFAULT_CACHE_GB
 from fleet.cli.tables import line, make_console, make_table
@@ -90,6 +92,19 @@ def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "w" * 300 in piped.getvalue()
     assert max(map(len, narrow.getvalue().splitlines())) <= 40
+
+
+def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of inputs, devices and files may have any; none is taken for a style, or for the end of one."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = Table("[red]", title="main[/b](x[1])")
+    shown.add_row("A PC [rev 2]")
+    out = StringIO()
+
+    with contextlib.redirect_stdout(out), options.working("building [/x]"):
+        make_console(is_wide=False).print(shown)
+
+    assert all(word in out.getvalue() for word in ("[red]", "main[/b](x[1])", "A PC [rev 2]"))
 
 
 def test_the_package_is_the_command() -> None:
