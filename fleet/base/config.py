@@ -94,6 +94,18 @@ def credentials_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tvm-fleet" / "credentials"
 
 
+def at_home(path: str | Path) -> Path:
+    """Return a path with the home directory that its ~ or ~NAME stands for.
+
+    Raises:
+        ConfigError: there is no such user, or nobody knows the home of this one.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: there is no home directory of that name") from error
+
+
 def read_yaml(path: Path) -> dict[str, object]:
     """Read a mapping from a YAML file.
 
@@ -151,7 +163,7 @@ def _checked(value: object, hint: object, where: str) -> object:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if kind is Path and isinstance(value, str):
-            return Path(value).expanduser()
+            return at_home(value)
         if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
     raise ConfigError(f"{where}: expected {_expected(hint)}, found {value!r}")

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from fleet.base.config import TRACKER_PORT, data_dir, did_you_mean, parse, read_yaml
+from fleet.base.config import TRACKER_PORT, at_home, data_dir, did_you_mean, parse, read_yaml
 from fleet.base.network import check_address
 from fleet.errors import ConfigError
 
@@ -114,7 +114,7 @@ def _in_file() -> Mapping[str, str | None]:
     found = parse(ClientFile, read_yaml(path), where=str(path))
     library = found.library
     if library and "://" not in library:
-        library = str(path.absolute().parent / Path(library).expanduser())
+        library = str(path.absolute().parent / at_home(library))
     return {"tracker": found.tracker, "library": library, "selector": found.selector, "format": found.format}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
+from fleet.base.outputs import check_output
 from fleet.cli import candidates, options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
@@ -130,15 +130,11 @@ def run_build(order: BuildOrder) -> BuiltArtifact:
         ConfigError: no such workload, or no tools to build for the target.
         BuildError: it does not compile or link, or cannot be written.
     """
-    folder = order.output.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{order.output}: there is no folder {folder}; make it, or name another with -o")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"cannot write {order.output}: {folder} is read-only, or not yours")
+    check_output(order.output)
     check_tools(order.target_json)
     find_linker(order.target_json, order.linker)
     try:
-        in_folder = tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=folder)
+        in_folder = tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=order.output.absolute().parent)
     except OSError as error:
         raise ConfigError(f"cannot write {order.output}: {error.strerror}") from error
     with in_folder as scratch:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.outputs import check_output
 from fleet.cli import candidates, options
-from fleet.errors import ConfigError
 
 
 def bundle(
@@ -38,8 +38,7 @@ def bundle(
     """
     from cross.bundle.archive import make_bundle, save, spec_for
 
-    if not output.parent.is_dir():
-        raise ConfigError(f"{output}: the folder {output.parent} does not exist; make it first")
+    check_output(output)
     console = options.stderr()
     spec = spec_for(board, python=python, libc=libc, extra=tuple(with_ or ()))
     made = make_bundle(spec, lambda text: console.print(f"{text} ..."))

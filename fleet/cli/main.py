@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_BARRED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""Of a path that was named: even asking whether it is there is refused."""
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -107,6 +109,10 @@ class LazyGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
+            if error.errno in _BARRED and error.filename is not None:
+                logger.debug("path refused", exc_info=error)
+                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+                raise typer.Exit(ConfigError.exit_code) from None
             if error.errno not in _FULL:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

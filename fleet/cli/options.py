@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from fleet.base.config import at_home
 from fleet.base.settings import Setting, Source, look_up
 from fleet.cli import candidates
 from fleet.cli.json_out import print_document
@@ -254,4 +255,4 @@ def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
         return None
     from cross.build.cache import BuildCache
 
-    return BuildCache(folder=str(folder.expanduser().absolute()), max_bytes=round(size_gb * 1e9))
+    return BuildCache(folder=str(at_home(folder).absolute()), max_bytes=round(size_gb * 1e9))

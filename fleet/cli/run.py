@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from fleet.artifacts.artifact import Artifact
+from fleet.base.outputs import check_output
 from fleet.cli import options, stepping
 from fleet.cli.tables import make_console
 from fleet.client.arrays import numpy_dtype
@@ -61,8 +62,8 @@ def run(
     wanted = stepping.parse_arguments(args) if args else list(loaded.args)
     if not wanted:
         stepping.check_known(loaded)
-    if output is not None and not output.resolve().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no directory {output.resolve().parent}; make it first")
+    if output is not None:
+        check_output(output)
     arrays = [_read_array(path) for path in inputs or ()]
     sent = fill(wanted, arrays, random, is_vm=loaded.module_kind is ModuleKind.RELAX_VM)
     holding = stepping.leased_device(

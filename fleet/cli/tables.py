@@ -57,7 +57,7 @@ def make_console(*, is_wide: bool) -> Console:
 
 def engine_name(reference: str) -> str:
     """Return what people call whoever computed a reference: an engine by its package, or the untuned program."""
-    return _ENGINES.get(reference, f"the {reference} program" if reference else "nobody")
+    return _ENGINES.get(reference, f"the {reference} program" if reference else "")
 
 
 def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:

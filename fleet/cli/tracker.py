@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fleet.base.config import TRACKER_PORT
+from fleet.base.config import TRACKER_PORT, at_home
 from fleet.base.network import listening_host
 from fleet.cli import candidates, join_token, members, options
 from fleet.errors import ConfigError
@@ -78,7 +78,7 @@ def unit(
 
     asked = parse_options(serve_options or [])  # what the tracker would refuse is refused now
     if asked.state_dir is not None:
-        asked = replace(asked, state_dir=asked.state_dir.expanduser().resolve())  # systemd starts it elsewhere
+        asked = replace(asked, state_dir=at_home(asked.state_dir).resolve())  # systemd starts it elsewhere
     try:
         text = unit_text([sys.executable, "-m", "fleet.tracker", *asked.to_argv()])
     except ValueError as error:

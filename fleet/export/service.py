@@ -23,10 +23,11 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import architecture, parse_target
 from fleet.artifacts.artifact import Artifact, digest_of
 from fleet.artifacts.fit import needed_features
+from fleet.base.outputs import check_output
 from fleet.base.scratch import scratch_dir
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
-from fleet.errors import ConfigError, InvalidRequest
+from fleet.errors import InvalidRequest
 from fleet.export.answers import Answers, find_answers
 from fleet.export.choice import Choice, choose
 from fleet.library import Library
@@ -150,11 +151,7 @@ def _check(options: ExportOptions) -> None:
     check_exists(options.model)
     if options.threads is not None and not 1 <= options.threads <= MOST_THREADS:
         raise InvalidRequest(f"a model runs on 1 to {MOST_THREADS} threads, not {options.threads}")
-    folder = options.output.resolve().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{options.output}: there is no folder {folder}; make it first")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"cannot write {options.output}: {folder} is read-only, or not yours")
+    check_output(options.output)
     kind = str(parse_target(options.target_json)["kind"])
     if kind not in _DEVICE_TYPES:
         raise InvalidRequest(f"exported models run on {', '.join(_DEVICE_TYPES.values())}; {kind} is none of them")

@@ -20,6 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from fleet.base.config import at_home
 from fleet.base.settings import look_up
 from fleet.errors import DiskFull, LibraryError, LibraryReadOnly, NoLibrary
 from fleet.library import schema
@@ -155,7 +156,7 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
 
 
 def _sqlite_url(path: Path) -> sa.URL:
-    return sa.URL.create("sqlite", database=str(path.expanduser()))
+    return sa.URL.create("sqlite", database=str(at_home(path)))
 
 
 def _check_directory(url: sa.URL, *, make: bool) -> None:

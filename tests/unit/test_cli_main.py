@@ -107,6 +107,18 @@ def test_words_in_brackets_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(word in out.getvalue() for word in ("[red]", "main[/b](x[1])", "A PC [rev 2]"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_cost_nothing(closed: str) -> None:
+    """As those of a program that somebody else starts in the background."""
+    script = f'exec "$0" -m fleet targets show rpi4-64 {closed}'
+
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("rpi4-64" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
 def test_the_package_is_the_command() -> None:
     """`python -m fleet`, where its script is not on the path."""
     done = subprocess.run([sys.executable, "-m", "fleet", "--version"], capture_output=True, text=True, check=False)
