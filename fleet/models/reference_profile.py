@@ -20,7 +20,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.models.model import Model
+from fleet.models.model import Model, ModelFormat
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +63,14 @@ class _Event(TypedDict, total=False):
 def profile_reference(
     model: Model, inputs: Sequence[NDArray[np.generic]], *, threads: int, runs: int
 ) -> ReferenceProfile | None:
-    """Time a model and its nodes in ONNX Runtime. None where that is not installed or refuses the model.
+    """Time a model and its nodes in ONNX Runtime. None for other formats, and where it is missing or refuses the model.
 
     Args:
         inputs: one array per input of the model, in order.
         threads: cores that it may use.
         runs: runs without and with the profiler, each.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
+    if model.format is not ModelFormat.ONNX or importlib.util.find_spec("onnxruntime") is None:
         return None
     feeds = dict(zip(model.input_names, inputs, strict=True))
     try:

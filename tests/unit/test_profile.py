@@ -12,7 +12,8 @@ from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.measuring import OperatorCall, TensorSpec
 from fleet.domain.roofline import MemoryRate, Roofline
 from fleet.errors import InvalidRequest
-from fleet.models.reference_profile import ReferenceNode, ReferenceProfile, parse_nodes
+from fleet.models.model import Model, ModelFormat
+from fleet.models.reference_profile import ReferenceNode, ReferenceProfile, parse_nodes, profile_reference
 from fleet.optimizer.profiling.groups import OperatorGroup, group_of
 from fleet.optimizer.profiling.profile import ModelProfile, join
 from fleet.optimizer.profiling.run import refuse_unfit, runs_for
@@ -157,6 +158,16 @@ def test_the_nodes_of_a_profile_are_read_without_the_runs_that_warm_up() -> None
 
     assert (node.name, node.op_type) == ("n1", "Conv")
     assert node.median_sec == pytest.approx(8e-6)
+
+
+def test_other_formats_are_not_given_to_onnx_runtime(caplog: pytest.LogCaptureFixture) -> None:
+    """It would refuse them, and a warning about that helps nobody."""
+    model = Model(
+        title="m", format=ModelFormat.TORCH, digest="", input_names=(), inputs=(), output_names=(), content=b"PK"
+    )
+
+    assert profile_reference(model, [], threads=1, runs=1) is None
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
