@@ -26,6 +26,8 @@ def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Pat
     Raises:
         InvalidRequest: no model, a module without example inputs, or inputs for what has shapes of its own.
     """
+    if hasattr(example_inputs, "shape"):
+        raise InvalidRequest("example_inputs is one tensor; give a tuple of the module's arguments: (x,)")
     if isinstance(model, str | Path) or hasattr(model, "SerializeToString"):
         if example_inputs:
             raise InvalidRequest("example_inputs are for PyTorch modules; this model has its own shapes: give shapes")

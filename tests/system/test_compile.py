@@ -84,6 +84,8 @@ def test_what_cannot_be_compiled_is_said_to_be_so(two_heads: Path, tmp_path: Pat
         fleet.compile(tmp_path / "none.onnx")
     with pytest.raises(InvalidRequest, match="NoneType is no model"):
         fleet.compile(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=r"is one tensor; give a tuple of the module's arguments: \(x,\)"):
+        fleet.compile("model.onnx", example_inputs=np.zeros((4, 64)))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="1 to 4096 threads, not 0"):
         fleet.compile(two_heads, threads=0)
     with pytest.raises(InvalidRequest, match="no affinity 'near'; known: cores, free"):
