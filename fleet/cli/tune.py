@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 from fleet.cli.json_out import print_document
+from fleet.cli.options import stderr
 from fleet.cli.tables import engine_name, make_console
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports, render_progress, stopped_line
@@ -40,7 +41,7 @@ def _tune(options: TuneOptions, asked: Asked) -> None:
     """
     if _has_optimizer(options):
         if asked.here_only:
-            Console(stderr=True).print(
+            stderr().print(
                 f"an optimizer runs this job: {', '.join(asked.here_only)} of this command counts for nothing",
                 style="yellow",
             )

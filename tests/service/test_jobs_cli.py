@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fleet.base.plain import to_plain
 from fleet.cli.main import app
 from fleet.library import JobState, Library
+from fleet.optimizer.job import ProgressReport
 from fleet.optimizer.order import order_of, restore_model
 
 
@@ -87,6 +89,20 @@ def test_a_job_is_cancelled_resumed_and_reverted_by_name(path: str, model: Path)
     assert (reverted["reverted_at"] is not None, undone["reverted_at"]) == (True, None)
     assert "CANCELLED" in fleet("jobs", "list", *where)[1]
     assert name in fleet("jobs", "show", short, *where)[1]
+
+
+def test_what_a_watched_job_says_is_not_wrapped_in_a_pipe(path: str) -> None:
+    """Lines of a log are searched for whole words."""
+    notice = "a word " * 60
+    with Library.open(path) as library:
+        name = library.queue.submit(title="a", spec={}).name
+        library.queue.take("o")
+        library.queue.tell(name, "o", {"kinds": [to_plain(ProgressReport(notices=(notice,)))]})
+        library.queue.end(name, "o", JobState.FINISHED, report={"reports": []})
+
+    code, _, err = fleet("jobs", "watch", name, "--library", path)
+
+    assert (code, notice.strip() in err) == (0, True)
 
 
 @pytest.mark.parametrize(
