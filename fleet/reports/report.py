@@ -64,13 +64,14 @@ class Report:
         return to_markdown(self._blocks())
 
     def text(self) -> str:
-        """Return the model's curve for a terminal, a plot for each device model."""
-        return "\n\n".join(
+        """Return the model's curve for a terminal, a plot for each device model; a sentence where there is none."""
+        plots = "\n\n".join(
             f"{one.device_model}: the model's operators together, {_unit(one.model_curve.by_trial)[1]}\n"
             + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {})
             for one in self.figures.by_device
             if _finite(one.model_curve.by_trial)
         )
+        return plots or f"{self.figures.job.name} has no curve: none of its trials has a time for every operator"
 
     def plot(self) -> Svg:
         """Return the curves as one picture: best over trials and over time, of the model and of its workloads.

@@ -159,6 +159,15 @@ def test_the_command_to_repeat_a_run_has_its_shapes(path: str) -> None:
     ) in page
 
 
+def test_a_run_without_a_trial_says_that_it_has_no_curve(path: str) -> None:
+    """An empty line would look like an error."""
+    with Library.open(path) as library:
+        name = library.start_job(title="a.onnx").name
+        report = Report.of(library, name)
+
+    assert report.text().startswith(f"{name} has no curve")
+
+
 def test_markdown_and_html_say_the_same() -> None:
     """Blocks become both; a bar in a cell does not end it."""
     blocks = [
