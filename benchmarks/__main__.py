@@ -16,7 +16,17 @@ NAMES = (
     *("trial_overhead", "tune_matmul", "tracker_load", "recovery"),
     *("agent_footprint", "models", "adaptive", "device_share"),
 )
-LONG = ("curves", "prioritizer", "cost_model", "warm_start", "scale", "soak", "search_cost", "library_rate")
+LONG = (
+    "curves",
+    "prioritizer",
+    "cost_model",
+    "warm_start",
+    "first_batch",
+    "scale",
+    "soak",
+    "search_cost",
+    "library_rate",
+)
 """Run only when named: they take longer than all the others together."""
 
 

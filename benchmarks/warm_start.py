@@ -125,7 +125,7 @@ def _compare(lab: Lab, trials: int, seed: int) -> dict[str, object] | None:
     cold = [held for batch in _search(lab, trials, seed, is_warm=False) for held in batch]
     if not cold:
         return None
-    secs = _in_turns(lab.timer, [held.artifact for held in cold])
+    secs = in_turns(lab.timer, [held.artifact for held in cold])
     cold_there = next(held for held, sec in zip(cold, secs, strict=True) if sec <= _REACHED * secs[-1])
     started = time.monotonic()
     warm_there = next(
@@ -151,7 +151,7 @@ def _compare(lab: Lab, trials: int, seed: int) -> dict[str, object] | None:
     }
 
 
-def _in_turns(timer: Timer, artifacts: Sequence[Artifact]) -> list[float]:
+def in_turns(timer: Timer, artifacts: Sequence[Artifact]) -> list[float]:
     """Return the least time of each [s]."""
     rounds = [[min(timer(one, math.inf), default=math.inf) for one in artifacts] for _ in range(_TURNS)]
     return [min(secs) for secs in zip(*rounds, strict=True)]
@@ -160,7 +160,7 @@ def _in_turns(timer: Timer, artifacts: Sequence[Artifact]) -> list[float]:
 def _is_there(timer: Timer, artifact: Artifact, goal: Artifact) -> bool:
     if artifact.digest == goal.digest:
         return True
-    sec, goal_sec = _in_turns(timer, [artifact, goal])
+    sec, goal_sec = in_turns(timer, [artifact, goal])
     return sec <= _REACHED * goal_sec
 
 
@@ -195,7 +195,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
         if not traces:
             return
         found: list[Held] = []
-        for trace, built in zip(traces, _built(lab, traces), strict=True):
+        for trace, built in zip(traces, built_candidates(lab, traces), strict=True):
             run_sec = min(lab.timer(built.artifact, best_sec), default=math.inf) if built else math.inf
             records.append(SearchRecord(trace_json=trace, run_sec=run_sec))
             if built is None:
@@ -209,7 +209,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
         yield found
 
 
-def _built(lab: Lab, traces: Sequence[str]) -> Iterator[BuiltCandidate | None]:
+def built_candidates(lab: Lab, traces: Sequence[str]) -> Iterator[BuiltCandidate | None]:
     """Yield each candidate in its turn, None for one that cannot be built; the others are built meanwhile."""
     program = lab.program
     building = [

@@ -26,7 +26,7 @@ from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, vector_width
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
@@ -86,12 +86,19 @@ def is_attention(mod: IRModule) -> bool:
     return bool(attributes and ATTRIBUTE in attributes)
 
 
-def attention_schedules(mod: IRModule, facts: ProcessorFacts) -> Iterator[Schedule]:
-    """Return the schedules of an attention, the most promising first."""
+def attention_choices(mod: IRModule, facts: ProcessorFacts) -> list[AttentionTile]:
+    """Return the tiles of an attention that are worth a trial, the most promising first."""
+    from tvm.s_tir import Schedule
+
+    return attention_tiles(_sizes(Schedule(mod), facts), facts)[:_MOST_CHOICES]
+
+
+def attention_schedules(mod: IRModule, facts: ProcessorFacts, wanted: Sequence[AttentionTile]) -> Iterator[Schedule]:
+    """Yield an attention with each of some tiles."""
     from tvm.s_tir import Schedule
 
     sizes = _sizes(Schedule(mod), facts)
-    for tile in attention_tiles(sizes, facts)[:_MOST_CHOICES]:
+    for tile in wanted:
         schedule = Schedule(mod)
         _apply(schedule, sizes, tile, facts)
         yield schedule

@@ -7,14 +7,14 @@ Winograd convolution's. Everything else has one good schedule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import Stage
-from fleet.spaces.attention import attention_schedules, is_attention
+from fleet.spaces.attention import AttentionTile, attention_choices, attention_schedules, is_attention
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
@@ -24,12 +24,27 @@ from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.simple import schedule_rest
 from fleet.spaces.tiles import Tile, tiles
-from fleet.spaces.winograd import cuts, winograd_schedules, winograd_stages
+from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
+
+
+Knobs = Tile | Cut | AttentionTile
+"""One choice of all knobs of a function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The schedules of a function."""
+
+    choices: tuple[Knobs, ...]
+    """All choices, the most promising first; none: there is one schedule, without knobs."""
+
+    schedules_at: Callable[[Sequence[int]], Iterator[Schedule]]
+    """Yields the schedules of some of the choices, by their places; of a space without knobs, its only one."""
 
 
 def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
@@ -43,30 +58,37 @@ def static_schedule(mod: IRModule, target_json: str) -> Schedule | None:
 
 
 def schedules(mod: IRModule, target_json: str) -> Iterator[Schedule]:
-    """Return all schedules of a function's space, the most promising first. The first is the static one."""
+    """Yield all schedules of a function's space, the most promising first. The first is the static one."""
+    space = space_of(mod, target_json)
+    if space is not None:
+        yield from space.schedules_at(range(len(space.choices)))
+
+
+def space_of(mod: IRModule, target_json: str) -> Space | None:
+    """Return a function's space; None if there is none for this target."""
     from tvm.s_tir import Schedule
 
     facts = processor_facts(target_json)
     if facts is None or not _is_plain(mod):
-        return
+        return None
     if is_attention(mod):
-        yield from attention_schedules(mod, facts)
-        return
+        of_attention = attention_choices(mod, facts)
+        return Space(
+            choices=tuple(of_attention),
+            schedules_at=lambda places: attention_schedules(mod, facts, [of_attention[place] for place in places]),
+        )
     stages = winograd_stages(Schedule(mod))
     if stages:
-        yield from _winograd_schedules(mod, facts, stages)
-        return
+        return _winograd_space(mod, facts, stages)
     tiled = _tiled_products(mod, facts, integer_unit(target_json))
     if not tiled:
-        yield _apply(mod, facts, tiled, {})
-        return
+        return Space(choices=(), schedules_at=lambda _: iter([_apply(mod, facts, tiled, {})]))
     main = max(tiled, key=lambda name: len(tiled[name].tiles))
-    if len(tiled) == 1 and tiled[main].unit is None:
-        yield from _product_schedules(mod, facts, main, tiled[main])
-        return
-    first = {name: found.tiles[0] for name, found in tiled.items()}
-    for tile in tiled[main].tiles:
-        yield _apply(mod, facts, tiled, {**first, main: tile})
+    found = tiled[main].tiles
+    return Space(
+        choices=tuple(found),
+        schedules_at=lambda places: _tiled_schedules(mod, facts, tiled, main, [found[place] for place in places]),
+    )
 
 
 def finished(scheduled: IRModule, target_json: str) -> IRModule:
@@ -114,6 +136,18 @@ def _tiled_products(mod: IRModule, facts: ProcessorFacts, unit: IntegerUnit | No
 def _is_tiled(product: Product) -> bool:
     last = [axis.role for axis in product.axes if axis.role is not Role.SUM][-1:]
     return last == [Role.COLUMN] and product.extent(Role.SUM) > 1
+
+
+def _tiled_schedules(
+    mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], main: str, wanted: Sequence[Tile]
+) -> Iterator[Schedule]:
+    """Yield the schedules in which one product has each of some tiles, and the others have their best."""
+    if len(tiled) == 1 and tiled[main].unit is None:
+        yield from _product_schedules(mod, facts, main, replace(tiled[main], tiles=list(wanted)))
+        return
+    first = {name: found.tiles[0] for name, found in tiled.items()}
+    for tile in wanted:
+        yield _apply(mod, facts, tiled, {**first, main: tile})
 
 
 def _product_schedules(mod: IRModule, facts: ProcessorFacts, name: str, found: _Tiled) -> Iterator[Schedule]:
@@ -174,17 +208,23 @@ def _apply(mod: IRModule, facts: ProcessorFacts, tiled: Mapping[str, _Tiled], ch
     return schedule
 
 
-def _winograd_schedules(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Stage, str]) -> Iterator[Schedule]:
+def _winograd_space(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Stage, str]) -> Space | None:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
     block = schedule.get_sblock(stages[Stage.PRODUCT])
     product = find_product(schedule.get(block))
     if product is None:
-        return
+        return None
     packs = _weights_parameter(schedule, block, product, mod) in _constants(mod)
-    for found in winograd_schedules(Schedule(mod), stages, product, cuts(product, facts), facts, packs=packs):
-        yield schedule_rest(found, facts)
+    choices = cuts(product, facts)
+
+    def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
+        wanted = [choices[place] for place in places]
+        for found in winograd_schedules(Schedule(mod), stages, product, wanted, facts, packs=packs):
+            yield schedule_rest(found, facts)
+
+    return Space(choices=tuple(choices), schedules_at=schedules_at)
 
 
 def _is_plain(mod: IRModule) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json
@@ -14,11 +19,16 @@ from fleet.domain.scope import RecordScope
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.optimizer.history import recall
 from fleet.optimizer.seeds import nearest, seeds_for
-from fleet.optimizer.tasks.adapting import Seed, adapted, fitted_tiles
+from fleet.optimizer.tasks.adapting import Misfit, Seed, adapted, fitted_tiles
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.spaces.choose import space_of
+from fleet.spaces.likeness import choice_of
+from fleet.spaces.tiles import Order, Tile
+from fleet.workloads.programs import matmul
 from fleet.workloads.traces import trace_json
-from fleet.workloads.workload import Workload, workload_of
+from fleet.workloads.workload import Workload, module_of, workload_of
+from tests.unit.quick_compile import compile_quickly
 
 TARGET = host_target_json()
 HERE = RecordScope(target_json=TARGET, device_model="this board", tvm_version="1")
@@ -69,14 +79,31 @@ def neighbour() -> tuple[Workload, str]:
     [
         (64, [4, 2, 8], [4, 2, 8]),
         (96, [4, 2, 8], [6, 2, 8]),
-        (30, [4, 4, 4], [5, 2, 3]),
+        (30, [4, 4, 4], [2, 3, 5]),
         (7, [8, 8], [1, 7]),
         (13, [1, 4], [13, 1]),
+        (27, [1, 8], [3, 9]),
     ],
 )
-def test_tiles_of_another_loop_are_cut_to_divisors(extent: int, tiles: list[int], fitted: list[int]) -> None:
-    """Each inner tile is the largest that divides what is left and is no larger than the neighbour's."""
+def test_tiles_of_another_loop_become_the_nearest_divisors(extent: int, tiles: list[int], fitted: list[int]) -> None:
+    """The innermost first; none becomes twice as large."""
     assert fitted == fitted_tiles(extent, tiles)
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(-1, 5000), min_size=1, max_size=6), st.integers(1, 64))
+def test_fitted_tiles_are_those_of_the_loop(extent: int, tiles: list[int], most: int) -> None:
+    """As many, their product is the extent, and the innermost is no larger than it may be."""
+    fitted = fitted_tiles(extent, tiles, most)
+
+    assert len(tiles) == len(fitted)
+    assert extent == math.prod(fitted)
+    assert len(tiles) == 1 or fitted[-1] <= most
+
+
+@given(st.integers(1, 64), st.lists(st.integers(1, 16), min_size=1, max_size=4))
+def test_inner_tiles_that_divide_are_kept(outermost: int, inner: list[int]) -> None:
+    """Whatever the outermost has to become."""
+    assert [outermost, *inner] == fitted_tiles(outermost * math.prod(inner), [1, *inner])
 
 
 @pytest.mark.slow
@@ -92,16 +119,42 @@ def test_a_schedule_of_another_shape_is_made_to_fit(neighbour: tuple[Workload, s
 
 
 def test_what_does_not_fit_is_left_out(neighbour: tuple[Workload, str]) -> None:
-    """Neither a trace of other blocks nor a broken one ends the search."""
-    from fleet.workloads.programs import matmul
-
+    """Neither a trace of other blocks nor a broken one ends the search; they are counted."""
     workload, trace = neighbour
-    seeds = [
-        Seed(mod_json=workload.mod_json, trace_json=trace),
-        Seed(mod_json=workload.mod_json, trace_json="[[], [1]]"),
-    ]
+    broken = ["", "null", "[]", "[[], [1]]", '[[["Nothing", [], [], []]], []]']
+    seeds = [Seed(mod_json=workload.mod_json, trace_json=text) for text in (trace, *broken)]
+    left_out: Counter[Misfit] = Counter()
 
-    assert [] == list(adapted(matmul(32).mod_json, TARGET, seeds))
+    assert [] == list(adapted(matmul(32).mod_json, TARGET, seeds, left_out))
+    assert {Misfit.REFUSED: 1, Misfit.BROKEN: len(broken)} == left_out
+
+
+@pytest.mark.slow
+def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
+    """Loops of other lengths, which three vectors do not divide: what comes of it is legal, and computes the same."""
+    import tvm
+
+    origin, ours = matmul(96), matmul(64)
+    there, here = (space_of(module_of(workload.mod_json), TARGET) for workload in (origin, ours))
+    assert there is not None
+    assert here is not None
+    place = next(
+        place
+        for place, tile in enumerate(there.choices)
+        if isinstance(tile, Tile) and (tile.y, tile.x, tile.vectors, tile.order) == (1, 4, 3, Order.COLUMNS)
+    )
+    [made] = there.schedules_at([place])
+
+    [schedule] = adapted(ours.mod_json, TARGET, [Seed(mod_json=origin.mod_json, trace_json=trace_json(made))])
+
+    chosen = choice_of(here, schedule)
+    assert isinstance(chosen, Tile)
+    assert (1, 4, Order.COLUMNS) == (chosen.y, chosen.x, chosen.order)
+    assert chosen.vectors in {2, 4}
+    left, right = np.random.default_rng(0).standard_normal((2, 64, 64)).astype("float32")
+    tensors = [tvm.runtime.tensor(array) for array in (left, right, np.zeros_like(left))]
+    compile_quickly(schedule.mod, optimized=True)["main"](*tensors)
+    np.testing.assert_allclose(left @ right, tensors[-1].numpy(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

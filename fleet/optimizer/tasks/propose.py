@@ -10,8 +10,10 @@ A worker that had the workload before has most of the work done (`SearchState`).
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,11 +24,13 @@ from fleet.cost_model.prior import prior_for
 from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
-from fleet.optimizer.tasks.adapting import Seed, adapted
+from fleet.optimizer.tasks.adapting import Misfit, Seed, adapted
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.expecting import LogSecs, expected_of
 from fleet.optimizer.tasks.search_state import Features, Made, SearchState, state_of
 from fleet.optimizer.tasks.searches import Search, replay_traces, search_grid, search_randomly
+
+logger = logging.getLogger(__name__)
 
 _OWN_FIRST = 24
 """So many records of a workload come from its own space before MetaSchedule's rules get a part of a batch."""
@@ -202,8 +206,12 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
     """Return what was best elsewhere, as far as it fits, for the first batch."""
     if len(task.records) >= task.count:
         return []
-    fitting = adapted(task.mod_json, task.target_json, task.seeds)
-    return list(itertools.islice(fresh.of(map(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE)))
+    left_out: Counter[Misfit] = Counter()
+    fitting = adapted(task.mod_json, task.target_json, task.seeds, left_out)
+    found = list(itertools.islice(fresh.of(map(state.make, fitting)), math.ceil(task.count * _FROM_ELSEWHERE)))
+    if left_out:
+        logger.info("schedules from elsewhere left out", extra={"reasons": {**left_out}})
+    return found
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:

@@ -1,0 +1,77 @@
+"""Finds the choice of a function's knobs that is most like the one that was best for another function.
+
+What is found is a choice of the function's own space: it is legal there, whatever the other function's sizes were.
+Where its sizes allow it, it is the same one; else each number is near the other's, by their ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from fleet.spaces.choose import Knobs, Space
+from fleet.spaces.tiles import Tile
+
+if TYPE_CHECKING:
+    from tvm.s_tir import Schedule
+
+_MOST_TRIED = 32
+"""Choices that are applied to find the one that a schedule has; 10 ms each. Of tiles of a product that split loops by
+the same numbers there are two orders, and as many again in which two numbers have changed places."""
+
+
+def nearest(wanted: Knobs, choices: Sequence[Knobs]) -> int | None:
+    """Return the place of the choice that is most like another, of equals the first; None if none has its knobs."""
+    alike = [place for place, choice in enumerate(choices) if type(choice) is type(wanted)]
+    return min(alike, key=lambda place: distance(wanted, choices[place]), default=None)
+
+
+def distance(one: Knobs, other: Knobs) -> float:
+    """Return how far apart two choices of the same knobs are: the logarithms of ratios, and 1 for each other order."""
+    return sum(_apart(getattr(one, knob.name), getattr(other, knob.name)) for knob in fields(one))
+
+
+def choice_of(space: Space, scheduled: Schedule) -> Knobs | None:
+    """Return the choice of its own space that makes a schedule's program; None if no likely one does.
+
+    A schedule does not name its knobs, but splits loops by them, so few choices have to be applied.
+    """
+    import tvm_ffi
+
+    factors = Counter(_split_factors(scheduled))
+    numbers = [Counter(_numbers(choice)) for choice in space.choices]
+    likely = [place for place, of_choice in enumerate(numbers) if of_choice <= factors]
+    likely = sorted(likely, key=lambda place: -numbers[place].total())[:_MOST_TRIED]
+    for place, made in zip(likely, space.schedules_at(likely), strict=True):
+        if tvm_ffi.structural_equal(made.mod, scheduled.mod):
+            return space.choices[place]
+    return None
+
+
+def _apart(one: object, other: object) -> float:
+    if isinstance(one, int) and isinstance(other, int):
+        return abs(math.log2((1 + one) / (1 + other)))
+    if isinstance(one, Tile) and isinstance(other, Tile):
+        return distance(one, other)
+    return float(one != other)
+
+
+def _numbers(knobs: Knobs) -> Iterator[int]:
+    """Yield the numbers above 1 that a choice splits loops by."""
+    for knob in fields(knobs):
+        value = getattr(knobs, knob.name)
+        if isinstance(value, Tile):
+            yield from _numbers(value)
+        elif isinstance(value, int) and value > 1 and knob.name != "last":  # what is left in a vector is no split
+            yield value
+
+
+def _split_factors(scheduled: Schedule) -> Iterator[int]:
+    from tvm.tirx import IntImm
+
+    for step in scheduled.trace.insts:
+        if step.kind.name == "Split":
+            yield from (int(factor) for factor in step.inputs[1:] if isinstance(factor, IntImm))
