@@ -123,7 +123,7 @@ def _repeat(
 
 def is_cold(evaluator: Evaluator) -> bool:
     """Tell whether something happens before each single run."""
-    return bool(evaluator.flush_cpu_cache or evaluator.cache_flush_bytes or evaluator.f_preproc)
+    return bool(evaluator.flush_cache or evaluator.flush_bytes or evaluator.f_preproc)
 
 
 def for_single_calls(evaluator: Evaluator) -> Evaluator:
@@ -133,7 +133,7 @@ def for_single_calls(evaluator: Evaluator) -> Evaluator:
 
 def push_out(evaluator: Evaluator, size_bytes: int) -> Evaluator:
     """Return knobs that write through at least so much memory between runs instead of flushing the CPU's cache."""
-    return replace(evaluator, flush_cpu_cache=False, cache_flush_bytes=max(evaluator.cache_flush_bytes, size_bytes))
+    return replace(evaluator, flush_cache=False, flush_bytes=max(evaluator.flush_bytes, size_bytes))
 
 
 class _ColdRepeats:

@@ -125,8 +125,8 @@ def _without_pointless_knobs(evaluator: Evaluator) -> Evaluator:
     return replace(
         evaluator,
         min_repeat_ms=0,
-        flush_cpu_cache=False,
-        cache_flush_bytes=0,
+        flush_cache=False,
+        flush_bytes=0,
         f_preproc="",
         cooldown_interval_ms=0,
         look_runs=0,

@@ -86,13 +86,13 @@ class GpuRuntime(TvmRuntime):
     def _make_time_repeats(
         self, module: tvm_ffi.Module, function: str, arguments: list[PackedArgument], evaluator: Evaluator
     ) -> TimeRepeats:
-        if evaluator.cache_flush_bytes or evaluator.flush_cpu_cache:
+        if evaluator.flush_bytes or evaluator.flush_cache:
             # Arguments lie in the device's memory: TVM's flush of the CPU's cache would read them as its own.
             evaluator = push_out(evaluator, self._l2_size())
         return super()._make_time_repeats(module, function, arguments, evaluator)
 
     def _flushed(self, evaluator: Evaluator) -> str:
-        return "l2" if evaluator.cache_flush_bytes or evaluator.flush_cpu_cache else ""
+        return "l2" if evaluator.flush_bytes or evaluator.flush_cache else ""
 
     def _l2_size(self) -> int:
         """Return how much pushes everything out of the caches [bytes]: the larger of what device and driver tell."""

@@ -209,19 +209,17 @@ class TvmRuntime:
             CandidateFailed: they contradict each other, or ask for what this runtime has not.
         """
         evaluator = trial.evaluator
-        if evaluator.f_preproc and evaluator.flush_cpu_cache:
-            problem = "flush_cpu_cache is an f_preproc; ask for one of them"
+        if evaluator.f_preproc and evaluator.flush_cache:
+            problem = "flush_cache is an f_preproc; ask for one of them"
         elif evaluator.f_preproc and self._ffi.get_global_func(evaluator.f_preproc, allow_missing=True) is None:
             problem = f"this runtime has no global function {evaluator.f_preproc!r} for f_preproc"
         elif trial.operator_runs and trial.module_kind is not ModuleKind.RELAX_VM:
             problem = "operator_runs: only a Relax VM executable has operators to look into"
         elif trial.operator_runs > MOST_RUNS:
             problem = f"operator_runs: at most {MOST_RUNS}, found {trial.operator_runs}"
-        elif evaluator.cache_flush_bytes > _MOST_FLUSHED_BYTES:
-            problem = f"cache_flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.cache_flush_bytes}"
-        elif evaluator.flush_cpu_cache and (
-            trial.module_kind is ModuleKind.RELAX_VM or self._host_device() is not None
-        ):
+        elif evaluator.flush_bytes > _MOST_FLUSHED_BYTES:
+            problem = f"flush_bytes: at most {_MOST_FLUSHED_BYTES}, found {evaluator.flush_bytes}"
+        elif evaluator.flush_cache and (trial.module_kind is ModuleKind.RELAX_VM or self._host_device() is not None):
             # Arguments are bound in a closure, or lie where no processor can flush them.
             return push_out(evaluator, _PUSHED_OUT_BYTES)
         else:
@@ -231,15 +229,15 @@ class TvmRuntime:
     def _flushed(self, evaluator: Evaluator) -> str:
         """Say which caches are cold before each run."""
         is_host = self._host_device() is None
-        names = {"cpu": evaluator.flush_cpu_cache or (evaluator.cache_flush_bytes and is_host)}
-        names["l2"] = bool(evaluator.cache_flush_bytes) and not is_host
+        names = {"cpu": evaluator.flush_cache or (evaluator.flush_bytes and is_host)}
+        names["l2"] = bool(evaluator.flush_bytes) and not is_host
         return ", ".join(name for name, is_cold in names.items() if is_cold)
 
     def _make_time_repeats(
         self, module: tvm_ffi.Module, function: str, arguments: list[PackedArgument], evaluator: Evaluator
     ) -> TimeRepeats:
         """Return what times repeats of one function of a loaded module."""
-        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cpu_cache else evaluator.f_preproc
+        preparation = "cache_flush_cpu_non_first_arg" if evaluator.flush_cache else evaluator.f_preproc
 
         def time_repeats(*, number: int, repeat: int, min_repeat_ms: int) -> list[float]:
             timed = self._make_evaluator(
@@ -253,7 +251,7 @@ class TvmRuntime:
                 evaluator.limit_zero_time_iterations,
                 evaluator.cooldown_interval_ms,
                 evaluator.repeats_to_cooldown,
-                evaluator.cache_flush_bytes,
+                evaluator.flush_bytes,
                 preparation,
             )
             return list(struct.unpack(f"@{repeat}d", timed(*arguments)))

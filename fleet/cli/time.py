@@ -75,8 +75,8 @@ def time(
         "spread_target": spread_target,
         "cooldown_interval_ms": cooldown_ms,
         "cool_below_c": cool_below_c,
-        "cache_flush_bytes": flush_bytes,
-        "flush_cpu_cache": flush_cache,
+        "flush_bytes": flush_bytes,
+        "flush_cache": flush_cache,
     }
     holding = stepping.leased_device(
         on,

@@ -97,7 +97,8 @@ Argument = TensorSpec | Tensor | int | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """How to time one candidate. Where TVM's time_evaluator has the same field, name and meaning are the same."""
+    """How to time one candidate. Names and meaning are those of TVM's time_evaluator where it has them, except that
+    flushing is called alike everywhere here: `flush_bytes` is its `cache_flush_bytes`."""
 
     number: int = 1
     """Runs averaged into one repeat, at least."""
@@ -111,9 +112,10 @@ class Evaluator:
     limit_zero_time_iterations: int = 100
     cooldown_interval_ms: int = 0
     repeats_to_cooldown: int = 1
-    cache_flush_bytes: int = 0
+    flush_bytes: int = 0
+    """Write through this much before each run, so that caches are cold [bytes]; 0 = do not."""
 
-    flush_cpu_cache: bool = False
+    flush_cache: bool = False
     """Flush all arguments but the first from the CPU's cache before each run."""
 
     max_repeat: int = 0
@@ -143,7 +145,7 @@ class Evaluator:
 
     f_preproc: str = ""
     """Global function of the runtime, called with the arguments before each run, as in TVM. Cannot be combined with
-    `flush_cpu_cache`, which is one of these."""
+    `flush_cache`, which is one of these."""
 
 
 TIMING = Evaluator(repeat=5, min_repeat_ms=50)

@@ -135,5 +135,5 @@ def _evaluator(given: EvaluatorConfig | Evaluator | None) -> Evaluator:
         number=config.number,
         repeat=config.repeat,
         min_repeat_ms=config.min_repeat_ms,
-        flush_cpu_cache=config.enable_cpu_cache_flush,
+        flush_cache=config.enable_cpu_cache_flush,
     )

@@ -56,8 +56,8 @@ class Conditions:
             repeats_to_cooldown=asked.repeats_to_cooldown,
             cool_below_c=asked.cool_below_c,
             cool_timeout_ms=asked.cool_timeout_ms,
-            cache_flush_bytes=asked.cache_flush_bytes,
-            flush_cpu_cache=asked.flush_cpu_cache,
+            flush_bytes=asked.flush_bytes,
+            flush_cache=asked.flush_cache,
             f_preproc=asked.f_preproc,
         )
 

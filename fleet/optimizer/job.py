@@ -41,7 +41,7 @@ def trial_evaluator(*, cooldown_ms: int = 0, cool_below_c: float | None = None, 
         TRIAL_EVALUATOR,
         cooldown_interval_ms=cooldown_ms,
         cool_below_c=cool_below_c or 0.0,
-        flush_cpu_cache=flush_cache,
+        flush_cache=flush_cache,
     )
 
 

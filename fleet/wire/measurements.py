@@ -34,6 +34,10 @@ _ERROR_KINDS: Mapping[ErrorKind, measurement_pb2.ErrorKind] = {
     for kind in ErrorKind
 }
 _ERROR_KINDS_BY_NUMBER = {int(number): kind for kind, number in _ERROR_KINDS.items()}
+_WIRE_NAMES = {"flush_bytes": "cache_flush_bytes", "flush_cache": "flush_cpu_cache"}
+"""What measurement.proto still calls by another name, and says why."""
+
+_OWN_NAMES = {wire: own for own, wire in _WIRE_NAMES.items()}
 _DISTURBANCES: Mapping[DisturbanceKind, measurement_pb2.DisturbanceKind] = {
     DisturbanceKind.REFERENCE_DRIFT: measurement_pb2.DISTURBANCE_KIND_REFERENCE_DRIFT,
     DisturbanceKind.CONTENTION: measurement_pb2.DISTURBANCE_KIND_CONTENTION,
@@ -136,7 +140,7 @@ def evaluator_to_proto(evaluator: Evaluator) -> measurement_pb2.Evaluator:
     for name in evaluator.__dataclass_fields__:
         value = getattr(evaluator, name)
         try:
-            setattr(message, name, value)
+            setattr(message, _WIRE_NAMES.get(name, name), value)
         except ValueError as error:
             raise InvalidRequest(f"evaluator: {name}={value} is out of bounds") from error
     return message
@@ -151,7 +155,7 @@ def evaluator_from_proto(message: measurement_pb2.Evaluator) -> Evaluator:
 def _read_evaluator(content: bytes) -> Evaluator:
     """Read an evaluator. Cached: all trials of a job share one, and it is the slowest part of a trial to read."""
     message = measurement_pb2.Evaluator.FromString(content)
-    return Evaluator(**{field.name: value for field, value in message.ListFields()})
+    return Evaluator(**{_OWN_NAMES.get(field.name, field.name): value for field, value in message.ListFields()})
 
 
 def trial_to_proto(trial: Trial) -> measurement_pb2.MeasureRequest:

@@ -281,7 +281,7 @@ async def test_a_relax_model_is_flushed_too(holder: Holder, models: Path) -> Non
     [
         ({"f_preproc": "no_such_function"}, "no global function 'no_such_function'"),
         ({"f_preproc": "cache_flush_cpu_non_first_arg", "flush_cpu_cache": True}, "ask for one of them"),
-        ({"cache_flush_bytes": 2**31}, "cache_flush_bytes: at most"),
+        ({"cache_flush_bytes": 2**31}, "flush_bytes: at most"),
     ],
 )
 async def test_knobs_that_cannot_work_say_why(

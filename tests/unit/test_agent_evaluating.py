@@ -193,7 +193,7 @@ def test_with_cold_caches_every_run_stands_alone() -> None:
     """TVM flushes once in a repeat; here a repeat is the mean of runs that are the first each."""
     timer = Timer(1.0, 3.0, 2.0, 4.0)
 
-    assert run_schedule(Evaluator(number=2, repeat=2, flush_cpu_cache=True), timer).secs == [2.0, 3.0]
+    assert run_schedule(Evaluator(number=2, repeat=2, flush_cache=True), timer).secs == [2.0, 3.0]
     assert timer.calls == [(1, 2, 0), (1, 2, 0)]
 
 
@@ -201,7 +201,7 @@ def test_cold_repeats_grow_to_their_shortest_time() -> None:
     """Ten milliseconds of runs of two: as many as it takes, and later repeats start with that many."""
     timer = Timer(*[0.002] * 20)
 
-    assert run_schedule(Evaluator(repeat=2, min_repeat_ms=10, cache_flush_bytes=1), timer).secs == [0.002, 0.002]
+    assert run_schedule(Evaluator(repeat=2, min_repeat_ms=10, flush_bytes=1), timer).secs == [0.002, 0.002]
     assert timer.calls == [(1, 1, 0), (1, 5, 0), (1, 6, 0)]
 
 
@@ -217,7 +217,7 @@ def test_cold_repeats_are_bounded() -> None:
 def test_rests_lie_between_cold_repeats() -> None:
     """There are none between the single runs of a repeat, which would rest thousands of times."""
     rests: list[float] = []
-    evaluator = Evaluator(number=3, repeat=5, cooldown_interval_ms=20, repeats_to_cooldown=2, cache_flush_bytes=4096)
+    evaluator = Evaluator(number=3, repeat=5, cooldown_interval_ms=20, repeats_to_cooldown=2, flush_bytes=4096)
 
     run_schedule(evaluator, Timer(*[1.0] * 15), sleep=rests.append)
 

@@ -200,6 +200,18 @@ def test_errors_are_one_message_and_an_exit_code(arguments: list[str], exit_code
     assert "Traceback" not in result.output
 
 
+def test_flushing_is_called_alike_on_the_command_line_and_in_python() -> None:
+    """Who reads of a flag finds the field of the same name."""
+    fields = {name for name in fleet.Evaluator.__dataclass_fields__ if "flush" in name}
+    flags = {
+        command: {flag for param in load_command(command).params for flag in param.opts if "flush" in flag}
+        for command in ("time", "tune")
+    }
+
+    assert {"time": {"--flush-bytes", "--flush-cache"}, "tune": {"--flush-cache"}} == flags
+    assert {"flush_bytes", "flush_cache"} == fields
+
+
 def test_the_version_is_the_distributions() -> None:
     """`fleet --version` needs no command."""
     result = CliRunner().invoke(app, ["--version"])

@@ -225,11 +225,11 @@ def test_wishes_about_heat_and_caches_reach_every_comparison() -> None:
 
     assert evaluator.cooldown_interval_ms == 50
     assert evaluator.cool_below_c == 55
-    assert evaluator.flush_cpu_cache
+    assert evaluator.flush_cache
     assert trial_evaluator() == TRIAL_EVALUATOR
     baseline = conditions(evaluator).like_trials(Evaluator(number=7, repeat=2))
     assert (baseline.number, baseline.repeat) == (7, 2)
-    assert (baseline.cooldown_interval_ms, baseline.cool_below_c, baseline.flush_cpu_cache) == (50, 55, True)
+    assert (baseline.cooldown_interval_ms, baseline.cool_below_c, baseline.flush_cache) == (50, 55, True)
     with pytest.raises(ConfigError, match="between 0 and 150"):
         trial_evaluator(cool_below_c=1000)
 

@@ -62,8 +62,8 @@ evaluators = st.builds(
     limit_zero_time_iterations=counts,
     cooldown_interval_ms=counts,
     repeats_to_cooldown=counts,
-    cache_flush_bytes=st.integers(0, 2**60),
-    flush_cpu_cache=st.booleans(),
+    flush_bytes=st.integers(0, 2**60),
+    flush_cache=st.booleans(),
     max_repeat=counts,
     spread_target=st.floats(0.001, 1),
     give_up_above_sec=st.floats(0, 100),
@@ -87,6 +87,14 @@ operator_profiles = st.builds(
 def test_evaluators_survive(evaluator: Evaluator) -> None:
     """Every knob arrives."""
     assert evaluator == evaluator_from_proto(evaluator_to_proto(evaluator))
+
+
+def test_flushing_has_another_name_on_the_wire_and_the_same_number() -> None:
+    """Peers of every version read each other: a field of v1 keeps what it was called first."""
+    message = measurement_pb2.Evaluator(cache_flush_bytes=4096, flush_cpu_cache=True)
+
+    assert Evaluator(flush_bytes=4096, flush_cache=True) == evaluator_from_proto(message)
+    assert bytes([7 << 3, 0x80, 0x20, 8 << 3, 1]) == message.SerializeToString()
 
 
 def test_an_empty_evaluator_is_the_default() -> None:

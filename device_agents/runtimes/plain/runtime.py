@@ -96,7 +96,7 @@ class PlainRuntime:
             candidate_id=trial.candidate_id,
             run_secs=tuple(timing.secs),
             stopped=timing.stopped,
-            provenance={"flushed": "cpu" if evaluator.cache_flush_bytes else ""},
+            provenance={"flushed": "cpu" if evaluator.flush_bytes else ""},
             clocks=Clocks(load_sec=loaded - started, run_sec=ended - loaded),
         )
 
@@ -123,7 +123,7 @@ class PlainRuntime:
                 evaluator.limit_zero_time_iterations,
                 evaluator.cooldown_interval_ms,
                 evaluator.repeats_to_cooldown,
-                evaluator.cache_flush_bytes,
+                evaluator.flush_bytes,
             )
             if self._library.plain_time(function, arguments.packed, arguments.count, ctypes.byref(knobs), secs):
                 self._fail()
@@ -176,9 +176,9 @@ def _checked(evaluator: Evaluator) -> Evaluator:
             ErrorKind.BAD_ARGUMENTS,
             f"the plain runtime has no global function {evaluator.f_preproc!r} for f_preproc",
         )
-    if evaluator.cache_flush_bytes >= MOST_BYTES:
-        raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, f"cache_flush_bytes: at most {MOST_BYTES - 1} here")
-    return push_out(evaluator, _PUSHED_OUT_BYTES) if evaluator.flush_cpu_cache else evaluator
+    if evaluator.flush_bytes >= MOST_BYTES:
+        raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, f"flush_bytes: at most {MOST_BYTES - 1} here")
+    return push_out(evaluator, _PUSHED_OUT_BYTES) if evaluator.flush_cache else evaluator
 
 
 def _threads() -> int:
