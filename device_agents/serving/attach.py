@@ -214,6 +214,8 @@ class TrackerLink:
             self._sessions.trust(response.public_key)
         for fence in response.fences:
             self._sessions.fence(_fence_from_proto(fence))
+        for notice in response.notices:
+            _say(notice)
         if response.public_key and not self.attached.is_set():
             self.attached.set()
             self.refusal = None
@@ -284,6 +286,20 @@ class _Stream:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.call.cancel()
+
+
+def _say(notice: pb.AttachNotice) -> None:
+    """Tell this agent's owner what the tracker wants known."""
+    if notice.kind == pb.ATTACH_NOTICE_KIND_NAME_WANTED:
+        logger.warning(
+            "another agent wants a device name of this one, and was refused",
+            extra={
+                "device": notice.device_name,
+                "address": notice.other_address,
+                "key": notice.other_key_id,
+                "remedy": "give one of the two another 'name' in agent.yaml, or stop the one that is not wanted",
+            },
+        )
 
 
 def _now_sec() -> float:

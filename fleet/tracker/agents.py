@@ -13,6 +13,7 @@ from fleet.base.text import shown
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import EPOCHS_END
 from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
+from fleet.tracker.contested import ContestedNames
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import with_bitstream
 from fleet.tracker.engine import Engine
@@ -48,7 +49,7 @@ _MAX_REASON_CHARS = 1_000
 """What agents say is kept and shown to everyone: no agent may make snapshots too large to send."""
 _ANY_HOST = frozenset({"", "0.0.0.0", "::", "[::]"})
 
-FenceOutbox = Outbox[agent_service_pb2.Fence]
+AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
 
 
 class AgentServicer:
@@ -59,7 +60,8 @@ class AgentServicer:
         self._view = view
         self._members = members
         self._public_key = public_key
-        self._outboxes: dict[str, FenceOutbox] = {}
+        self._outboxes: dict[str, AgentOutbox] = {}
+        self._contested = ContestedNames(engine.clock)
 
     def deliver(self, effect: ev.Attached | ev.Fence) -> None:
         """Send an effect to its agent, if it is there."""
@@ -83,8 +85,8 @@ class AgentServicer:
         self._check_counts(first)
         event = await _attached(first, context.peer(), caller_of(context).key_id)
         self._check_limits(event)
-        self._check_keys(event)
-        outbox: FenceOutbox = Outbox(_MAX_UNSENT)
+        self._check_keys(event, context.peer())
+        outbox: AgentOutbox = Outbox(_MAX_UNSENT)
         older = self._outboxes.get(event.agent_id)
         if older is not None:
             older.close()
@@ -92,13 +94,13 @@ class AgentServicer:
         when_over(lambda: self._drop(event.agent_id, outbox))
         reader: asyncio.Task[None] | None = None
         try:
-            await self._admit(event, first)
+            await self._admit(event, first, context.peer())
             reader = asyncio.create_task(
                 self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
             )
-            yield self._message(outbox_items=await outbox.take(_MESSAGE_FENCES, 0), public_key=self._public_key)
-            while (fences := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
-                yield self._message(outbox_items=fences)
+            yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], public_key=self._public_key)
+            while (items := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
+                yield self._message(items)
         finally:
             if reader:
                 reader.cancel()
@@ -137,7 +139,7 @@ class AgentServicer:
                 f"{limits.max_inventory_bytes}; let inventories say less"
             )
 
-    def _check_keys(self, event: ev.AgentAttached) -> None:
+    def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:
         """Refuse an agent that says to serve what another one's key has; what is nobody's becomes its own.
 
         Raises:
@@ -149,10 +151,7 @@ class AgentServicer:
             owner = self._members.keys.get(device.name, event.key_id)
             if owner == event.key_id:
                 continue
-            logger.warning(
-                "device name of another agent refused",
-                extra={"device": device.name, "address": event.address, "key": event.key_id, "bound_to": owner},
-            )
+            self._tell_of(event, device.name, peer)
             known = self._engine.state.devices.get(device.name)
             where = f" at {known.address}" if known is not None else ""
             raise NotAllowed(
@@ -168,23 +167,55 @@ class AgentServicer:
         for outbox in self._outboxes.values():
             outbox.close()
 
-    async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest) -> None:
+    async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest, peer: str) -> None:
         for portion in _portions(event):
             for effect in await self._engine.ask(portion):
                 if isinstance(effect, ev.AttachRefused):
+                    self._tell_of(event, effect.device_name, peer)
                     raise AlreadyExists(effect.message)
         await self._take_reports(event.agent_id, first.reports)
         names = [device.name for device in event.devices]
         logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
 
+    def _tell_of(self, other: ev.AgentAttached, device_name: str, peer: str) -> None:
+        """Let the agent that has a device's name, and the log, know that another one wants it: only people can help."""
+        if not self._contested.is_news(device_name):
+            return
+        # Not what it says of its host: two that were set up from one image say the same.
+        address = _reachable(f":{other.address.rpartition(':')[2]}", peer)
+        device = self._engine.state.devices.get(device_name)
+        logger.warning(
+            "an agent is refused, another one has its device's name",
+            extra={
+                "device": device_name,
+                "address": address,
+                "key": other.key_id,
+                "has_it": "" if device is None else device.address,
+                "bound_to": self._members.keys.get(device_name, ""),
+            },
+        )
+        outbox = None if device is None or not device.is_attached else self._outboxes.get(device.agent_id)
+        if outbox is not None:
+            notice = agent_service_pb2.AttachNotice(
+                kind=agent_service_pb2.ATTACH_NOTICE_KIND_NAME_WANTED,
+                device_name=device_name,
+                other_address=address,
+                other_key_id=other.key_id,
+            )
+            outbox.put(notice)
+
     def _message(
-        self, *, outbox_items: list[agent_service_pb2.Fence] | None, public_key: bytes = b""
+        self, items: Sequence[agent_service_pb2.Fence | agent_service_pb2.AttachNotice], *, public_key: bytes = b""
     ) -> agent_service_pb2.AttachResponse:
-        now = timestamp(self._engine.clock.now_sec())
-        return agent_service_pb2.AttachResponse(tracker_time=now, public_key=public_key, fences=outbox_items)
+        return agent_service_pb2.AttachResponse(
+            tracker_time=timestamp(self._engine.clock.now_sec()),
+            public_key=public_key,
+            fences=(item for item in items if isinstance(item, agent_service_pb2.Fence)),
+            notices=(item for item in items if isinstance(item, agent_service_pb2.AttachNotice)),
+        )
 
     async def _read(
-        self, agent_id: str, messages: AsyncIterator[agent_service_pb2.AttachRequest], outbox: FenceOutbox
+        self, agent_id: str, messages: AsyncIterator[agent_service_pb2.AttachRequest], outbox: AgentOutbox
     ) -> None:
         try:
             while True:
@@ -222,7 +253,7 @@ class AgentServicer:
         if is_ahead or is_over or found != (is_healthy, reason, digest):
             self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, *epochs))
 
-    def _drop(self, agent_id: str, outbox: FenceOutbox) -> None:
+    def _drop(self, agent_id: str, outbox: AgentOutbox) -> None:
         outbox.close()
         if self._outboxes.get(agent_id) is not outbox:
             return

@@ -3,12 +3,20 @@ import datetime
 from fleet.v1 import device_pb2 as _device_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class AttachNoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTACH_NOTICE_KIND_UNSPECIFIED: _ClassVar[AttachNoticeKind]
+    ATTACH_NOTICE_KIND_NAME_WANTED: _ClassVar[AttachNoticeKind]
+ATTACH_NOTICE_KIND_UNSPECIFIED: AttachNoticeKind
+ATTACH_NOTICE_KIND_NAME_WANTED: AttachNoticeKind
 
 class AttachRequest(_message.Message):
     __slots__ = ("hello", "reports")
@@ -49,14 +57,28 @@ class DeviceReport(_message.Message):
     def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("tracker_time", "public_key", "fences")
+    __slots__ = ("tracker_time", "public_key", "fences", "notices")
     TRACKER_TIME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     tracker_time: _timestamp_pb2.Timestamp
     public_key: bytes
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
-    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ...) -> None: ...
+    notices: _containers.RepeatedCompositeFieldContainer[AttachNotice]
+    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ...) -> None: ...
+
+class AttachNotice(_message.Message):
+    __slots__ = ("kind", "device_name", "other_address", "other_key_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: AttachNoticeKind
+    device_name: str
+    other_address: str
+    other_key_id: str
+    def __init__(self, kind: _Optional[_Union[AttachNoticeKind, str]] = ..., device_name: _Optional[str] = ..., other_address: _Optional[str] = ..., other_key_id: _Optional[str] = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("device_name", "epoch", "nonce", "live_lease_name", "is_reset")

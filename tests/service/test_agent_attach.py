@@ -22,8 +22,11 @@ from device_agents.serving.timing import Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
+from fleet.client.identity_calls import IdentityCalls
 from fleet.domain.devices import Inventory
-from fleet.testing import eventually, serve_tracker
+from fleet.errors import AlreadyExists, FleetError, NotAllowed
+from fleet.identity.certificates import make_key
+from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from tests.service.agent_bench import admit
 
 pytestmark = pytest.mark.slow
@@ -137,3 +140,37 @@ async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
         ended = running.done()
 
     assert ended
+
+
+@pytest.mark.parametrize(
+    ("key_pem", "refusal"), [(make_key(), NotAllowed), (None, AlreadyExists)], ids=["its own key", "a copied key"]
+)
+async def test_the_agent_that_has_a_name_hears_who_else_wants_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key_pem: bytes | None, refusal: type[FleetError]
+) -> None:
+    """Both are told what to do: the one that is refused at each try, the one that runs, and the tracker's log, once."""
+
+    def told(by: str) -> list[dict[str, object]]:
+        return [record.__dict__ for record in caplog.records if record.name == by and hasattr(record, "address")]
+
+    async with serve_tracker() as served, linked(tmp_path, served.address) as (_, link, _):
+        await asyncio.wait_for(link.attached.wait(), 10)
+        for _ in range(3):
+            second = SimulatedAgent(
+                served.address, ["devices/sim"], agent_id="other", address="elsewhere:4711", key_pem=key_pem
+            )
+            with pytest.raises(refusal, match=r"another 'name' in agent\.yaml"):
+                await second.open()
+
+        await eventually(lambda: told("device_agents.serving.attach"))
+        assert link.attached.is_set()
+        async with IdentityCalls(served.address) as admin:
+            deeds = [deed for deed in await admin.deeds(100) if deed.outcome == refusal.__name__]
+
+    (by_agent,) = told("device_agents.serving.attach")
+    (by_tracker,) = told("fleet.tracker.agents")
+    assert (by_agent["device"], by_agent["address"]) == ("devices/sim", "127.0.0.1:4711")
+    assert "remedy" in by_agent
+    assert (by_tracker["device"], by_tracker["address"]) == ("devices/sim", "127.0.0.1:4711")
+    assert by_agent["key"] == by_tracker["key"] != ""
+    assert [deed.action for deed in deeds] == ["AgentService.Attach"] * 3

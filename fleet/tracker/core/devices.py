@@ -19,8 +19,11 @@ def attach(book: Book, event: ev.AgentAttached) -> None:
     for name in names:
         known = book.devices.get(name)
         if known and known.is_attached and known.agent_id != event.agent_id:
-            message = f"{name} is attached by another agent at {known.address}; rename one of them"
-            book.effects.append(ev.AttachRefused(event.agent_id, message))
+            message = (
+                f"{name} is attached by another agent at {known.address}; give one of the two another 'name' in "
+                f"agent.yaml, or stop the one that is not wanted"
+            )
+            book.effects.append(ev.AttachRefused(event.agent_id, name, message))
             return
     if event.is_first:
         former = book.devices_by_agent.get(event.agent_id, {})

@@ -188,6 +188,7 @@ class AttachRefused:
     """A device name belongs to another attached agent."""
 
     agent_id: str
+    device_name: str
     message: str
 
 
