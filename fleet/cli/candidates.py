@@ -9,11 +9,11 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import typer
 
 from fleet.base.settings import look_up
+from fleet.cli.job_names import newest_jobs
 from fleet.domain.selectors import labels_of
 from fleet.domain.snapshot import Snapshot
 
@@ -70,15 +70,11 @@ def boards(incomplete: str) -> Offers:
 
 
 def jobs(ctx: typer.Context, incomplete: str) -> Offers:
-    """Offer the newest jobs of the library, which is not made for that."""
-    from fleet.library import Library
+    """Offer the newest jobs of the library, which stays as it is."""
 
     def ask() -> Offers:
-        url = look_up("library", ctx.params.get("library")).value
-        if "://" not in url and not Path(url).expanduser().exists():
-            return []
-        with Library.open(url) as library:
-            return [(_short(job.name), job.title) for job in library.jobs(_MOST_JOBS)]
+        found = newest_jobs(look_up("library", ctx.params.get("library")).value, _MOST_JOBS)
+        return [(_short(name), title) for name, title in found]
 
     return _beginning(incomplete, _quickly(ask))
 

@@ -14,6 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
+from fleet.cli import candidates
+
 VARIABLE = "_FLEET_COMPLETE"
 """What a shell sets when it asks; made of the program's name, by typer."""
 
@@ -38,6 +40,10 @@ _fleet_completion() {{
 }}
 complete -o default -F _fleet_completion fleet
 """
+
+
+OF_JOBS = frozenset({"jobs show", "jobs watch", "jobs cancel", "jobs resume", "jobs revert", "report"})
+"""Commands whose word is a job."""
 
 
 class Shell(StrEnum):
@@ -69,9 +75,11 @@ def answer_shell() -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     code = 1
     try:
+        completion_init()
+        if wants_job(os.environ.get("_TYPER_COMPLETE_ARGS", "")):
+            offer_jobs()
         from fleet.cli.main import main
 
-        completion_init()
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
@@ -80,3 +88,20 @@ def answer_shell() -> NoReturn:
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def wants_job(line: str) -> bool:
+    """Tell whether a line ends where a job is named and nothing else can be: its commands take long to import."""
+    *words, last = f"{line}|".split()
+    return " ".join(words[1:]) in OF_JOBS and not last.startswith("-")
+
+
+def offer_jobs() -> None:
+    """Answer with the jobs alone, as the commands would."""
+    only = typer.Typer(add_completion=False)
+
+    @only.command()
+    def _words(words: Annotated[list[str], typer.Argument(autocompletion=candidates.jobs)]) -> None:
+        """Stand for the commands."""
+
+    only(prog_name="fleet")

@@ -16,8 +16,11 @@ import pytest_asyncio
 
 from fleet.aio import LocalFleet
 from fleet.cli.candidates import parts_of_selectors
-from fleet.library import Library
+from fleet.cli.completion import OF_JOBS
+from fleet.cli.main import _COMMANDS, load_command
+from fleet.library import Library, schema
 from fleet.testing import eventually
+from tests.contract.test_library_job_names import contents, make_with_job
 from tests.programs import here
 
 pytestmark = pytest.mark.slow
@@ -53,7 +56,7 @@ async def local(folder: Path) -> AsyncIterator[LocalFleet]:
         yield running
 
 
-async def completed(folder: Path, line: str, tracker: str) -> list[str]:
+async def completed(folder: Path, line: str, tracker: str, library: Path | None = None) -> list[str]:
     """Return what bash offers for the last word of a line: what replaces the part behind its last break."""
     words = [word for word in _BREAKS.split(line) if word]
     if line.endswith(" "):
@@ -65,7 +68,7 @@ async def completed(folder: Path, line: str, tracker: str) -> list[str]:
     _fleet_completion ./fleet
     printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    environment = {**here(), "FLEET_TRACKER": tracker, "FLEET_LIBRARY": str(folder / "library.sqlite")}
+    environment = {**here(), "FLEET_TRACKER": tracker, "FLEET_LIBRARY": str(library or folder / "library.sqlite")}
     process = await asyncio.create_subprocess_exec(
         *("bash", "--norc", "-c", script),
         cwd=folder,
@@ -113,6 +116,57 @@ async def test_bash_completes_jobs_of_the_library(folder: Path) -> None:
         return [name] == await completed(folder, f"fleet jobs show {name[:9]}", "127.0.0.1:1")
 
     await eventually(is_offered, 60)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_key_changes_nothing_in_a_library(folder: Path, tmp_path: Path) -> None:
+    """Not its version, not the jobs whose process is gone, not one byte; nor does a file appear beside it."""
+    path = tmp_path / "library.sqlite"
+    name = make_with_job(str(path), schema.OLDEST_VERSION)
+    before = contents(tmp_path)
+
+    async def is_offered() -> bool:
+        return [name.removeprefix("jobs/")] == await completed(folder, "fleet jobs show ", "127.0.0.1:1", library=path)
+
+    await eventually(is_offered, 60)
+    assert before == contents(tmp_path)
+
+
+def test_names_of_jobs_are_completed_without_what_their_commands_import(tmp_path: Path) -> None:
+    """A finger waits on the key: the database's package alone takes a quarter of a second."""
+    library = tmp_path / "library.sqlite"
+    name = make_with_job(str(library), schema.SCHEMA_VERSION)
+    code = """
+import sys
+from typer.completion import completion_init
+from fleet.cli.completion import offer_jobs
+completion_init()
+try:
+    offer_jobs()
+except SystemExit:
+    print(sorted({"sqlalchemy", "grpc", "numpy"} & set(sys.modules)))
+"""
+    asked = {"_FLEET_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    environment = here() | asked | {"_TYPER_COMPLETE_ARGS": "fleet jobs show ", "FLEET_LIBRARY": str(library)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+
+    assert [f"{name.removeprefix('jobs/')}\tsqueezenet", "[]"] == done.stdout.splitlines()
+
+
+def test_all_commands_that_name_a_job_are_known() -> None:
+    """What is completed without them, they would complete as well: their word is a job, and there is one."""
+    commands = {name: load_command(name) for name in _COMMANDS}
+    leaves = {
+        f"{name} {word}".strip(): leaf
+        for name, command in commands.items()
+        for word, leaf in getattr(command, "commands", {"": command}).items()
+    }
+
+    assert OF_JOBS == {
+        words
+        for words, leaf in leaves.items()
+        if any((parameter.metavar or "").strip("[]") == "JOB" for parameter in leaf.params)
+    }
 
 
 @pytest.mark.asyncio(loop_scope="module")
