@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fleet.base.extras import _EXTRAS, advice_for
 from fleet.domain.tvm_versions import KNOWN_PAIRS
@@ -19,7 +22,7 @@ _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 
 _IMPORTED_AS = {"grpcio": "grpc", "protobuf": "google", "PyYAML": "yaml"}
 BASE = {
-    *("click", "typing_extensions"),  # come with typer
+    "typing_extensions",  # comes with grpcio
     *(_IMPORTED_AS.get(name, name) for name in (re.split(r"[<>=;]", each)[0] for each in _PROJECT["dependencies"])),
 }
 """What an installation without extras has, as it is imported."""
@@ -115,6 +118,44 @@ def test_the_pair_of_tvm_is_pinned_where_pip_reads_it() -> None:
 
     assert pins == set(_PROJECT["optional-dependencies"]["agent"])
     assert pins <= set((_ROOT / "constraints.txt").read_text().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not any(metadata.distributions(name="xgboost-cpu")), reason="not what `make venv` installs on x86-64 Linux"
+)
+def test_what_the_demo_installs_stays_under_700_mb() -> None:
+    """With pip and what Python compiles, which take 40 MB there. A package that comes along unasked is noticed here."""
+    names = needed_by("tvm-fleet", {"tune", "compare"})
+    assert {"apache-tvm", "onnxruntime", "scipy"} <= names
+
+    files = [file for name in names - {"tvm-fleet"} for file in metadata.files(name) or [] if file.suffix != ".pyc"]
+    blocks = sum(path.stat().st_blocks for file in files if (path := Path(str(file.locate()))).exists())
+
+    assert blocks * 512 <= 660 * 2**20
+
+
+def needed_by(name: str, extras: set[str]) -> set[str]:
+    """Return the names of all packages that one brings along, itself among them."""
+    wanted, found = [(name, frozenset(extras))], set[tuple[str, frozenset[str]]]()
+    while wanted:
+        each = wanted.pop()
+        if each not in found:
+            found.add(each)
+            wanted += [(canonicalize_name(need.name), frozenset(need.extras)) for need in needs_of(*each)]
+    return {name for name, _ in found}
+
+
+def needs_of(name: str, extras: frozenset[str]) -> list[Requirement]:
+    if name == "tvm-fleet":  # as it is in this tree
+        texts = _PROJECT["dependencies"] + [
+            text for extra in extras for text in _PROJECT["optional-dependencies"][extra]
+        ]
+    else:
+        texts = metadata.requires(name) or []
+    needs = [Requirement(text) for text in texts]
+    given = [{"extra": extra} for extra in ("", *extras)]
+    return [need for need in needs if need.marker is None or any(map(need.marker.evaluate, given))]
 
 
 def imported(node: ast.AST) -> list[str]:
