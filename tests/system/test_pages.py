@@ -1,11 +1,13 @@
-"""The commands of the README and of the tutorials work as they are written there."""
+"""The commands of the README, the tutorials and the how-to guides work as they are written there."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,62 +15,100 @@ import pytest
 from device_agents.runtimes.opencl.build import plugin_path
 from tests.system import page_runner
 from tests.system.fleet_processes import environment
+from tests.system.page_steps import ROOT, can_run, on_this_machine, steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(580)]
 
-ROOT = Path(__file__).parents[2]
-TUTORIALS = sorted(path for path in (ROOT / "docs/tutorial").glob("*.md") if path.name != "index.md")
-HOW_TO = ROOT / "docs/how-to/profile-a-model.md"
-GOES_ON = {"first-tuned-model": ROOT / "docs/how-to/report-a-run.md"}
-"""Guides that begin where a tutorial ends, by the tutorial's name."""
+README = ["README.md"]
+LESSONS = {
+    "first model": ["docs/tutorial/index.md", "docs/tutorial/first-tuned-model.md", "docs/how-to/report-a-run.md"],
+    "three boards": ["docs/tutorial/three-boards.md"],
+    "metaschedule": ["docs/tutorial/metaschedule.md"],
+    "profile": ["docs/how-to/profile-a-model.md", "docs/how-to/explain-a-model.md"],
+}
+"""Tutorials, and guides that make their own model or begin where a tutorial ends: an empty folder will do."""
+
+SHIPPING = ["docs/how-to/ship-a-model.md"]
+AT_A_FLEET = [f"docs/how-to/{name}.md" for name in ("add-a-board", "watch-the-fleet", "test-on-devices")]
+ALONE = [f"docs/how-to/{name}.md" for name in ("join-a-fleet", "deploy", "builders", "install")]
+
+A_FLEET = """
+```yaml title="agent.yaml"
+devices:
+  - driver: cpu
+  - driver: simulated
+    board: rpi4-64
+    name: NAME
+```
+
+```console
+$ fleet tracker serve
+$ fleet agent serve --config agent.yaml
+```
+"""
+"""What readers of the pages have already, and what they call it."""
 
 
-def run_page(page: Path, folder: Path) -> None:
+def walk_through(pages: list[str], folder: Path, *, before: str = "") -> None:
+    """Do what pages ask for, after what another text asks for, in a folder and a network of their own."""
     if (plugin := plugin_path()) is not None and plugin.is_file():  # a page need not compile it once more
         shutil.copytree(plugin.parent, folder / "cache" / plugin.parent.name, dirs_exist_ok=True)
     new_network = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
+    wanted = [step for text in (before, *map(read, pages)) for step in steps(text) if can_run(step)]
 
     done = subprocess.run(
-        [*new_network, sys.executable, page_runner.__file__, str(page)],
+        [*new_network, sys.executable, page_runner.__file__],
+        input=json.dumps([asdict(replace(step, command=on_this_machine(step.command))) for step in wanted]),
         cwd=folder,
-        env={**environment(), "FLEET_DATA_DIR": str(folder / "data"), "FLEET_CACHE_DIR": str(folder / "cache")},
+        env={
+            **environment(),
+            "HOME": str(folder),
+            "FLEET_DATA_DIR": str(folder / "data"),
+            "FLEET_CACHE_DIR": str(folder / "cache"),
+            "PYTEST_ADDOPTS": "-p fleet.pytest_plugin -p no:fleet",  # older installations lack the entry point
+        },
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.stdout.endswith("page done\n"), done.stdout + done.stderr
+    assert done.stdout.endswith("pages done\n"), done.stdout + done.stderr
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
 
 
 def test_every_command_of_the_readme_runs(tmp_path: Path, two_products: Path) -> None:
     """A new user's first hour: each line is typed as it stands, on a machine whose ports are free."""
     (tmp_path / "model.onnx").write_bytes(two_products.read_bytes())
-    found = page_runner.steps((ROOT / "README.md").read_text())
-    assert sum(bool(step.command) for step in found) >= 12
-    assert any(step.text for step in found)
 
-    run_page(ROOT / "README.md", tmp_path)
+    walk_through(README, tmp_path)
 
 
-def test_every_command_of_a_how_to_guide_runs(tmp_path: Path) -> None:
-    """Who has a goal gets there by typing what the page says."""
-    assert len(page_runner.steps(HOW_TO.read_text())) == 4
-
-    run_page(HOW_TO, tmp_path)
-
-
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_every_step_of_a_tutorial_runs(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pages", LESSONS.values(), ids=LESSONS)
+def test_every_step_of_a_lesson_runs(pages: list[str], tmp_path: Path) -> None:
     """A learner starts in an empty folder and gets through by typing what the page says."""
-    assert len(page_runner.steps(page.read_text())) >= 5
-
-    run_page(page, tmp_path)
-    if page.stem in GOES_ON:
-        run_page(GOES_ON[page.stem], tmp_path)
+    walk_through(pages, tmp_path)
 
 
 def test_a_model_is_shipped_as_the_page_says(tmp_path: Path, two_products: Path) -> None:
     """Every command and every line of Python of the how-to."""
     (tmp_path / "model.onnx").write_bytes(two_products.read_bytes())
 
-    run_page(ROOT / "docs/how-to/ship-a-model.md", tmp_path)
+    walk_through(SHIPPING, tmp_path)
+
+
+def test_guides_for_who_has_a_fleet_do_what_they_say(tmp_path: Path) -> None:
+    """The board that was added has the name NAME."""
+    walk_through(AT_A_FLEET, tmp_path, before=A_FLEET)
+
+
+def test_guides_for_who_sets_up_machines_do_what_they_say(tmp_path: Path) -> None:
+    """A tracker and who may join it, its unit, the certificates of builders, the manual page."""
+    walk_through(ALONE, tmp_path)
+
+
+def walked() -> set[str]:
+    """Return the pages that the tests above go through."""
+    return {*README, *(page for pages in LESSONS.values() for page in pages), *SHIPPING, *AT_A_FLEET, *ALONE}

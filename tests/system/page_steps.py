@@ -1,0 +1,160 @@
+"""What a page of the documentation asks its reader to do, and which of it cannot be done here.
+
+A command stands behind `$ ` in a console block (other lines are its output, or go on after a backslash), or alone on a
+line of four spaces and more. Python is in a block of its own; a block with a title is written to a file of that name.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorial/*.md")), *sorted(ROOT.glob("docs/how-to/**/*.md"))]
+
+PROGRAMS = "cc cmake fleet loginctl make mkdir pip pre-commit pytest python python3 sh systemctl tar"
+"""What commands of pages begin with, beside `./` and what changes the shell."""
+
+_COMMAND = rf"(?:(?:{PROGRAMS.replace(' ', '|')}|\.|export) |\./|\.venv/)"
+COMMAND = re.compile(_COMMAND)
+_BLOCK = re.compile(
+    r"^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```"
+    rf"|^ {{4,}}(?P<indented>{_COMMAND}[^\n]*)$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+_REMARK = re.compile(r"\s{2,}#.*")
+
+PLACEHOLDERS = {"HOST": "127.0.0.1", "10.0.0.5": "127.0.0.1", "/path/to/tvm-fleet/.venv": sys.prefix}
+"""What a reader replaces, and by what on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that a reader does."""
+
+    command: str = ""
+    file_name: str = ""
+    """Written with `text`, instead of a command."""
+
+    text: str = ""
+    """Content of the file; without a file, Python to run."""
+
+    @property
+    def name(self) -> str:
+        """The command as the page has it, or the first line of Python; nothing of a file."""
+        return "" if self.file_name else self.command or self.text.partition("\n")[0]
+
+
+NOT_RUN = {
+    "takes minutes; .ci/run has it as its last line": ["make demo"],
+    "downloads: tests/system/test_wheel.py installs the wheel, tests/system/test_agent_deploy.py makes the bundle": [
+        "python -m pip install build",
+        "python -m build",
+        "python3 -m venv .venv",
+        ".venv/bin/pip install 'dist/tvm_fleet-0.1.0-py3-none-any.whl[tune]'",
+        ".venv/bin/fleet doctor",
+        "fleet agent bundle --board rpi4-64 -o agent.tar.xz",
+        "tar xf agent.tar.xz && ./fleet-agent/run --tracker 10.0.0.5:9290 --allow-network --token fleet1.XXXX.XXXX",
+    ],
+    "needs a board: tests/system/test_agent_deploy.py, test_emulated_pi.py, test_emulated_zynq.py": [
+        "fleet agent deploy pi@pi4.local --tracker 10.0.0.5:9290 --allow-network",
+        "fleet tune model.onnx --tracker HOST:9290 --on kind=raspberry_pi --target rpi4-64",
+        "fleet program gemm_i8.bit --registers registers.yaml --on kind=zynq",
+        "fleet program gemm.bit --on kind=zynq --registers gemm.yaml -- python measure.py",
+        'with client.acquire("kind=zynq", prefer="bitstream=sha256:...") as device:',
+        "python examples/zynq_gemm_i8/tune.py gemm_i8.bit --extents 64 64 64",
+        "python -m tvm.exec.rpc_server --host 0.0.0.0 --port 9090 --key rpi",
+        "./tvm_rpc server --host=0.0.0.0 --port=9090 --port-end=9091 --key=rpi",
+    ],
+    "needs a phone, and the NDK: tests/android": [
+        "cmake .. -DUSE_CPP_RPC=ON -DUSE_OPENCL=ON -DANDROID_ABI=arm64-v8a -DANDROID_PLATFORM=android-28 "
+        "-DCMAKE_TOOLCHAIN_FILE=$ANDROID_NDK/build/cmake/android.toolchain.cmake",
+        "cmake --build . --target tvm_runtime tvm_rpc",
+        "fleet build matmul-256 --target android-arm64 -o matmul.so",
+        "fleet time matmul.so --on kind=android",
+        "fleet tune model.onnx --on kind=android",
+    ],
+    "needs a GPU: tests/system/test_cuda_gpu.py; test_build_command.py builds for them": [
+        "fleet tune model.onnx --on kind=cuda",
+        "fleet build matmul-1024 --target sm_90 -o matmul.so",
+        "fleet time matmul.so --on kind=cuda,sm=sm_90 --flush-bytes 1",
+        "fleet build matmul-1024 --target gfx90a -o matmul.so",
+        "fleet tune model.onnx --on kind=rocm,gfx=gfx942",
+        "fleet build model.onnx:'fused_conv2d1_*' --target jetson-orin -o conv.so",
+        """fleet build module.json --target '{"kind": "rocm", "mcpu": "gfx90a"}' --linker 'ld.lld'""",
+    ],
+    "needs another account or machine, with keys of its own: tests/system/test_joining.py": [
+        "fleet tracker token revoke 3f9a0c12b7de",
+        "fleet tracker revoke 0a1b2c3d4e5f --reason 'laptop lost'",
+        "fleet login fleet1.XXXX.XXXX --tracker 10.0.0.5:9290",
+        "fleet agent join fleet1.XXXX.XXXX --tracker 10.0.0.5:9290",
+        "fleet agent serve --tracker 10.0.0.5:9290 --allow-network",
+    ],
+    "needs a cluster: tests/system/test_builders.py": [
+        "export FLEET_DASK_CERTS=~/.config/fleet/builders",
+        "fleet builder scheduler --host 10.0.0.5",
+        "fleet builder serve --dask tls://10.0.0.5:8786",
+        "fleet optimizer serve --dask tls://10.0.0.5:8786 --tracker boards:9290 --library postgresql://db/fleet",
+        "fleet builder serve --dask tls://10.0.0.5:8786 --build-cache /nfs/builds",
+    ],
+    "needs a database on a host db, and boards: tests/system/test_optimizers.py, test_jobs_on_boards.py": [
+        "fleet tracker serve --allow-network --state-dir /var/lib/tvm-fleet",
+        "fleet optimizer serve --tracker boards:9290 --library postgresql://db/fleet",
+        "export FLEET_TRACKER=boards:9290 FLEET_LIBRARY=postgresql://db/fleet",
+        "fleet jobs submit resnet50.onnx --on model=pi4 --on model=pi5 --trials 1000 --priority background",
+        "fleet tune squeezenet.onnx --top 5",
+        "fleet jobs watch JOB",
+        "fleet jobs show JOB",
+        "fleet jobs cancel JOB",
+        "fleet jobs resume JOB",
+        "fleet jobs revert JOB",
+    ],
+    "needs a systemd of the user: tests/unit/test_tracker_unit.py has systemd's verifier read the unit": [
+        "systemctl --user enable --now fleet-tracker",
+        "loginctl enable-linger",
+    ],
+    "a piece of the reader's own program; the tutorials have it whole": [
+        "from fleet.metaschedule import FleetBuilder, FleetRunner",
+        'timing = module.time("main", args, repeat=9, cool_below_c=55)',
+        'job = fleet.tune("model.onnx", trials=64)',
+    ],
+}
+"""Commands, and first lines of Python, that no test types as they stand: by what they need, and what tests them."""
+
+
+def steps(page: str) -> list[Step]:
+    """Return what a page asks its reader to do, in order."""
+    return [step for block in _BLOCK.finditer(page) for step in _steps_of(block)]
+
+
+def output_blocks(page: str) -> list[str]:
+    """Return the blocks in which nothing is to be typed."""
+    return [block["body"] for block in _BLOCK.finditer(page) if block["language"] in ("", "text")]
+
+
+def can_run(step: Step) -> bool:
+    """Return whether a reader's step is possible on this machine."""
+    return all(step.name not in names for names in NOT_RUN.values())
+
+
+def on_this_machine(command: str) -> str:
+    """Return a command with what a reader puts in for the page's placeholders."""
+    for placeholder, value in PLACEHOLDERS.items():
+        command = command.replace(placeholder, value)
+    return command
+
+
+def _steps_of(block: re.Match[str]) -> Iterator[Step]:
+    if block["indented"]:
+        yield Step(command=_REMARK.sub("", block["indented"]))
+    elif block["title"]:
+        yield Step(file_name=block["title"], text=block["body"])
+    elif block["language"] == "console":
+        for line in re.sub(r"\\\n\s*", "", block["body"]).splitlines():
+            if line.startswith("$ "):
+                yield Step(command=_REMARK.sub("", line.removeprefix("$ ")))
+    elif block["language"] == "python":
+        yield Step(text=block["body"])
