@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "quick": options.quick,
         "machine": machine,
     }
-    _print(recorded, live, figures, quick=options.quick, machine=machine)
+    _print(recorded, live, quick=options.quick, machine=machine)
     common.print_json(figures, wanted=options.json)
     return 0
 
@@ -260,7 +260,7 @@ def _rules_json(results: Results) -> dict[str, object]:
     }
 
 
-def _print(recorded: Results, live: Results, figures: JsonObject, *, quick: bool, machine: common.Machine) -> None:
+def _print(recorded: Results, live: Results, *, quick: bool, machine: common.Machine) -> None:
     for title, results in (("recorded", recorded), ("live", live)):
         names = list(results[BEFORE])
         rows = [
@@ -276,8 +276,7 @@ def _print(recorded: Results, live: Results, figures: JsonObject, *, quick: bool
         columns = ("rule", *names, "share", "slower", "stopped")
         notes = ["share of the first rule's; slower: mean over orders, of the worst workload"]
         if title == "live":
-            notes += _bars(results) + common.load_notes(machine)
-            notes += ["quick: too little work for figures to quote"] if quick else []
+            notes += _bars(results) + common.doubts(machine, quick=quick)
         common.print_table(f"{title}: device ms per trial", columns, rows, notes)
 
 

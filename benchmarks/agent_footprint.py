@@ -24,7 +24,6 @@ if not __package__:  # run as a file: python benchmarks/agent_footprint.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
-from benchmarks.common import T
 from benchmarks.processes import Process, python
 from cross.build.library import build
 from cross.targets.target import host_target_json
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         results = common.alternate({"peer": told("peer", _run_peer), "ours": told("ours", _run_ours)}, rounds)
     peer, ours = (_median(results[side]) for side in ("peer", "ours"))
-    _print(peer, ours, rounds, quick=options.quick)
+    _print(peer, ours, rounds, quick=options.quick, machine=machine)
     figures = {
         "name": "agent_footprint",
         "unit": "MB resident when idle",
@@ -137,7 +136,7 @@ def _run_peer(artifact: Artifact, scratch: Path, measure_ms: int) -> Footprint:
         port = common.free_port()
         tracker_words = python("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", port, "--port-end", port + 1)
         stack.enter_context(Process(tracker_words, scratch / "rpc_tracker.log"))
-        tracker = _retry(lambda: rpc.connect_tracker("127.0.0.1", port), RuntimeError)
+        tracker = common.retry(lambda: rpc.connect_tracker("127.0.0.1", port), RuntimeError, _TIMEOUT_SEC)
         started = time.monotonic()
         server = start("rpc_server", "--tracker", f"127.0.0.1:{port}", "--key", _KEY)
         session = tracker.request(_KEY, session_timeout=_TIMEOUT_SEC)
@@ -157,19 +156,9 @@ def _run_peer(artifact: Artifact, scratch: Path, measure_ms: int) -> Footprint:
 def _first_lease(client: fleet.Fleet) -> Iterator[fleet.Device]:
     """Yield the first device there is. Until the agent has attached, the tracker knows of none that will ever do."""
     with contextlib.ExitStack() as stack:
-        device = _retry(lambda: stack.enter_context(client.acquire("cpu", ttl_sec=30.0)), NoMatchingDevice)
-        yield device
-
-
-def _retry(attempt: Callable[[], T], refusal: type[Exception]) -> T:
-    deadline = time.monotonic() + _TIMEOUT_SEC
-    while True:
-        try:
-            return attempt()
-        except refusal:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+        yield common.retry(
+            lambda: stack.enter_context(client.acquire("cpu", ttl_sec=30.0)), NoMatchingDevice, _TIMEOUT_SEC
+        )
 
 
 @contextlib.contextmanager
@@ -226,7 +215,7 @@ def _pair(peer: float, ours: float) -> dict[str, float]:
     return {"peer": round(peer, 3), "ours": round(ours, 3), "ratio": round(peer / ours, 2)}
 
 
-def _print(peer: Footprint, ours: Footprint, rounds: int, *, quick: bool) -> None:
+def _print(peer: Footprint, ours: Footprint, rounds: int, *, quick: bool, machine: common.Machine) -> None:
     def row(name: str, their: float, our: float, form: str, budget: str = "") -> tuple[str, ...]:
         return (name, format(their, form), format(our, form), f"{their / our:.1f}x", budget)
 
@@ -236,9 +225,7 @@ def _print(peer: Footprint, ours: Footprint, rounds: int, *, quick: bool) -> Non
         row("measuring, PSS [MB]", peer.busy_pss_mb, ours.busy_pss_mb, ".1f"),
         row("start to first session [s]", peer.start_sec, ours.start_sec, ".2f"),
     ]
-    notes = [f"median of {rounds} alternating rounds; {os.cpu_count()} cores"]
-    if quick:
-        notes.append("quick: too little work for figures to quote")
+    notes = [f"median of {rounds} alternating rounds; {os.cpu_count()} cores", *common.doubts(machine, quick=quick)]
     common.print_table(
         "what an agent costs its machine", ("", "rpc_server", "fleet", "better by", "budget"), rows, notes
     )

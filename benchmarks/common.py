@@ -9,6 +9,7 @@ import platform
 import socket
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,8 @@ _BUSY_LOAD = 0.25
 
 _WIDTH = 110
 """Width of tables that go into a file or a pipe."""
+
+_RETRY_SEC = 0.01
 
 
 def make_parser(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:
@@ -74,14 +77,15 @@ def machine() -> Machine:
     }
 
 
-def load_notes(machine: Machine) -> list[str]:
-    """Say in a table's note when the machine was busy with something else."""
+def doubts(machine: Machine, *, quick: bool = False) -> list[str]:
+    """Say in a table's notes why its figures are not to be quoted: the machine was busy, or little was done."""
     load, cores = machine["load_before"], machine["cores"]
+    found = ["quick: too little work for figures to quote"] if quick else []
     if isinstance(load, float) and isinstance(cores, int) and load > _BUSY_LOAD * cores:
-        return [
+        found.append(
             f"the machine was busy before (load {load} on {cores} cores): trust no figure, and the ratios only a little"
-        ]
-    return []
+        )
+    return found
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
@@ -113,12 +117,24 @@ def physical_cores() -> int:
     return min(psutil.cpu_count(logical=False) or 1, len(psutil.Process().cpu_affinity() or [0]))
 
 
-def free_port(host: str = "127.0.0.1") -> int:
+def free_port() -> int:
     """Return a port that is free now, for programs that cannot tell which one they took."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def retry(attempt: Callable[[], T], refusals: type[Exception] | tuple[type[Exception], ...], timeout_sec: float) -> T:
+    """Try until it is not refused any more; raise the last refusal after `timeout_sec`."""
+    deadline = time.monotonic() + timeout_sec
+    while True:
+        try:
+            return attempt()
+        except refusals:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_SEC)
 
 
 def _console() -> Console:

@@ -266,7 +266,7 @@ def _print(figures: common.JsonObject, machine: common.Machine, *, quick: bool) 
     notes = [
         f"mean and 95 % interval over {figures['workloads']} workloads, each left out once",
         f"of what was measured, {coverage['0.8']:.0%} lie within our central 80 %",
-        *common.load_notes(machine),
+        *common.doubts(machine),
     ]
     if quick:
         notes.append("quick: too few workloads for figures to quote")

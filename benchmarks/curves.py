@@ -275,7 +275,7 @@ def _print(figures: JsonObject, found: Sequence[JsonObject], *, quick: bool, mac
         f"{figures['trials']} trials each; best time [us], trials and seconds to 95 % of the search's own final speed"
     ]
     notes += [f"to 95 % of guided's final speed: guided {figures['peer']} trials, ours {figures['ours']}"]
-    notes += common.load_notes(machine) + (["quick: too little work for figures to quote"] if quick else [])
+    notes += common.doubts(machine, quick=quick)
     common.print_table(f"{_counted(found)} of ResNet-18", columns, rows, notes)
     print(text_plot(figures["mean_speeds"], _lines(figures)), flush=True)
 

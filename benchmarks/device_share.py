@@ -218,8 +218,7 @@ def _print(
         f"{figures['device_ms_per_trial']:.0f} of {figures['wall_ms_per_trial']:.0f} ms per trial",
         f"a candidate takes a builder {figures['builder_ms_per_candidate']:.0f} ms of processor time",
         *([f"without the link ({reason})"] if reason else []),
-        *common.load_notes(machine),
-        *(["quick: too little work for figures to quote"] if quick else []),
+        *common.doubts(machine, quick=quick),
     ]
     columns = ("fastest kernel", "device per trial [ms]", f"cores for {_BUDGET:.0%}", "")
     common.print_table("builder cores that keep one device busy", columns, rows, notes)

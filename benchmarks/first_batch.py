@@ -141,10 +141,8 @@ def _print(
     notes = [
         f"geometric means over the {figures['changed']} of {figures['workloads']} workloads whose batch has another "
         f"candidate: static {figures['static']}, alone {figures['peer']}, with neighbours {figures['ours']}",
-        *common.load_notes(machine),
+        *common.doubts(machine, quick=quick),
     ]
-    if quick:
-        notes.append("quick: too few workloads for figures to quote")
     columns = ("", "from neighbours", "static", "first batch alone", "with neighbours")
     common.print_table(
         "time of the best, as a multiple of the best known",

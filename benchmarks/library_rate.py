@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (side, f"{each[len(each) // 2]:,}", f"{each[0]:,}-{each[-1]:,}", f"{cpu_ms[side]:.2f}")
         for side, each in rates.items()
     ]
-    notes = [f"{count} records in each of {rounds} rounds", *common.load_notes(machine)]
+    notes = [f"{count} records in each of {rounds} rounds", *common.doubts(machine, quick=options.quick)]
     common.print_table("records per second", ("", "median", "range", "CPU [ms], least"), rows, notes)
     figures = {
         "name": "library_rate",

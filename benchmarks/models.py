@@ -65,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         scratch = Path(directory)
         peak = measure_peak_rate(effort.threads, scratch)
         found = [_compare(entry, effort, scratch / entry.name) for entry in entries]
-    notes = ["quick: too little work for figures to quote"] if options.quick else []
-    print_models(found, peak, [*notes, *common.load_notes(machine)])
+    print_models(found, peak, common.doubts(machine, quick=options.quick))
     conditions = {"threads": effort.threads, "rounds": effort.rounds, "quick": options.quick, "machine": machine}
     effort_said = {"trials": effort.trials, "minutes": effort.minutes}
     common.print_json({**figures_of(found, peak), **effort_said, **conditions}, wanted=options.json)

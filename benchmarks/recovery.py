@@ -12,7 +12,6 @@ again as soon as somebody listens.
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 import tempfile
 import time
@@ -28,13 +27,14 @@ if not __package__:  # run as a file: python benchmarks/recovery.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
-from benchmarks.common import T
 from benchmarks.processes import Process, python
 from cross.build.library import build
 from cross.targets.target import host_target_json
 from fleet.artifacts.artifact import Artifact
+from fleet.base.network import is_answered
 from fleet.domain.devices import DeviceState
 from fleet.errors import DeviceUnreachable, NoMatchingDevice, TrackerUnavailable
+from fleet.testing import eventually_sync
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of
 
@@ -44,7 +44,7 @@ _AGENTS, _QUICK_AGENTS = 4, 2
 _KEY = "recovery"
 _HOST = "127.0.0.1"
 _TIMEOUT_SEC = 60.0
-_RETRY_SEC = 0.01
+_STOCK_REFUSALS = (OSError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def _our_tracker(stack: contextlib.ExitStack, scratch: Path, devices: int, agent
         count = devices // agents
         config.write_text(f"devices:\n- {{driver: simulated, name: sim{number}, count: {count}, time_scale: 0}}\n")
         _start_agent(stack, scratch, client.address, f"agent-{number}", "--config", config)
-    _until(lambda: _available(client) == devices)
+    eventually_sync(lambda: _available(client) == devices, _TIMEOUT_SEC)
 
     def run() -> Recovery:
         with ThreadPoolExecutor(1) as thread:
@@ -160,7 +160,7 @@ def _our_tracker(stack: contextlib.ExitStack, scratch: Path, devices: int, agent
             tracker.wait_for(r"tracker listening on (\S+)")
             listening_at = time.monotonic()
             served_at = granted.result()
-        _until(lambda: _available(client) == devices)
+        eventually_sync(lambda: _available(client) == devices, _TIMEOUT_SEC)
         return Recovery(
             served_sec=served_at - killed_at,
             listening_sec=listening_at - killed_at,
@@ -174,7 +174,7 @@ def _our_agent(stack: contextlib.ExitStack, scratch: Path, artifact: Artifact) -
     """Start a fleet with this machine's processor as its device; return what kills its agent once."""
     _, client = _our_fleet(stack, scratch)
     agent = _start_agent(stack, scratch, client.address, "agent", "--port", common.free_port())
-    device = _retry(lambda: stack.enter_context(client.acquire("cpu")), NoMatchingDevice)
+    device = common.retry(lambda: stack.enter_context(client.acquire("cpu")), NoMatchingDevice, _TIMEOUT_SEC)
     module = device.load(artifact)
 
     def measure() -> None:
@@ -184,7 +184,7 @@ def _our_agent(stack: contextlib.ExitStack, scratch: Path, artifact: Artifact) -
 
     def run() -> Recovery:
         killed_at = agent.kill(with_children=False)
-        _retry(measure, DeviceUnreachable)
+        common.retry(measure, DeviceUnreachable, _TIMEOUT_SEC)
         served_at = time.monotonic()
         agent.wait_for(r"agent listening on (\S+)")
         return Recovery(served_sec=served_at - killed_at)
@@ -230,7 +230,7 @@ def _stock_fleet(
     port = common.free_port()
     words = ("--host", _HOST, "--port", port, "--port-end", port + 1)
     tracker = Server(stack, python("tvm.exec.rpc_tracker", *words), scratch / "tracker.log")
-    _until(partial(_is_listening, port))
+    eventually_sync(lambda: is_answered(f"{_HOST}:{port}"), _TIMEOUT_SEC)
     server_port = common.free_port()
     words = ("--host", _HOST, "--port", server_port, "--port-end", server_port + 1)
     known_by = ("--tracker", f"{_HOST}:{port}", "--key", _KEY)
@@ -239,11 +239,11 @@ def _stock_fleet(
     kill = partial({"tracker": tracker, "server": server}[kills].kill, with_children=True)
 
     def request() -> rpc.RPCSession:
-        _until(partial(_is_listening, port))
+        eventually_sync(lambda: is_answered(f"{_HOST}:{port}"), _TIMEOUT_SEC)
         return rpc.connect_tracker(_HOST, port).request(_KEY, session_timeout=_TIMEOUT_SEC)
 
     def measure() -> None:
-        session = _retry(request, (OSError, RuntimeError))
+        session = common.retry(request, _STOCK_REFUSALS, _TIMEOUT_SEC)
         session.upload(str(artifact.path), "artifact.so")
         _time_once(session, artifact)
 
@@ -251,10 +251,7 @@ def _stock_fleet(
 
     def run() -> Recovery:
         killed_at = kill()
-        if kills == "tracker":
-            _retry(request, (OSError, RuntimeError))
-        else:
-            _retry(measure, (OSError, RuntimeError))
+        common.retry(request if kills == "tracker" else measure, _STOCK_REFUSALS, _TIMEOUT_SEC)
         return Recovery(served_sec=time.monotonic() - killed_at)
 
     return run
@@ -267,30 +264,6 @@ def _time_once(session: object, artifact: Artifact) -> None:
     module = session.load_module("artifact.so")  # type: ignore[attr-defined]
     arrays = [tvm.runtime.empty(spec.shape, spec.dtype, device) for spec in artifact.args]
     module.time_evaluator("main", device, number=1, repeat=1)(*arrays)
-
-
-def _is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((_HOST, port)) == 0
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _TIMEOUT_SEC
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not so within {_TIMEOUT_SEC:g} s")
-        time.sleep(_RETRY_SEC)
-
-
-def _retry(attempt: Callable[[], T], refusal: type[Exception] | tuple[type[Exception], ...]) -> T:
-    deadline = time.monotonic() + _TIMEOUT_SEC
-    while True:
-        try:
-            return attempt()
-        except refusal:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_SEC)
 
 
 def _worst(rounds: Mapping[str, list[Recovery]]) -> dict[str, float]:
@@ -331,10 +304,8 @@ def _print(
         f"{worst['agent']['ours']:.2f} s",
         f"our tracker listens again after {tracker['listening']:.2f} s, and all devices are back after "
         f"{tracker['all_back']:.2f} s; the peer has one server",
-        *common.load_notes(machine),
+        *common.doubts(machine, quick=quick),
     ]
-    if quick:
-        notes.append("quick: too little work for figures to quote")
     common.print_table("after kill -9", ("", "TVM RPC", "fleet", "better by", "budget"), rows, notes)
 
 

@@ -293,11 +293,7 @@ def _print(
         for ms, row in rows.items()
     ]
     measured = ", ".join(f"{name} {value}" for name, value in asdict(costs).items() if value is not None)
-    notes = [
-        f"per candidate: {measured}",
-        *common.load_notes(machine),
-        *(["quick: too little work for figures to quote"] if quick else []),
-    ]
+    notes = [f"per candidate: {measured}", *common.doubts(machine, quick=quick)]
     common.print_table(f"{scale.boards} boards, builders of {_CORES} cores (simulated)", columns, table, notes)
 
 

@@ -63,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     rows = [(operator, f"{ms:.1f}", digest) for operator, (ms, digest) in found.items()]
     columns = ("", "ms for each candidate", "digest of all proposals")
-    common.print_table(f"{wanted} proposals in batches of {_BATCH}", columns, rows, common.load_notes(machine))
+    notes = common.doubts(machine, quick=options.quick)
+    common.print_table(f"{wanted} proposals in batches of {_BATCH}", columns, rows, notes)
     common.print_json(figures, wanted=options.json)
     return 0
 

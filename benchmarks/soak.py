@@ -275,10 +275,8 @@ def _print(
         f"{broken} streams of clients broke",
         f"lines from {settled.at_sec:.0f} s on; what rises does so by more than {100 * _FLAT_SHARE:g} % of its mean "
         f"during the run, and by more than {_STANDARD_ERRORS:g} standard errors",
-        *common.load_notes(machine),
+        *common.doubts(machine, quick=quick),
     ]
-    if quick:
-        notes.append("quick: too short for figures to quote")
     common.print_table("a tracker under load", ("", "first", "mean", "last", "an hour", ""), rows, notes)
 
 

@@ -1,7 +1,5 @@
 """Grant + release cycles per second and grant latency of the tracker, beside TVM's own tracker in the same run.
 
-    python benchmarks/tracker_load.py [--quick] [--json]
-
 The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC over
 TLS, authorisation, the journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers
 asks, is granted, gives back, asks again. Latency is from the asking to the grant as the client sees it.
@@ -9,24 +7,24 @@ asks, is granted, gives back, asks again. Latency is from the asking to the gran
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
-import signal
 import socket
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+if not __package__:  # run as a file: python benchmarks/tracker_load.py
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import common
+from benchmarks.processes import Process, python
+from fleet.base.network import is_answered
 from fleet.testing import SimulatedAgent, eventually
 from fleet.testing.identity import account_channel
 from fleet.v1 import fleet_service_pb2, lease_pb2, lease_service_pb2
@@ -36,7 +34,9 @@ CONCURRENCY = 12
 """Borrowers at once, spread over STREAMS clients; a fleet's optimizers hold leases for minutes, so this is a storm."""
 STREAMS = 2
 DEVICES_PER_AGENT = 1_000
-MAX_HELD = 100_000
+_WAITING, _QUICK_WAITING = 100_000, 5_000
+_BUDGET = 5_000.0
+"""Cycles a second with 10,000 devices and _WAITING requests waiting."""
 REQUESTS_PER_CLIENT = 1_000
 """What a tracker lets one client wait for."""
 
@@ -51,6 +51,17 @@ class Load:
     cycles_per_sec: float
     p50_ms: float
     p99_ms: float
+
+    @classmethod
+    def of(cls, cycles: int, took_sec: float, latencies_sec: Sequence[float], **situation: int) -> Load:
+        """Return what was measured in a situation."""
+        latencies_ms = sorted(1e3 * sec for sec in latencies_sec)
+        return cls(
+            cycles_per_sec=cycles / took_sec,
+            p50_ms=latencies_ms[len(latencies_ms) // 2],
+            p99_ms=latencies_ms[len(latencies_ms) * 99 // 100],
+            **situation,
+        )
 
 
 class Borrower:
@@ -142,27 +153,13 @@ class Borrower:
                 raise RuntimeError(f"refused: {event.refused.message}")
 
 
-@asynccontextmanager
-async def fleet_tracker() -> AsyncIterator[str]:
-    """Run the tracker as a process; yield its address."""
-    with tempfile.TemporaryDirectory(prefix="tracker-load-") as directory:
-        command = ["-m", "fleet.tracker", "--port", "0", "--state-dir", directory, "--no-discovery"]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, "--log-level", "WARNING", stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            assert process.stdout
-            line = (await process.stdout.readline()).decode()
-            yield line.split()[-1]
-        finally:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
-
-
 async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load:
     """Measure our tracker with `devices` free devices and `waiting` requests for busy ones."""
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(fleet_tracker())
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))
+        words = ("--port", 0, "--state-dir", scratch / "tracker", "--no-discovery", "--log-level", "WARNING")
+        tracker = stack.enter_context(Process(python("fleet.tracker", *words), scratch / "tracker.log"))
+        address = tracker.wait_for(r"tracker listening on (\S+)")[1]
         for start in range(0, devices, DEVICES_PER_AGENT):
             names = [f"devices/sim-{i}" for i in range(start, min(start + DEVICES_PER_AGENT, devices))]
             await stack.enter_async_context(SimulatedAgent(address, names, agent_id=f"agent-{start}"))
@@ -183,15 +180,9 @@ async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load
             *(b.cycle("simulated", share, duration_sec) for b, share in zip(borrowers, shares, strict=True))
         )
         took_sec = time.perf_counter() - started
-        latencies_ms = sorted(1e3 * sec for borrower in borrowers for sec in borrower.latencies_sec)
-        return Load(
-            devices=devices,
-            waiting=waiting,
-            concurrency=concurrency,
-            cycles_per_sec=sum(borrower.cycles for borrower in borrowers) / took_sec,
-            p50_ms=latencies_ms[len(latencies_ms) // 2],
-            p99_ms=latencies_ms[len(latencies_ms) * 99 // 100],
-        )
+        latencies_sec = [sec for borrower in borrowers for sec in borrower.latencies_sec]
+        cycles = sum(borrower.cycles for borrower in borrowers)
+        return Load.of(cycles, took_sec, latencies_sec, devices=devices, waiting=waiting, concurrency=concurrency)
 
 
 async def _let_wait(stub: LeaseServiceStub, address: str, busy: list[str], waiting: int, stack: AsyncExitStack) -> None:
@@ -246,37 +237,9 @@ class PeerConnection:
         self._writer.close()
 
 
-@asynccontextmanager
-async def tvm_tracker() -> AsyncIterator[int]:
-    """Run TVM's tracker as a process; yield its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        await eventually(lambda: _is_listening(port), 60.0)
-        yield port
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _is_listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 async def measure_tvm(servers: int, duration_sec: float, *, writes: int) -> Load:
     """Measure TVM's tracker: a server registers, a client gets it, the server registers again as after a session."""
-    latencies_ms: list[float] = []
-    cycles = 0
+    latencies_sec: list[float] = []
 
     async def connect(index: int, port: int) -> tuple[PeerConnection, PeerConnection]:
         server, client = await PeerConnection.open(port, writes), await PeerConnection.open(port, 1)
@@ -284,7 +247,6 @@ async def measure_tvm(servers: int, duration_sec: float, *, writes: int) -> Load
         return server, client
 
     async def cycle(index: int, server: PeerConnection, client: PeerConnection, ends_at: float) -> None:
-        nonlocal cycles
         key = f"key{index}"
         count = 0
         while time.perf_counter() < ends_at:
@@ -294,10 +256,14 @@ async def measure_tvm(servers: int, duration_sec: float, *, writes: int) -> Load
             answer = await client.ask([4, key, "bench", 0])
             assert isinstance(answer, list)
             assert answer[0] == 0
-            latencies_ms.append(1e3 * (time.perf_counter() - asked_at))
-            cycles += 1
+            latencies_sec.append(time.perf_counter() - asked_at)
 
-    async with tvm_tracker() as port:
+    port = common.free_port()
+    words = ("--host", "127.0.0.1", "--port", port, "--port-end", port + 1)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))
+        stack.enter_context(Process(python("tvm.exec.rpc_tracker", *words), scratch / "tracker.log"))
+        await eventually(lambda: is_answered(f"127.0.0.1:{port}"), 60.0)
         pairs = [await connect(index, port) for index in range(servers)]
         started = time.perf_counter()
         ends_at = started + duration_sec
@@ -306,66 +272,62 @@ async def measure_tvm(servers: int, duration_sec: float, *, writes: int) -> Load
         for server, client in pairs:
             server.close()
             client.close()
-    latencies_ms.sort()
-    return Load(
-        devices=servers,
-        waiting=0,
-        concurrency=servers,
-        cycles_per_sec=cycles / took_sec,
-        p50_ms=latencies_ms[len(latencies_ms) // 2],
-        p99_ms=latencies_ms[len(latencies_ms) * 99 // 100],
-    )
+    return Load.of(len(latencies_sec), took_sec, latencies_sec, devices=servers, waiting=0, concurrency=servers)
 
 
-async def _alternate(rounds: int, *measures: Callable[[], Awaitable[Load]]) -> list[Load]:
-    """Run all measures in turn, `rounds` times; return the median of each by cycles."""
-    results: list[list[Load]] = [[] for _ in measures]
-    for _ in range(rounds):
-        for result, measure in zip(results, measures, strict=True):
-            result.append(await measure())
-    return [sorted(result, key=lambda load: load.cycles_per_sec)[len(result) // 2] for result in results]
-
-
-async def measure_all(*, is_quick: bool) -> dict[str, Load]:
-    """Measure every situation."""
-    rounds, duration_sec = (1, 1.0) if is_quick else (3, 4.0)
-    waiting = 5_000 if is_quick else MAX_HELD
-    situations: dict[str, Callable[[], Awaitable[Load]]] = {
-        "tvm tracker, as its servers speak": lambda: measure_tvm(CONCURRENCY, duration_sec, writes=2),
-        "tvm tracker, one write a message": lambda: measure_tvm(CONCURRENCY, duration_sec, writes=1),
-        "fleet, 1 device": lambda: measure_fleet(1, 0, duration_sec),
-        "fleet, 1,000 devices": lambda: measure_fleet(1_000, 0, duration_sec),
-        "fleet, 10,000 devices": lambda: measure_fleet(10_000, 0, duration_sec),
-        f"fleet, 10,000 devices, {waiting:,} waiting": lambda: measure_fleet(10_000, waiting, duration_sec),
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    options = common.make_parser("tracker_load", __doc__ or "", rounds=3).parse_args(argv)
+    rounds = options.rounds or (1 if options.quick else 3)
+    waiting, duration_sec = (_QUICK_WAITING, 1.0) if options.quick else (_WAITING, 4.0)
+    machine = common.machine()
+    situations = _situations(waiting, duration_sec)
+    loads = {name: _median(found) for name, found in common.alternate(situations, rounds).items()}
+    *peers, ours = (load for name, load in loads.items() if name.startswith("tvm") or "waiting" in name)
+    peer = max(peers, key=lambda load: load.cycles_per_sec)
+    columns = ("tracker", "borrowers", "cycles/s", "grant p50 [ms]", "grant p99 [ms]")
+    rows = [
+        (name, str(load.concurrency), f"{load.cycles_per_sec:,.0f}", f"{load.p50_ms:.2f}", f"{load.p99_ms:.2f}")
+        for name, load in loads.items()
+    ]
+    common.print_table("grants with their release", columns, rows, common.doubts(machine, quick=options.quick))
+    figures = {
+        "name": "tracker_load",
+        "unit": "cycles/s",
+        "budget": _BUDGET,
+        "peer": round(peer.cycles_per_sec, 1),
+        "ours": round(ours.cycles_per_sec, 1),
+        "ratio": round(ours.cycles_per_sec / peer.cycles_per_sec, 2),
+        "loads": {name: asdict(load) for name, load in loads.items()},
+        "rounds": rounds,
+        "quick": options.quick,
+        "machine": machine,
     }
-    return dict(zip(situations, await _alternate(rounds, *situations.values()), strict=True))
+    common.print_json(figures, wanted=options.json)
+    return 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short round, fewer waiting requests")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on one line")
-    options = parser.parse_args()
-    loads = asyncio.run(measure_all(is_quick=options.quick))
-    table = Table("tracker", "borrowers", "cycles/s", "grant p50 [ms]", "grant p99 [ms]", title=Path(__file__).stem)
-    for name, load in loads.items():
-        figures = (f"{load.cycles_per_sec:,.0f}", f"{load.p50_ms:.2f}", f"{load.p99_ms:.2f}")
-        table.add_row(name, str(load.concurrency), *figures)
-    Console().print(table)
-    if options.json:
-        *peers, ours = (load for name, load in loads.items() if name.startswith("tvm") or "waiting" in name)
-        peer = max(peers, key=lambda load: load.cycles_per_sec)
-        ratio = ours.cycles_per_sec / peer.cycles_per_sec
-        figures_by_name = {name: asdict(load) for name, load in loads.items()}
-        summary = {
-            "unit": "cycles/s",
-            "peer": peer.cycles_per_sec,
-            "ours": ours.cycles_per_sec,
-            "ratio": ratio,
-            "loads": figures_by_name,
-        }
-        sys.stdout.write(json.dumps(summary) + "\n")
+def _situations(waiting: int, duration_sec: float) -> dict[str, Callable[[int], Load]]:
+    def ours(devices: int, waiting: int = 0) -> Callable[[int], Load]:
+        return lambda _: asyncio.run(measure_fleet(devices, waiting, duration_sec))
+
+    def peer(writes: int) -> Callable[[int], Load]:
+        return lambda _: asyncio.run(measure_tvm(CONCURRENCY, duration_sec, writes=writes))
+
+    return {
+        "tvm tracker, as its servers speak": peer(writes=2),
+        "tvm tracker, one write a message": peer(writes=1),
+        "fleet, 1 device": ours(1),
+        "fleet, 1,000 devices": ours(1_000),
+        "fleet, 10,000 devices": ours(10_000),
+        f"fleet, 10,000 devices, {waiting:,} waiting": ours(10_000, waiting),
+    }
+
+
+def _median(rounds: Sequence[Load]) -> Load:
+    """Return the round that lies in the middle by its cycles."""
+    return sorted(rounds, key=lambda load: load.cycles_per_sec)[len(rounds) // 2]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -308,9 +308,7 @@ def _print(
     )
     if reason:
         notes.append(f"left out: {_ROUND_TRIP_MS:g} ms round trip ({reason})")
-    notes += common.load_notes(machine)
-    if quick:
-        notes.append("quick: too little work for figures to quote")
+    notes += common.doubts(machine, quick=quick)
     common.print_table(
         "cost of a trial beyond its kernel [ms]",
         ("", "RPCRunner", "fleet", "no jail", "better by", "budget"),

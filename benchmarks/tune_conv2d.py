@@ -304,10 +304,8 @@ def _print(figures: JsonObject, command: str, *, trials: int, quick: bool, machi
         f"tuned on {figures['device']}: {figures['trials']} trials in {figures['tuning_sec']} s",
         f"PyTorch {torch['version']} with {torch['backend']} on {torch['device']}{driver}",
         command,
-        *common.load_notes(machine),
+        *common.doubts(machine, quick=quick),
     ]
-    if quick:
-        notes.append("quick: too little work for figures to quote")
     title = f"ResNet-18's conv2d layers, {trials} trials each"
     common.print_table(title, (*columns, "with TF32 [us]") if has_tf32 else columns, rows, notes)
 

@@ -233,10 +233,10 @@ def _print(
         f"our best schedule is {figures['best_ratio']}x as fast as the peer's on all cores, "
         f"{figures['best_stock_threads_ratio']}x on as many as stock TVM takes by itself",
         f"median (least to most) of {len(runs['ours'])} alternating rounds",
-        *common.load_notes(machine),
+        *common.doubts(machine, quick=quick),
     ]
     if quick:
-        notes.append("quick: too little work for figures to quote; the peer is spared the search and GPUs' intrinsics")
+        notes.append("quick: the peer is spared the search and GPUs' intrinsics")
     columns = ("", "last record [s]", "first [s]", "best [us]", "stock threads [us]", "trials (failed)")
     common.print_table(f"matmul {_SIZE}, {trials} trials, from process start", columns, rows, notes)
 

@@ -257,7 +257,7 @@ def _print(
         f"geometric means: {figures['peer']} trials cold, {figures['ours']} warm; a search has {figures['trials']}",
         f"warm searches that came there: {figures['reached']} of {len(rows)}",
         "to gain: by which share the first trial is slower than the cold search's last best",
-        *common.load_notes(machine),
+        *common.doubts(machine),
     ]
     if quick:
         notes.append("quick: too few trials for figures to quote")
