@@ -34,7 +34,7 @@ from tests.chaos.history import Log, What
 from tests.chaos.programs import Program, own_environment
 from tests.chaos.proxy import Link
 from tests.chaos.schedule import LIBRARY, TRACKER, Fault, Kind, make_storm
-from tests.programs import REPOSITORY, run_module
+from tests.programs import REPOSITORY, alive, run_module
 
 _DISK_MIB = 64
 _STORM_SEC = 20.0
@@ -298,13 +298,12 @@ class Site:
         return found
 
     def _left(self) -> list[str]:
-        processes = [process for process in psutil.process_iter() if process.pid != psutil.Process().pid]
-        alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
+        others = [process for process in psutil.process_iter(["name"]) if process.pid != psutil.Process().pid]
         ports = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         folders = [self.folder / "tmp", Path("/dev/shm"), *(self.folder / name / "workers" for name in self.agents)]
         segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
         return [
-            *(f"process {process.pid} {process.name()}" for process in alive),
+            *(f"process {process.pid} {process.info['name']}" for process in alive(others)),
             *(f"port {port.laddr}" for port in ports),
             *(
                 str(path)

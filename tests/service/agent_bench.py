@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import psutil
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.agent import Agent, Home
@@ -29,6 +30,7 @@ from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2, te
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
+from tests.programs import alive
 
 SIMULATED = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}
 DEVICE = "devices/sim"
@@ -203,30 +205,15 @@ def spec(kind: str, *shape: int, dtype: str = "float32") -> tensor_pb2.Argument:
     return tensor_pb2.Argument(**{kind: tensor_pb2.TensorSpec(shape=shape, dtype=dtype)})  # type: ignore[arg-type]
 
 
-def is_alive(pid: int) -> bool:
-    """Zombies count as dead."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat[stat.rindex(")") + 2] != "Z"
-
-
 def kind_of(measurement: measurement_pb2.Measurement) -> str:
     return measurement_pb2.ErrorKind.Name(measurement.error).removeprefix("ERROR_KIND_")
 
 
 def marked_processes(text: str) -> list[int]:
     """Return the processes whose command line holds `text`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and is_alive(int(entry.name)):
-            try:
-                if text.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    others = [process for process in psutil.process_iter(["cmdline"]) if process.pid != os.getpid()]
+    marked = [process for process in others if any(text in word for word in process.info["cmdline"] or ())]
+    return [process.pid for process in alive(marked)]
 
 
 class Bench:

@@ -17,9 +17,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import psutil
+
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2
-from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, digest_of_bytes, is_alive, request_for, spec
+from tests.programs import alive, is_alive
+from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, digest_of_bytes, request_for, spec
 
 _MIB = 1024 * 1024
 _YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\njail: {jail}\n"
@@ -80,12 +83,8 @@ class Site:
 
     def survivors(self) -> list[int]:
         """Return the processes that hostile kernels named."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and is_alive(int(entry.name)):
-                comm = (entry / "comm").read_text() if (entry / "comm").exists() else ""
-                found += [int(entry.name)] if comm == "hostile\n" else []
-        return found
+        hostile = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "hostile"]
+        return [process.pid for process in alive(hostile)]
 
     def peak_mib(self) -> int:
         assert self.agent is not None

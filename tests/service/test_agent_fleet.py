@@ -20,7 +20,7 @@ from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.errors import ArtifactRefused, LeaseRevoked
 from fleet.testing import ServedTracker, eventually, serve_tracker
-from tests.service.agent_bench import is_alive
+from tests.programs import is_alive
 
 pytestmark = pytest.mark.slow
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}]}

@@ -17,7 +17,8 @@ import pytest
 
 from device_agents.machine import linux
 from fleet.testing import eventually
-from tests.service.agent_bench import Holder, StubTracker, admit, is_alive, marked_processes, request_for
+from tests.programs import is_alive
+from tests.service.agent_bench import Holder, StubTracker, admit, marked_processes, request_for
 from tests.service.opencl_presence import require_opencl
 
 pytestmark = pytest.mark.slow

@@ -13,13 +13,13 @@ from device_agents.drivers.simulated import SimulatedDriver
 from fleet.domain.tokens import TokenSigner
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.testing import eventually
+from tests.programs import is_alive
 from tests.service.agent_bench import (
     DEVICE,
     SIMULATED,
     Bench,
     StubTracker,
     digest_of_bytes,
-    is_alive,
     kind_of,
     request_for,
     serve_bench,

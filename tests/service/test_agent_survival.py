@@ -15,7 +15,8 @@ from device_agents.serving.timing import Timing
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
-from tests.service.agent_bench import DEVICE, Bench, is_alive, kind_of, marked_processes, request_for, serve_bench
+from tests.programs import is_alive
+from tests.service.agent_bench import DEVICE, Bench, kind_of, marked_processes, request_for, serve_bench
 
 pytestmark = pytest.mark.slow
 

@@ -23,6 +23,7 @@ from fleet.domain.measuring import Trial
 from fleet.errors import FleetError, NotFound
 from fleet.local.children import Child, ChildSpec
 from fleet.testing import eventually
+from tests.programs import alive
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +93,7 @@ async def test_a_local_fleet_leaves_nothing_behind(config: Path) -> None:
         children = set(psutil.Process().children(recursive=True)) - others
         assert len(children) >= 2
         state_dir = local.state_dir
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not alive(children)
     assert not state_dir.exists()
 
 
@@ -180,7 +181,7 @@ async def test_a_lost_lease_ends_the_command_and_its_children(local: LocalFleet,
     code, _, stderr = await finished(process)
     assert code == 1
     assert "needed elsewhere" in stderr
-    assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
+    assert not alive(family)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -201,7 +202,7 @@ async def test_a_killed_acquire_takes_its_command_with_it(local: LocalFleet, cli
     command = psutil.Process(process.pid).children()[0]
     process.kill()
     await process.wait()
-    await eventually(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE)
+    await eventually(lambda: not alive([command]))
     await eventually(lambda: is_free(client), 30)
 
 

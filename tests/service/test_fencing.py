@@ -18,7 +18,8 @@ from fleet.identity.roles import Role
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import credentials
 from fleet.v1 import lease_pb2
-from tests.service.agent_bench import DEVICE, SIMULATED, Holder, admit, is_alive
+from tests.programs import is_alive
+from tests.service.agent_bench import DEVICE, SIMULATED, Holder, admit
 
 pytestmark = pytest.mark.slow
 NOW_SEC = 1_800_000_000.0

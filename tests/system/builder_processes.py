@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.system.fleet_processes import FLEET, environment
+from tests.programs import environment
+from tests.system.fleet_processes import FLEET
 
 
 @dataclass

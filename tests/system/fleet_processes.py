@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -12,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 import fleet
 from fleet.testing import eventually_sync
 from fleet.wire.json_shape import snapshot_json
+from tests.programs import environment
 
 FLEET = str(Path(sys.executable).with_name("fleet"))
 
@@ -137,28 +135,3 @@ def start_fleet(*words: str, around: Sequence[str] = ()) -> subprocess.Popen[str
         env=environment(),
         start_new_session=True,
     )
-
-
-def environment() -> dict[str, str]:
-    """The environment without settings of the developer's own fleet."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("FLEET_")}
-
-
-def descendants(pid: int) -> list[psutil.Process]:
-    """All living processes below one."""
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run; one that only waits to be reaped by its parent does not."""
-    return [process for process in processes if _is_alive(process)]
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -20,8 +20,8 @@ import fleet
 from fleet.artifacts.artifact import Artifact
 from fleet.testing import eventually_sync
 from tests.emulated.cache import cache_dir, locked
-from tests.programs import run_module
-from tests.system.fleet_processes import FLEET, Server, environment
+from tests.programs import alive, environment, run_module
+from tests.system.fleet_processes import FLEET, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -155,7 +155,7 @@ def test_a_damaged_installation_is_replaced_and_the_old_agent_ends(
     assert again.returncode == 0, again.stderr
     assert "stopped the agent that ran" in again.stderr
     assert board.agent_pid() != before.pid
-    eventually_sync(lambda: _has_ended(before))
+    eventually_sync(lambda: not alive([before]))
     assert not list(board.home.glob("fleet-agent.*"))
 
 
@@ -243,14 +243,6 @@ def test_what_cannot_be_on_this_board_is_said(board: Board, words: list[str], sa
     assert done.returncode != 0
     assert said in done.stderr.replace("\n", " ")
     assert not (board.home / "elsewhere").exists()
-
-
-def _has_ended(process: psutil.Process) -> bool:
-    """Tell whether it runs no more; whose child it became may not have reaped it yet."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _deploy(board: Board, *words: str, login: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,7 @@ from benchmarks.common import REPOSITORY, alternate
 from benchmarks.delay_link import DelayLink, LinkUnavailable, measure_round_trips_ms
 from benchmarks.processes import Process, ProcessFailed
 from fleet.testing import eventually_sync
+from tests.programs import is_alive
 
 
 def _figures(*arguments: str) -> dict[str, Any]:
@@ -25,11 +26,6 @@ def _figures(*arguments: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-3000:]
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures
-
-
-def _is_alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.slow
@@ -210,9 +206,9 @@ def test_process_ends_with_all_its_children(tmp_path: Path) -> None:
 
     with Process([sys.executable, "-c", code], tmp_path / "log") as process:
         child_pid = int(process.wait_for(r"^\d+$")[0])
-        assert _is_alive(child_pid)
+        assert is_alive(child_pid)
 
-    eventually_sync(lambda: not _is_alive(child_pid), timeout_sec=5.0)
+    eventually_sync(lambda: not is_alive(child_pid), timeout_sec=5.0)
 
 
 @pytest.mark.slow

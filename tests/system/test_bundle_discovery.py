@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.bundles import bundle_for
-from tests.system.fleet_processes import environment
+from tests.programs import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 

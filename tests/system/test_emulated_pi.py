@@ -33,8 +33,8 @@ from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
 from tests.emulated.winograd_kernels import SIZES, answers
-from tests.programs import run_module
-from tests.system.fleet_processes import Server, environment, run_fleet
+from tests.programs import environment, run_module
+from tests.system.fleet_processes import Server, run_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

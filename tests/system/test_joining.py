@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import FLEET, Server, environment
+from tests.programs import environment
+from tests.system.fleet_processes import FLEET, Server
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import Fleet, Server, environment
+from tests.programs import environment
+from tests.system.fleet_processes import Fleet, Server
 
 pytestmark = pytest.mark.slow
 

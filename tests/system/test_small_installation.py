@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import environment
+from tests.programs import environment
 
 pytestmark = pytest.mark.slow
 

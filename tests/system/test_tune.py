@@ -13,7 +13,8 @@ import pytest
 
 from fleet.library import JobState, Library, RecordKind
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import Fleet, alive, descendants, run_fleet, running_fleet, start_fleet
+from tests.programs import alive, descendants
+from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

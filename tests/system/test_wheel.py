@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.fleet_processes import environment
+from tests.programs import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,27 +16,11 @@ from cross.pool.build_pool import BuildPool
 from cross.pool.fork_server import start_fork_server
 from fleet.errors import BuildError, InvalidRequest
 from fleet.testing.waiting import eventually_sync
-from tests.programs import here
+from tests.programs import here, is_alive
 from tests.unit import cross_pool_tasks as tasks
 
 pytestmark = pytest.mark.slow
 TARGET = '{"kind": "llvm", "mtriple": "x86_64-linux-gnu"}'
-
-
-def wait_for(condition: Callable[[], bool], timeout_sec: float = 20.0) -> None:
-    """Poll until something outside has happened."""
-    deadline = time.monotonic() + timeout_sec
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """A zombie does not run."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +110,7 @@ def test_death_of_an_idle_worker_goes_unnoticed() -> None:
     with BuildPool(1) as pool:
         worker = pool.submit(tasks.process_id).result()
         os.kill(worker, signal.SIGKILL)
-        wait_for(lambda: not is_running(worker))
+        eventually_sync(lambda: not is_alive(worker), 20.0)
 
         assert worker != pool.submit(tasks.process_id).result()
 
@@ -147,13 +130,13 @@ def test_shutdown_leaves_no_process() -> None:
     workers = {future.result() for future in [pool.submit(tasks.process_id) for _ in range(20)]}
     hanging = [pool.submit(tasks.hang) for _ in range(2)]
     waiting = pool.submit(tasks.add, 1, 1)
-    wait_for(lambda: all(future.running() for future in hanging))
+    eventually_sync(lambda: all(future.running() for future in hanging), 20.0)
 
     pool.shutdown(wait=False)
 
     assert waiting.cancelled()
     assert all(isinstance(future.exception(), BuildError) for future in hanging)
-    wait_for(lambda: not any(is_running(worker) for worker in workers))
+    eventually_sync(lambda: not any(is_alive(worker) for worker in workers), 20.0)
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(tasks.add, 1, 1)
 
@@ -194,13 +177,13 @@ def test_kill_of_the_parent_kills_the_workers(tmp_path: Path) -> None:
     assert parent.stdout is not None
     assert parent.stdout.readline().strip() == "main runs"
     workers = [int(pid) for pid in parent.stdout.readline().split()]
-    assert all(is_running(worker) for worker in workers)
+    assert all(is_alive(worker) for worker in workers)
 
     parent.kill()
     rest = parent.communicate()[0]
 
     assert rest == ""
-    wait_for(lambda: not any(is_running(worker) for worker in workers))
+    eventually_sync(lambda: not any(is_alive(worker) for worker in workers), 20.0)
 
 
 INTERRUPTED_SCRIPT = """
