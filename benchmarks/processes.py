@@ -68,6 +68,9 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what it was asked last was not read any more
+                self._process.stdin.close()
 
     @property
     def pid(self) -> int:
@@ -141,8 +144,9 @@ class Process:
 
     def _collect(self) -> None:
         if self._process.stdout is not None:
-            for line in self._process.stdout:
-                self._lines.put(line.rstrip("\n"))
+            with self._process.stdout as stdout:
+                for line in stdout:
+                    self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
     def _failure(self, what: str) -> str:
