@@ -1,9 +1,11 @@
-"""The databases that a library lives in: one URL for each, to an empty one."""
+"""The databases that a library lives in: one URL for each, to an empty one; and stock MetaSchedule."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import sqlalchemy as sa
@@ -35,3 +37,12 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def url_of_postgres(postgres: sa.URL) -> str:
     """Where a library can be made in PostgreSQL."""
     return empty_database(postgres)
+
+
+@pytest.fixture(scope="session")
+def ms() -> ModuleType:
+    """MetaSchedule, without what its package loads for GPUs."""
+    from cross.targets.intrinsics import keep_package_light
+
+    keep_package_light()
+    return importlib.import_module("tvm.s_tir.meta_schedule")

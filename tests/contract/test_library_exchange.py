@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, LibraryError
 from fleet.library import Library, NewRecord, StoredWorkload, trace_digest
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, export_json, import_json
+from fleet.workloads import programs
+from fleet.workloads.workload import module_of
 
 X86 = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}
 PI4 = RecordScope(target_json="", device_model="pi4", tvm_version="0.27.0")
@@ -27,23 +28,8 @@ def library(tmp_path: Path) -> Any:
         yield library
 
 
-@pytest.fixture(scope="module")
-def ms() -> Any:
-    from cross.targets.intrinsics import keep_package_light
-
-    keep_package_light()
-    return importlib.import_module("tvm.s_tir.meta_schedule")
-
-
 def matmul(size: int) -> Any:
-    import tvm
-    from tvm import te
-
-    a, b = (te.placeholder((size, size), name=name) for name in "ab")
-    k = te.reduce_axis((0, size))
-    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    func = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
-    return tvm.IRModule({"main": func})
+    return module_of(programs.matmul(size).mod_json)
 
 
 def tiled(mod: Any, factor: int, note: float) -> Any:

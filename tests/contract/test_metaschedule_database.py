@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ import pytest
 from fleet.domain.measuring import ErrorKind
 from fleet.library import Library
 from fleet.metaschedule import FleetDatabase
+from fleet.workloads import programs
+from fleet.workloads.workload import module_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,22 +27,8 @@ def library(tmp_path: Path) -> Iterator[Library]:
         yield library
 
 
-@pytest.fixture(scope="module")
-def ms() -> Any:
-    from cross.targets.intrinsics import keep_package_light
-
-    keep_package_light()
-    return importlib.import_module("tvm.s_tir.meta_schedule")
-
-
 def matmul(size: int) -> Any:
-    import tvm
-    from tvm import te
-
-    a, b = (te.placeholder((size, size), name=name) for name in "ab")
-    k = te.reduce_axis((0, size))
-    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
+    return module_of(programs.matmul(size).mod_json)
 
 
 def tiled(mod: Any, factor: int, block_name: str = "C") -> Any:

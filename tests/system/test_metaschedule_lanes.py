@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import threading
@@ -22,22 +21,18 @@ from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
 from fleet.errors import DeviceClosed
 from fleet.metaschedule.lanes import LanePlan, Lanes
 from fleet.testing import eventually_sync
+from tests.system.fleet_processes import Server
 
 pytestmark = pytest.mark.slow
 
-StartAgent = Callable[..., subprocess.Popen[str]]
+StartAgent = Callable[..., Server]
 
 
-def start(stack: ExitStack, module: str, *args: str) -> tuple[str, subprocess.Popen[str]]:
-    """Run a server until the stack is left; return its address and process."""
-    process = subprocess.Popen([sys.executable, "-m", module, *args], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    stack.callback(process.stdout.close)
-    stack.callback(process.wait, 30)
-    stack.callback(process.terminate)
-    found = re.search(r"listening on ([^\s,]+)", process.stdout.readline())
-    assert found
-    return found[1], process
+def start(stack: ExitStack, folder: Path, ready: str, *words: str) -> Server:
+    """Run a server until the stack is left."""
+    server = Server(["-m", *words, "--state-dir", str(folder)], ready, folder.with_suffix(".log")).start()
+    stack.callback(server.stop)
+    return server
 
 
 @pytest.fixture
@@ -48,19 +43,18 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def tracker(stack: ExitStack, tmp_path: Path) -> str:
-    state_dir = str(tmp_path / "tracker")
-    return start(stack, "fleet.tracker", "--port", "0", "--state-dir", state_dir, "--no-discovery")[0]
+    return start(stack, tmp_path / "tracker", "tracker", "fleet.tracker", "--no-discovery").address
 
 
 @pytest.fixture
 def start_agent(stack: ExitStack, tmp_path: Path, tracker: str) -> StartAgent:
     """Start an agent with a simulated device that has these settings."""
 
-    def start_one(name: str, **settings: Any) -> subprocess.Popen[str]:
+    def start_one(name: str, **settings: Any) -> Server:
         config = tmp_path / f"{name}.yaml"
         config.write_text(yaml.safe_dump({"devices": [{"driver": "simulated", "name": name, **settings}]}))
-        where = ("--tracker", tracker, "--config", str(config), "--state-dir", str(tmp_path / name), "--port", "0")
-        return start(stack, "device_agents", *where)[1]
+        words = ("--tracker", tracker, "--config", str(config))
+        return start(stack, tmp_path / name, "agent", "device_agents", *words)
 
     return start_one
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,42 +14,20 @@ import fleet
 from fleet.library import Library
 from fleet.metaschedule import FleetBuilder, FleetCostModel, FleetDatabase, FleetRunner, load_intrinsics
 from fleet.testing import eventually_sync
+from fleet.workloads import programs
+from fleet.workloads.workload import module_of
+from tests.system.fleet_processes import running_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 
 
-@contextmanager
-def child(module: str, *args: str, log: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run a server; yield the address in its ready line, and its process."""
-    with log.open("a") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *args], stdout=subprocess.PIPE, stderr=stderr, text=True
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"listening on ([^\s,]+)", line)
-        assert found, f"{line!r}\n{log.read_text()}"
-        yield found[1], process
-    finally:
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
-
-
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a tracker with an agent for this machine."""
-    home = tmp_path_factory.mktemp("fleet")
-    options = ("--port", "0", "--state-dir")
-    with (
-        child("fleet.tracker", *options, str(home / "tracker"), "--no-discovery", log=home / "log") as (address, _),
-        child("device_agents", *options, str(home / "agent"), "--tracker", address, log=home / "log"),
-    ):
-        yield address
+    with running_fleet(tmp_path_factory.mktemp("fleet")) as served:
+        yield served.address
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +39,7 @@ def ms() -> Any:
 
 
 def matmul(size: int) -> Any:
-    import tvm
-    from tvm import te
-
-    a, b = (te.placeholder((size, size), name=name) for name in "ab")
-    k = te.reduce_axis((0, size))
-    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")})
+    return module_of(programs.matmul(size).mod_json)
 
 
 def uncompilable() -> Any:
