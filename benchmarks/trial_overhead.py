@@ -30,7 +30,8 @@ from benchmarks.delay_link import DelayLink, LinkUnavailable
 from benchmarks.processes import Process, python
 from cross.build.library import build
 from cross.targets.target import host_target_json
-from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact
+from fleet.base.digests import digest_of
 from fleet.workloads.default_schedule import default_schedule
 from fleet.workloads.programs import matmul
 from fleet.workloads.workload import module_of

@@ -20,7 +20,8 @@ from cross.build import gpu_code
 from cross.build.lowering import tir_pipeline
 from cross.build.toolchains import Linker, check_linked, find_linker, link
 from cross.targets.target import make_target
-from fleet.artifacts.artifact import Artifact, ArtifactFacts, digest_of
+from fleet.artifacts.artifact import Artifact, ArtifactFacts
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import BuildError, DiskFull, FleetError
 

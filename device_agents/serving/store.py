@@ -20,7 +20,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Self
 
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.errors import ArtifactRefused, CacheFull, InvalidRequest, LimitReached
 
 logger = logging.getLogger(__name__)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack, cast
 
 from fleet.artifacts.elf import arm_float_abi, read_header
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ArtifactRefused
 
@@ -66,12 +66,6 @@ class Artifact:
         """Return all that is known beyond the file as JSON."""
         facts = {key: value for key, value in asdict(self).items() if key not in ("path", "digest")}
         return json.dumps(facts, indent=indent)
-
-
-def digest_of(path: Path) -> str:
-    """Return "sha256:<hex>" of a file's content."""
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def elf_machine(header: bytes) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import fleet.aio
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.cli import candidates, options, stepping
 from fleet.cli.holding import run_holding
 from fleet.client.device import Device

@@ -14,10 +14,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.elf import HEADER_BYTES
 from fleet.artifacts.fit import check_fit
 from fleet.artifacts.pieces import Deflater
+from fleet.base.digests import digest_of
 from fleet.client import arrays, upload
 from fleet.client.remote import RemoteModule
 from fleet.client.session_calls import LeaseHolder, SessionCalls, failure

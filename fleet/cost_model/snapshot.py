@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import zipfile
@@ -14,6 +13,7 @@ from typing import TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.base.digests import digest_of
 from fleet.cost_model.experts import Experts
 from fleet.cost_model.model import Calibration, Model
 from fleet.cost_model.network import Network
@@ -64,7 +64,7 @@ class Snapshot:
     @cached_property
     def digest(self) -> str:
         """Its name: "sha256:<hex>" of its content."""
-        return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
+        return digest_of(self.content)
 
     @classmethod
     def of(cls, content: bytes) -> Snapshot:

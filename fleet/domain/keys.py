@@ -8,11 +8,11 @@ change a kernel's time.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from fleet.base.digests import digest_of
 from fleet.errors import InvalidRequest
 
 _DERIVED_KEYS = frozenset({"tag", "keys", "host"})
@@ -63,7 +63,7 @@ def trace_digest(trace_json: str) -> str:
         canonical = json.dumps(_plain(trace), separators=(",", ":"))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"a trace is no JSON: {error}") from error
-    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+    return digest_of(canonical.encode())
 
 
 def _plain(value: Any) -> Any:

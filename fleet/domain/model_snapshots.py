@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 
+from fleet.base.digests import digest_of
 from fleet.errors import InvalidRequest
 
 _MOST_BYTES = 64 * 1024 * 1024
@@ -33,5 +33,5 @@ class ModelSnapshot:
         """
         if len(self.content) > _MOST_BYTES:
             raise InvalidRequest(f"a snapshot of {len(self.content)} bytes is none; the most are {_MOST_BYTES}")
-        if self.digest != f"sha256:{hashlib.sha256(self.content).hexdigest()}":
+        if self.digest != digest_of(self.content):
             raise InvalidRequest(f"the content of snapshot {self.digest} has another digest")

@@ -7,7 +7,6 @@ outputs are tasks of the build pool.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +20,9 @@ from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import architecture, parse_target
-from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.fit import needed_features
+from fleet.base.digests import digest_of
 from fleet.base.outputs import check_output
 from fleet.base.scratch import scratch_dir
 from fleet.domain.scope import ScopeFilter
@@ -250,6 +250,5 @@ def _npy(array: Array) -> bytes:
 
 
 def _facts(content: Path | bytes) -> FileFacts:
-    if isinstance(content, bytes):
-        return FileFacts(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    return FileFacts(sha256=digest_of(content).removeprefix("sha256:"), size_bytes=content.stat().st_size)
+    size_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+    return FileFacts(sha256=digest_of(content).removeprefix("sha256:"), size_bytes=size_bytes)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from fleet.base.digests import digest_of
 from fleet.errors import LibraryError, NotFound
 from fleet.library import engine as engines
 from fleet.library.schema import model_parts
@@ -63,7 +64,6 @@ class ModelFiles:
 
 def _digest_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        return digest_of(path)
     except OSError as error:
         raise LibraryError(f"cannot read {path}: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import sqlalchemy as sa
 
+from fleet.base.digests import digest_of
 from fleet.library.engine import translated_errors
 from fleet.library.schema import insert_into, snapshots
 from fleet.library.values import NewSnapshot, StoredSnapshot
@@ -37,7 +37,7 @@ def add(connection: sa.Connection, new: NewSnapshot, *, publishes: bool) -> Stor
     once, and has learnt nothing from what came since.
     """
     now = datetime.now(UTC)
-    digest = f"sha256:{hashlib.sha256(new.content).hexdigest()}"
+    digest = digest_of(new.content)
     row = {
         "digest": digest,
         "content": new.content,

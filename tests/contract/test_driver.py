@@ -15,7 +15,7 @@ from device_agents.driver import Driver
 from device_agents.registry import known_drivers
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import ConfigError, DeviceClosed, DeviceError
 from fleet.v1 import measurement_pb2, worker_pb2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 import pytest
 
+from fleet.base.digests import digest_of
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, pack_program
 from fleet.domain.scope import RecordScope
@@ -148,7 +148,7 @@ def test_a_snapshot_comes_back_as_it_was_trained(library: Library) -> None:
         7,
         {"pairs": 0.6},
     )
-    assert stored.digest == f"sha256:{hashlib.sha256(b'trees').hexdigest()}"
+    assert stored.digest == digest_of(b"trees")
 
 
 def test_a_worse_snapshot_is_kept_but_not_used(library: Library) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 
@@ -12,14 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from device_agents.serving.store import ArtifactStore
+from fleet.base.digests import digest_of
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
 
 _MAX_BYTES = 1000
 _CONTENTS = [bytes([number]) * size for number, size in enumerate((100, 200, 300, 400, 500, 600))]
-
-
-def digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def put(store: ArtifactStore, content: bytes, user: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -19,6 +18,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from device_agents.driver import Driver
 from device_agents.serving.timing import USUAL, Timing
+from fleet.base.digests import digest_of
 from fleet.base.private_files import write_private
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceUnreachable
@@ -143,7 +143,7 @@ class Holder:
         return list((await self._do(self.stub.find_missing, request)).digests)
 
     async def put(self, content: bytes, *, digest: str | None = None, size_bytes: int | None = None) -> str:
-        digest = digest or digest_of_bytes(content)
+        digest = digest or digest_of(content)
         size = len(content) if size_bytes is None else size_bytes
         pieces = [content[start : start + 65536] for start in range(0, len(content), 65536)] or [b""]
         requests = [session_service_pb2.PutArtifactRequest(chunk=piece) for piece in pieces]
@@ -191,10 +191,6 @@ class Holder:
 def admit(state_dir: Path) -> None:
     """Make an agent a member of the stub tracker's fleet, as if it had joined before."""
     write_private(state_dir / "identity.pem", credentials(Role.AGENT).to_pem())
-
-
-def digest_of_bytes(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def request_for(digest: str, *, timeout_sec: float = 10.0, **fields: Any) -> measurement_pb2.MeasureRequest:

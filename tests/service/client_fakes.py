@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fleet import aio
+from fleet.base.digests import digest_of
 from fleet.client import arrays
 from fleet.client.device import Device
 from fleet.errors import ArtifactRefused, LeaseExpired, NotProgrammable
@@ -63,7 +63,7 @@ class SmallAgent:
             digest = request.digest or digest
             contents[digest] = contents.get(digest, b"") + request.chunk
         for digest, content in contents.items():
-            if digest != "sha256:" + hashlib.sha256(content).hexdigest():
+            if digest != digest_of(content):
                 raise ArtifactRefused("wrong hash")
             self.stored[digest] = content
             self.puts += 1

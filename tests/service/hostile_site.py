@@ -19,10 +19,11 @@ from pathlib import Path
 
 import psutil
 
+from fleet.base.digests import digest_of
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.programs import alive, is_alive
-from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, digest_of_bytes, request_for, spec
+from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, request_for, spec
 
 _MIB = 1024 * 1024
 _YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\njail: {jail}\n"
@@ -130,7 +131,7 @@ async def stop_all_and_kill_agent(site: Site) -> dict[str, object]:
 
 
 async def overwrite(site: Site) -> dict[str, object]:
-    digest = digest_of_bytes(site.kernels)
+    digest = digest_of(site.kernels)
     holder, kind, changed = await site.attack("overwrite")
     await holder.close_session()
     next_holder = site.holder()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import fleet.aio
 from fleet.artifacts.artifact import Artifact
+from fleet.base.digests import digest_of
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import Measurement, Trial
@@ -94,7 +94,7 @@ async def seated(address: str = "") -> AsyncGenerator[tuple[OddAgent, SteadyDevi
 def artifact(folder: Path) -> Artifact:
     path = folder / "a.so"
     path.write_bytes(b"content")
-    return Artifact(path=path, digest="sha256:" + hashlib.sha256(b"content").hexdigest())
+    return Artifact(path=path, digest=digest_of(b"content"))
 
 
 async def measured(seat: SteadyDevice, built: Artifact, count: int = 2) -> list[Measurement]:

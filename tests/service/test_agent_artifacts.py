@@ -14,11 +14,12 @@ import pytest
 from device_agents.serving.store import ArtifactStore
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.pieces import Deflater
+from fleet.base.digests import digest_of
 from fleet.client import upload
 from fleet.errors import ArtifactRefused, CacheFull, DiskFull, InvalidRequest, LimitReached, Unauthenticated
 from fleet.v1.session_service_pb2 import PutArtifactRequest
 from fleet.wire.tokens import TICKET_HEADER
-from tests.service.agent_bench import Bench, digest_of_bytes, kind_of, request_for, serve_bench
+from tests.service.agent_bench import Bench, kind_of, request_for, serve_bench
 
 CONFIG = {"devices": [{"driver": "simulated", "name": "sim", "time_scale": 0.0}], "cache_max_bytes": 300_000}
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_only_what_is_missing_is_asked_for(bench: Bench) -> None:
     """Putting is by content: what is there stays there for the next holder."""
     holder = bench.holding(epoch=1)
-    digest, other = await holder.put(b"latency_us:50"), digest_of_bytes(b"other")
+    digest, other = await holder.put(b"latency_us:50"), digest_of(b"other")
 
     assert [other] == await holder.find_missing([digest, other])
     assert await bench.holding(epoch=2).find_missing([digest]) == []
@@ -64,7 +65,7 @@ async def test_a_ticket_puts_artifacts_and_does_nothing_else(bench: Bench) -> No
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"digest": digest_of_bytes(b"something else")}, "announced as"),
+        ({"digest": digest_of(b"something else")}, "announced as"),
         ({"size_bytes": 3}, "more than the announced 3"),
         ({"size_bytes": 100}, "of the announced 100"),
     ],
@@ -98,16 +99,16 @@ async def test_one_call_uploads_many_artifacts(bench: Bench, tmp_path: Path, *, 
     assert [artifact.digest for artifact in artifacts] == digests
     assert any(message.is_deflated for message in messages) == deflate
     stored = (bench.state_dir / "artifacts").glob("*.so")
-    assert {digest_of_bytes(path.read_bytes()) for path in stored} == set(digests)
+    assert {digest_of(path.read_bytes()) for path in stored} == set(digests)
 
 
 async def test_artifacts_before_a_bad_one_are_there(bench: Bench) -> None:
     """The holder puts the rest again, not everything."""
     holder, good, bad = bench.holding(epoch=1), b"latency_us:50", b"bad"
     messages = [
-        PutArtifactRequest(digest=digest_of_bytes(good), size_bytes=len(good), chunk=good),
-        PutArtifactRequest(digest=digest_of_bytes(b"other"), size_bytes=len(bad), chunk=bad),
-        PutArtifactRequest(digest=digest_of_bytes(b"next"), size_bytes=4, chunk=b"next"),
+        PutArtifactRequest(digest=digest_of(good), size_bytes=len(good), chunk=good),
+        PutArtifactRequest(digest=digest_of(b"other"), size_bytes=len(bad), chunk=bad),
+        PutArtifactRequest(digest=digest_of(b"next"), size_bytes=4, chunk=b"next"),
     ]
 
     with pytest.raises(ArtifactRefused, match="announced as"):
@@ -121,7 +122,7 @@ async def test_a_piece_that_cannot_be_decompressed_is_refused(bench: Bench) -> N
     """Damaged or swollen, it ends the upload and nothing else."""
     holder = bench.holding(epoch=1)
     bomb = zlib.compress(bytes(2**27))
-    message = PutArtifactRequest(digest=digest_of_bytes(b""), size_bytes=100, chunk=bomb, is_deflated=True)
+    message = PutArtifactRequest(digest=digest_of(b""), size_bytes=100, chunk=bomb, is_deflated=True)
 
     with pytest.raises(ArtifactRefused, match="cannot be decompressed"):
         await holder.upload([message])
@@ -164,7 +165,7 @@ async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
     gets the answer of a missing token. With one, it is the caller's mistake."""
     stranger, holder = bench.holding(epoch=1), bench.holding(epoch=1)
     stranger.token = None
-    digest = digest_of_bytes(b"")
+    digest = digest_of(b"")
     too_many = [digest] * 20_000
     with pytest.raises(Unauthenticated, match="no token"):
         await stranger.find_missing(too_many)
@@ -184,20 +185,20 @@ async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> No
     store.open()
     with contextlib.ExitStack() as uploads:
         for number in range(3):
-            uploads.enter_context(store.receive(digest_of_bytes(b"%d" % number), 100_000))
+            uploads.enter_context(store.receive(digest_of(b"%d" % number), 100_000))
         with pytest.raises(CacheFull, match="uploads under way 300000"):
-            store.receive(digest_of_bytes(b"4"), 1)
+            store.receive(digest_of(b"4"), 1)
 
     content = b"whole" + bytes(290_000)
-    with store.receive(digest_of_bytes(content), len(content)) as incoming:
+    with store.receive(digest_of(content), len(content)) as incoming:
         incoming.write(content)
         incoming.finish("someone")
     assert store.size_bytes == len(content)
     with contextlib.ExitStack() as uploads:
         for _ in range(64):
-            uploads.enter_context(store.receive(digest_of_bytes(b""), 0))
+            uploads.enter_context(store.receive(digest_of(b""), 0))
         with pytest.raises(LimitReached, match="64 uploads"):
-            store.receive(digest_of_bytes(b""), 0)
+            store.receive(digest_of(b""), 0)
 
 
 async def test_the_same_artifact_may_come_twice_at_once(bench: Bench) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_agents.drivers.simulated import SimulatedDriver
+from fleet.base.digests import digest_of
 from fleet.domain.tokens import TokenSigner
 from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
 from fleet.testing import eventually
@@ -19,7 +20,6 @@ from tests.service.agent_bench import (
     SIMULATED,
     Bench,
     StubTracker,
-    digest_of_bytes,
     kind_of,
     request_for,
     serve_bench,
@@ -290,7 +290,7 @@ async def test_an_artifact_that_was_not_put_is_reported_missing(bench: Bench) ->
     holder = bench.holding(epoch=1)
     good = await holder.put(b"latency_us:50")
 
-    results = await holder.measure([request_for(digest_of_bytes(b"never put")), request_for(good)])
+    results = await holder.measure([request_for(digest_of(b"never put")), request_for(good)])
 
     assert [kind_of(result) for result in results] == ["ARTIFACT_MISSING", "UNSPECIFIED"]
 

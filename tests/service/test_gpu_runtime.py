@@ -21,7 +21,7 @@ from device_agents.runtimes.gpu import GpuContext
 from device_agents.workers.handle import WorkerHandle
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import ErrorKind
 from fleet.v1 import measurement_pb2, worker_pb2
 from fleet.wire.measurements import argument_to_proto

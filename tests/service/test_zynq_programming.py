@@ -17,7 +17,7 @@ from device_agents.driver import NoStrays, ProgramOrder
 from device_agents.drivers.zynq.driver import ZynqDriver
 from device_agents.drivers.zynq.fabric import ZynqFabric
 from device_agents.registry import find_devices
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.client.device import Device
 from fleet.errors import DeviceError, InvalidRequest, NotProgrammable, ProgrammingFailed
 from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker

@@ -14,7 +14,8 @@ import pytest
 
 import fleet
 from cross.targets.boards import find_board
-from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import ErrorKind, Evaluator, TensorSpec, Trial
 from fleet.errors import InvalidRequest
 from fleet.testing import bitstreams, eventually_sync

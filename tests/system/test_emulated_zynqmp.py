@@ -14,7 +14,8 @@ import pytest
 import fleet.aio
 from cross.build.library import build
 from cross.fabric.tiles import GEMM_I8_DMA, Tile, matmul_i8, schedule_matmul
-from fleet.artifacts.artifact import Artifact, digest_of
+from fleet.artifacts.artifact import Artifact
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.testing import bitstreams, eventually

@@ -19,7 +19,7 @@ from cross.targets.target import host_target_json
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from examples.zynq_gemm_i8 import tune as example
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.testing import serve_tracker
 from tests.emulated.fabric import bitstream, emulated_fabric
 from tests.emulated.fabric_session import program

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.artifacts.artifact import digest_of
+from fleet.base.digests import digest_of
 from fleet.testing import bitstreams
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
-from fleet.models.importing.value import Model, ModelFormat, digest_of
+from fleet.models.importing.value import Model, ModelFormat
 from fleet.models.onnx_rewrites.prepare import prepared
 from fleet.models.random_weights import randomize_weights
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleet.base.digests import digest_of
 from fleet.errors import ImportFailed, InvalidRequest
 from fleet.models.importing.shapes import Shapes
-from fleet.models.importing.value import Model, ModelFormat, digest_of
+from fleet.models.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

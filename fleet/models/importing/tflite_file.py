@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cross.build.library import last_lines
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed, InvalidRequest
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Shapes, close_shapes
-from fleet.models.importing.value import Model, ModelFormat, digest_of
+from fleet.models.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

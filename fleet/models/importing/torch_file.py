@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cross.build.library import last_lines
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
 from fleet.models.importing.torch_graph import simplified
-from fleet.models.importing.value import Model, ModelFormat, digest_of
+from fleet.models.importing.value import Model, ModelFormat
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 
@@ -81,8 +81,3 @@ def for_several_shapes(models: Sequence[Model]) -> Model:
         return first
     digests = "".join(model.digest for model in (first, *others))
     return replace(first, digest=digest_of(digests.encode()), others=tuple(others))
-
-
-def digest_of(content: bytes) -> str:
-    """Return "sha256:<hex>" of what a model computes."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
