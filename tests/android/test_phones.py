@@ -91,7 +91,7 @@ async def test_a_phone_is_described_measured_and_left_clean(
     assert len(result.run_secs) == 3
     assert 87.0 == result.provenance.before.battery_percent
     assert 41.5 == result.provenance.before.temp_c
-    assert 1e-6 < result.provenance.after.reference_sec < 0.01
+    assert 1e-6 < result.provenance.after.reference_sec < 1
     assert ("emulated Fake Pixel 0", "x86_64", "34") == (
         inventory.device_model.removesuffix(" big x1"),
         inventory.labels["arch"],
@@ -320,7 +320,7 @@ async def test_opencl_kernels_run_on_a_phone(host: AdbHost, rpc_dir: Path, tmp_p
     product = np.frombuffer(called.outputs[0].content, np.float32).reshape(48, 48)
     np.testing.assert_allclose(product, left @ right, rtol=1e-4)
     assert "UNSPECIFIED" == kind_of(timed), timed.error_message
-    assert 1e-6 < timed.provenance.after.reference_sec < 0.01, "of the phone's processor: it shares its heat"
+    assert 1e-6 < timed.provenance.after.reference_sec < 1, "of the phone's processor: it shares its heat"
 
 
 def build_opencl_matmul(folder: Path) -> bytes:

@@ -74,8 +74,8 @@ async def test_it_is_in_the_record_and_in_the_telemetry(kind: str, tmp_path: Pat
             (result,) = await measure(bench.holding(epoch=1, device=DEVICE), matmul)
             await eventually(lambda: bench.tracker.reports[DEVICE].telemetry.reference_sec > 0, timeout_sec=20)
 
-    assert 1e-6 < result.provenance.before.reference_sec < 0.01
-    assert 1e-6 < result.provenance.after.reference_sec < 0.01
+    assert 1e-6 < result.provenance.before.reference_sec < 1
+    assert 1e-6 < result.provenance.after.reference_sec < 1
 
 
 @pytest.mark.measures
