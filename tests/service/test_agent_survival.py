@@ -181,9 +181,9 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
     """kill -9 of a worker in the middle costs that candidate only."""
     holder = bench.holding(epoch=1)
     slow, fine = await holder.put(b"sleep:20"), await holder.put(b"latency_us:50")
-    running = asyncio.create_task(holder.measure([request_for(slow, timeout_sec=30.0), request_for(fine)]))
     worker = await holder.open()
-    await asyncio.wait((running,), timeout=0.2)
+    running = asyncio.create_task(holder.measure([request_for(slow, timeout_sec=30.0), request_for(fine)]))
+    await asyncio.wait((running,), timeout=1.0)
 
     os.kill(worker, signal.SIGKILL)
 
