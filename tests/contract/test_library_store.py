@@ -367,7 +367,7 @@ for number in range(1_000_000):
 
 @pytest.mark.slow
 def test_two_processes_write_at_once_and_lose_nothing(url: str) -> None:
-    """Two writers that even create the library together store 1,000 records each."""
+    """Two writers that even create the library together store 250 records each."""
     code = f"""
 import sys
 from tests.contract.test_library_store import MATMUL, record
@@ -375,7 +375,7 @@ from fleet.library import Library
 sys.stdin.readline()
 with Library.open({url!r}) as library:
     library.add_workload(MATMUL)
-    for number in range(1000):
+    for number in range(250):
         library.add_record(record(number, device_name=sys.argv[1]))
 """
     writers = [
@@ -391,7 +391,7 @@ with Library.open({url!r}) as library:
     with Library.open(url) as library:
         found = library.records()
     for name in ("a", "b"):
-        assert numbers([entry for entry in found if entry.device_name == name]) == list(range(1000))
+        assert numbers([entry for entry in found if entry.device_name == name]) == list(range(250))
 
 
 def test_threads_share_a_library(library: Library) -> None:
