@@ -6,8 +6,12 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.programs import made_once
 
 # How long an example takes depends on what else the machine does: hypothesis sets a deadline of 200 ms otherwise.
 settings.register_profile("fleet", deadline=None)
@@ -24,3 +28,9 @@ for _name in ("COLUMNS", "LINES"):  # readline, which pytest loads, sets them fo
     os.unsetenv(_name)
 for _name in ("CONFIG", "FORMAT", "LIBRARY", "SELECTOR", "TRACKER"):
     os.environ.pop(f"FLEET_{_name}", None)
+
+
+@pytest.fixture(scope="session")
+def agent_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What TVM made for the tests of agents: see `tests.service.agent_models`."""
+    return made_once(tmp_path_factory, "tests.service.agent_models")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -27,6 +33,24 @@ def here() -> dict[str, str]:
 def run_module(name: str, *arguments: str | Path, timeout_sec: float = 100.0) -> None:
     """Run a module to its end, as `python -m` does."""
     subprocess.run([sys.executable, "-m", name, *arguments], check=True, env=here(), timeout=timeout_sec)
+
+
+def made_once(factory: pytest.TempPathFactory, module: str) -> Path:
+    """Return a folder that a module has filled, `python -m MODULE FOLDER`, once for all processes of a test run.
+
+    Nobody else writes into it.
+    """
+    base = factory.getbasetemp()
+    root = base.parent if base.name.startswith("popen-") else base  # pytest-xdist's processes have one each in there
+    folder, complete = root / module, root / f"{module}.complete"
+    with (root / f"{module}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            run_module(module, folder)
+            complete.touch()
+    return folder
 
 
 def descendants(pid: int) -> list[psutil.Process]:

@@ -21,7 +21,8 @@ from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.android.fake_phone import FakePhone
 from tests.android.phones import AdbHost, add_opencl, make_rpc_dir, serve_adb
 from tests.android.test_tvm_rpc import tensor
-from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
+from tests.service.tensors import spec
 
 pytestmark = [
     pytest.mark.slow,

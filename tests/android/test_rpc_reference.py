@@ -16,7 +16,8 @@ import pytest
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2
 from tests.android.rpc_servers import RpcServer, library_folders, serve_rpc
-from tests.service.agent_bench import Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Holder, kind_of, request_for, serve_bench
+from tests.service.tensors import spec
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from fleet.testing import eventually
-from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.android.rpc_servers import RpcServer, kill_group, serve_rpc
-from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
+from tests.service.tensors import spec, tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,12 +39,17 @@ def config_of(server: RpcServer, **more: object) -> dict[str, object]:
     return {"devices": [{**entry, **more}]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def models(agent_models: Path) -> Path:
-    source = agent_models / "bad.cc"
-    source.write_text(_BAD_SOURCE)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", agent_models / "bad.so", source], check=True, timeout=60)
     return agent_models
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "bad.cc").write_text(_BAD_SOURCE)
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", "bad.so", "bad.cc"], cwd=folder, check=True, timeout=60)
+    return (folder / "bad.so").read_bytes()
 
 
 @pytest.fixture
@@ -137,11 +143,11 @@ async def test_a_session_that_grows_old_is_replaced(bench: Bench, cpp: RpcServer
     assert cpp.log.read_text().count("session finished") > ended_before
 
 
-async def test_a_candidate_that_crashes_over_there_ends_alone(bench: Bench, models: Path) -> None:
+async def test_a_candidate_that_crashes_over_there_ends_alone(bench: Bench, models: Path, bad: bytes) -> None:
     """It is the candidate's fault, and the next candidate finds a clean session."""
     holder = bench.holding(epoch=1, device=DEVICE)
 
-    crashed = await holder.run((models / "bad.so").read_bytes())
+    crashed = await holder.run(bad)
     after = await measure_matmul(holder, models)
 
     assert kind_of(crashed) == "CRASHED", crashed.error_message
@@ -150,12 +156,12 @@ async def test_a_candidate_that_crashes_over_there_ends_alone(bench: Bench, mode
 
 
 async def test_a_candidate_that_hangs_over_there_blocks_the_board_no_longer_than_its_session(
-    bench: Bench, models: Path
+    bench: Bench, models: Path, bad: bytes
 ) -> None:
     """Meanwhile the device says that it is busy; then it measures again."""
     holder = bench.holding(epoch=1, device=DEVICE)
 
-    hung = await holder.run((models / "bad.so").read_bytes(), function="hang", timeout_sec=0.5)
+    hung = await holder.run(bad, function="hang", timeout_sec=0.5)
     after = await eventually(lambda: succeeded(holder, models), timeout_sec=30)
 
     assert kind_of(hung) == "TIMEOUT"
@@ -206,8 +212,3 @@ async def succeeded(holder: Holder, models: Path) -> bool:
 def reason_of(bench: Bench) -> str:
     report = bench.tracker.reports.get(DEVICE)
     return report.reason if report else ""
-
-
-def tensor(array: np.ndarray) -> tensor_pb2.Argument:
-    shape = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
-    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=shape, content=array.tobytes()))

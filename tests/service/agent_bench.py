@@ -26,7 +26,7 @@ from fleet.identity.credentials import agent_name
 from fleet.identity.roles import Role
 from fleet.testing import eventually
 from fleet.testing.identity import credentials, key_id, know_tracker, security
-from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
@@ -195,10 +195,6 @@ def admit(state_dir: Path) -> None:
 
 def request_for(digest: str, *, timeout_sec: float = 10.0, **fields: Any) -> measurement_pb2.MeasureRequest:
     return measurement_pb2.MeasureRequest(artifact_digest=digest, timeout=duration(timeout_sec), **fields)
-
-
-def spec(kind: str, *shape: int, dtype: str = "float32") -> tensor_pb2.Argument:
-    return tensor_pb2.Argument(**{kind: tensor_pb2.TensorSpec(shape=shape, dtype=dtype)})  # type: ignore[arg-type]
 
 
 def kind_of(measurement: measurement_pb2.Measurement) -> str:

@@ -23,7 +23,8 @@ from fleet.base.digests import digest_of
 from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.programs import alive, is_alive
-from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, request_for, spec
+from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, request_for
+from tests.service.tensors import spec
 
 _MIB = 1024 * 1024
 _YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\njail: {jail}\n"

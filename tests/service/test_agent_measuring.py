@@ -36,8 +36,8 @@ from fleet.v1 import measurement_pb2
 from fleet.v1.measurement_pb2 import Evaluator as Knobs
 from fleet.v1.measurement_pb2 import Measurement
 from fleet.workloads.workload import Workload
-from tests.programs import run_module
-from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
+from tests.service.tensors import spec
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,11 +52,9 @@ STREAM_ARGS = [spec("fill", 2**18), spec("output", 2**18)]
 HOG = f"import os\nos.sched_setaffinity(0, [{CPU}])\nwhile True: pass"
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    run_module("tests.service.agent_models", folder)
-    return folder
+@pytest.fixture
+def models(agent_models: Path) -> Path:
+    return agent_models
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
-from tests.programs import run_module
-from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
+from tests.service.tensors import array_of, spec, tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,11 +24,9 @@ DEVICE = "devices/here"
 _MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    run_module("tests.service.agent_models", folder)
-    return folder
+@pytest.fixture
+def models(agent_models: Path) -> Path:
+    return agent_models
 
 
 @pytest.fixture
@@ -44,15 +42,6 @@ def holder(bench: Bench) -> Holder:
 
 
 MATMUL_ARGS = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
-
-
-def tensor(array: np.ndarray) -> tensor_pb2.Argument:
-    shape = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
-    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=shape, content=array.tobytes()))
-
-
-def array(message: tensor_pb2.Tensor) -> np.ndarray:
-    return np.frombuffer(message.content, message.spec.dtype).reshape(message.spec.shape)
 
 
 async def test_a_function_is_timed(holder: Holder, models: Path) -> None:
@@ -83,10 +72,10 @@ async def test_a_call_computes_what_numpy_computes(holder: Holder, models: Path)
         )
     )
 
-    np.testing.assert_allclose(left @ right, array(marked.outputs[0]), rtol=1e-5)
+    np.testing.assert_allclose(left @ right, array_of(marked.outputs[0]), rtol=1e-5)
     assert len(marked.outputs) == 1
-    np.testing.assert_array_equal(left, array(unmarked.outputs[0]))
-    np.testing.assert_allclose(left @ right, array(unmarked.outputs[2]), rtol=1e-5)
+    np.testing.assert_array_equal(left, array_of(unmarked.outputs[0]))
+    np.testing.assert_allclose(left @ right, array_of(unmarked.outputs[2]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "float16", "float64", "bool"])
@@ -104,7 +93,7 @@ async def test_every_usual_dtype_can_be_filled_and_sent(holder: Holder, models: 
 
     assert kind_of(filled[0]) == "UNSPECIFIED", filled[0].error_message
     assert called.error == 0, called.error_message
-    np.testing.assert_array_equal(values, array(called.outputs[0]))
+    np.testing.assert_array_equal(values, array_of(called.outputs[0]))
 
 
 async def test_a_relax_executable_runs_and_is_timed(holder: Holder, models: Path) -> None:
@@ -122,8 +111,8 @@ async def test_a_relax_executable_runs_and_is_timed(holder: Holder, models: Path
     )
     wrong = await holder.measure([request_for(digest, args=[spec("fill", 4, 8)], module_kind=vm)])
 
-    np.testing.assert_allclose(np.maximum(x @ w, 0), array(called.outputs[0]), rtol=1e-4)
-    np.testing.assert_allclose(x @ w, array(called.outputs[1]), rtol=1e-4)
+    np.testing.assert_allclose(np.maximum(x @ w, 0), array_of(called.outputs[0]), rtol=1e-4)
+    np.testing.assert_allclose(x @ w, array_of(called.outputs[1]), rtol=1e-4)
     assert [kind_of(result) for result in timed] == ["UNSPECIFIED"] * 2, timed
     assert kind_of(wrong[0]) == "BAD_ARGUMENTS", wrong
 

@@ -25,6 +25,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.errors import BuildError
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 from tests.emulated.fabric import EmulatedFabric, emulated_fabric, registers_yaml
+from tests.service.tensors import array_of, spec, tensor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXTENT = 64
@@ -36,15 +37,10 @@ _GIB = 1024**3
 _NOBODY = 65534
 
 
-def argument(array: np.ndarray) -> tensor_pb2.Argument:
-    spec = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
-    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=spec, content=array.tobytes()))
-
-
 ARGUMENTS = [
-    argument(LEFT),
-    argument(RIGHT),
-    tensor_pb2.Argument(output=tensor_pb2.TensorSpec(shape=(EXTENT, EXTENT), dtype="int32")),
+    tensor(LEFT),
+    tensor(RIGHT),
+    spec("output", EXTENT, EXTENT, dtype="int32"),
 ]
 
 
@@ -114,7 +110,7 @@ async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
 
 def output(response: session_service_pb2.CallResponse) -> np.ndarray:
     assert response.error == 0, response.error_message
-    return np.frombuffer(response.outputs[0].content, np.int32).reshape(EXTENT, EXTENT)
+    return array_of(response.outputs[0])
 
 
 def kind_of(response: measurement_pb2.Measurement | session_service_pb2.CallResponse) -> str:

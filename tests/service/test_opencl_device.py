@@ -14,10 +14,11 @@ from device_agents.drivers.opencl.devices import find_opencl_devices
 from device_agents.drivers.opencl.driver import target_of
 from device_agents.jail.diagnosis import diagnose
 from device_agents.machine.host import read_host
-from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
+from fleet.v1 import measurement_pb2, session_service_pb2
 from tests.programs import run_module
-from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench, spec
+from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
 from tests.service.opencl_presence import require_opencl
+from tests.service.tensors import array_of, spec, tensor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 DEVICE = "devices/cl"
@@ -47,15 +48,6 @@ def holder(bench: Bench) -> Holder:
     return bench.holding(epoch=1, device=DEVICE)
 
 
-def tensor(array: np.ndarray) -> tensor_pb2.Argument:
-    shape = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
-    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=shape, content=array.tobytes()))
-
-
-def array(message: tensor_pb2.Tensor) -> np.ndarray:
-    return np.frombuffer(message.content, message.spec.dtype).reshape(message.spec.shape)
-
-
 async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarray]:
     """What a library makes of two random matrices, and what numpy makes of them."""
     left, right = np.random.default_rng(3).standard_normal((2, SIZE, SIZE)).astype("float32")
@@ -65,7 +57,7 @@ async def product(holder: Holder, library: bytes) -> tuple[np.ndarray, np.ndarra
     )
     response = await holder.call(request)
     assert not response.error, response.error_message
-    return array(response.outputs[0]), left @ right
+    return array_of(response.outputs[0]), left @ right
 
 
 @pytest.mark.parametrize("name", ["matmul.so", "tuned.so"])
@@ -127,7 +119,7 @@ async def test_a_model_runs_in_the_relax_vm(holder: Holder, models: Path) -> Non
     timing = await holder.measure([request_for(digest, args=[tensor(x)], module_kind=kind, evaluator=QUICK)])
 
     assert not response.error, response.error_message
-    np.testing.assert_allclose(session.run(None, {"x": x})[0], array(response.outputs[0]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], array_of(response.outputs[0]), rtol=1e-3, atol=1e-4)
     assert timing[0].time_source == "wall"
     assert len(timing[0].run_secs) == 3
 

@@ -19,6 +19,7 @@ from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 from tests.programs import run_module
+from tests.service.tensors import array_of, spec, tensor
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,15 +56,6 @@ async def worker(tmp_path: Path) -> AsyncIterator[WorkerHandle]:
         yield started
 
 
-def given(array: np.ndarray[Any, Any]) -> tensor_pb2.Argument:
-    spec = tensor_pb2.TensorSpec(shape=array.shape, dtype=str(array.dtype))
-    return tensor_pb2.Argument(tensor=tensor_pb2.Tensor(spec=spec, content=array.tobytes()))
-
-
-def spec(kind: str, *shape: int, dtype: str = "float32") -> tensor_pb2.Argument:
-    return tensor_pb2.Argument(**{kind: tensor_pb2.TensorSpec(shape=shape, dtype=dtype)})  # type: ignore[arg-type]
-
-
 async def call(worker: WorkerHandle, path: Path, *args: tensor_pb2.Argument) -> session_service_pb2.CallResponse:
     request = session_service_pb2.CallRequest(artifact_digest=f"sha256:{path.name}", args=args)
     order = worker_pb2.WorkerRequest(call=request, artifact_path=str(path))
@@ -76,10 +68,10 @@ async def measure(worker: WorkerHandle, path: Path, *args: Any, **fields: Any) -
     return (await worker.exchange(order.SerializeToString(), 20.0)).measurement
 
 
-def array_of(response: session_service_pb2.CallResponse) -> np.ndarray[Any, Any]:
+def only_output(response: session_service_pb2.CallResponse) -> np.ndarray[Any, Any]:
     assert response.error_message == ""
     (output,) = response.outputs
-    return np.frombuffer(output.content, output.spec.dtype).reshape(tuple(output.spec.shape))
+    return array_of(output)
 
 
 async def test_it_computes_what_tvms_runtime_computes(models: Path, tmp_path: Path) -> None:
@@ -87,15 +79,15 @@ async def test_it_computes_what_tvms_runtime_computes(models: Path, tmp_path: Pa
     random = np.random.default_rng(1)
     wide, square = random.random(2**16, np.float32), random.random((64, 64), np.float32)
     cases = {
-        "matmul.so": (given(square), given(square.T.copy()), spec("output", 64, 64)),
-        "parallel.so": (given(wide), spec("output", 2**16)),
-        "workspace.so": (given(wide), spec("output", 2**16)),
-        "exp.so": (given(wide[:8]), spec("output", 8)),
+        "matmul.so": (tensor(square), tensor(square.T.copy()), spec("output", 64, 64)),
+        "parallel.so": (tensor(wide), spec("output", 2**16)),
+        "workspace.so": (tensor(wide), spec("output", 2**16)),
+        "exp.so": (tensor(wide[:8]), spec("output", 8)),
     }
     found = {}
     for runtime in (PLAIN, TVM):
         async with worker_of(tmp_path, runtime) as worker:
-            found[runtime] = [array_of(await call(worker, models / name, *args)) for name, args in cases.items()]
+            found[runtime] = [only_output(await call(worker, models / name, *args)) for name, args in cases.items()]
 
     for ours, theirs in zip(found[PLAIN], found[TVM], strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -114,7 +106,7 @@ async def test_parallel_loops_come_right_time_after_time(worker: WorkerHandle, m
 
     assert measurement.error_message == ""
     np.testing.assert_array_equal(
-        array_of(await call(worker, models / "parallel.so", given(wide), spec("output", 2**16))), wide * 2
+        only_output(await call(worker, models / "parallel.so", tensor(wide), spec("output", 2**16))), wide * 2
     )
 
 
@@ -177,7 +169,7 @@ async def test_what_goes_wrong_is_named(
 
     assert measurement_pb2.ErrorKind.Name(response.error) == f"ERROR_KIND_{kind}"
     assert message in response.error_message
-    assert array_of(await call(worker, models / "exp.so", spec("fill", 8), spec("output", 8))).shape == (8,)
+    assert only_output(await call(worker, models / "exp.so", spec("fill", 8), spec("output", 8))).shape == (8,)
 
 
 async def test_a_relax_executable_is_refused_with_the_reason(worker: WorkerHandle, models: Path) -> None:

@@ -20,7 +20,7 @@ import fleet
 from fleet.artifacts.artifact import Artifact
 from fleet.testing import eventually_sync
 from tests.emulated.cache import cache_dir, locked
-from tests.programs import alive, environment, run_module
+from tests.programs import alive, environment
 from tests.system.fleet_processes import FLEET, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -112,7 +112,7 @@ def deployed(board: Board, tracker: Server) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_board_serves_when_the_command_ends(
-    board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str], tmp_path: Path
+    board: Board, tracker: Server, deployed: subprocess.CompletedProcess[str], agent_models: Path
 ) -> None:
     """One command from nothing to a device that computes, in the Python of the board, with nothing of this checkout."""
     assert deployed.returncode == 0, deployed.stderr
@@ -124,7 +124,7 @@ def test_the_board_serves_when_the_command_ends(
 
     with fleet.connect(tracker.address) as client, client.acquire(f"name={name}") as device:
         product = left.copy()
-        outputs = device.load(_matmul(tmp_path))(left, right, product)
+        outputs = device.load(Artifact.of_file(agent_models / "matmul.so"))(left, right, product)
 
     np.testing.assert_allclose(outputs[2], left @ right, rtol=1e-5)
 
@@ -255,11 +255,6 @@ def _deploy(board: Board, *words: str, login: str | None = None) -> subprocess.C
             env={**environment(), "FLEET_CACHE_DIR": str(cache_dir() / "fleet")},
             check=False,
         )
-
-
-def _matmul(folder: Path) -> Artifact:
-    run_module("tests.service.agent_models", folder)
-    return Artifact.of_file(folder / "matmul.so")
 
 
 def _kill_agent(board: Board) -> None:

@@ -33,7 +33,7 @@ from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
 from tests.emulated.winograd_kernels import SIZES, answers
-from tests.programs import environment, run_module
+from tests.programs import environment, made_once
 from tests.system.fleet_processes import Server, run_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -60,8 +60,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("kernels")
-    run_module("tests.emulated.pi_kernels", folder)
+    folder = made_once(tmp_path_factory, "tests.emulated.pi_kernels")
     return {name: Path(path) for name, path in json.loads((folder / "index.json").read_text()).items()}
 
 

@@ -18,7 +18,7 @@ from tests.emulated.bundles import bundle_for
 from tests.emulated.pi_files import PI_2
 from tests.emulated.pi_kernels import SIZE
 from tests.emulated.winograd_kernels import SIZES, answers
-from tests.programs import run_module
+from tests.programs import made_once
 from tests.system.fleet_processes import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,10 +26,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _CONFIG = "devices: [{driver: raspberry_pi, name: pi2, emulated: true, threads: 2}]\n"
 
 
-def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path) -> None:
+def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It starts from its bundle and computes; soft-float code, whose results would be garbage, never reaches it."""
-    run_module("tests.emulated.pi_kernels", tmp_path)
-    paths = json.loads((tmp_path / "index.json").read_text())
+    kernels = made_once(tmp_path_factory, "tests.emulated.pi_kernels")
+    paths = json.loads((kernels / "index.json").read_text())
     convolutions = [Path(paths[f"winograd{outputs}-armv7"]) for outputs in SIZES]
     known = [answers(path) for path in convolutions]
     left, right = np.random.default_rng(7).random((2, SIZE, SIZE), dtype=np.float32)
