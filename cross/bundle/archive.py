@@ -27,7 +27,7 @@ from pathlib import Path
 from cross.build.plain_runtime import cached_plain_runtime
 from cross.bundle.code import code_files
 from cross.bundle.wheels import FROM_SYSTEM, Userland, fetch, kept_files, needed_libc, requirements
-from cross.targets.boards import find_board, load_boards
+from cross.targets.boards import find_board
 from fleet.base.config import cache_dir
 from fleet.errors import ConfigError
 
@@ -97,11 +97,6 @@ def spec_for(board: str, *, python: str = "3.11", libc: str | None = None, extra
     return BundleSpec(
         board=board, title=found.title, userland=_userland(found.arch, libc or version, python), extra=extra
     )
-
-
-def known_boards() -> list[str]:
-    """Return the boards that bundles can be made for."""
-    return [name for name, board in load_boards().items() if board.libc.startswith("glibc") and board.arch in MACHINES]
 
 
 def make_bundle(spec: BundleSpec, say: Say) -> Bundle:

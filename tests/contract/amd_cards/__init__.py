@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CARDS = ("mi210", "mi300x", "rx7900xtx")
-
 
 def put_card(root: Path, name: str) -> Path:
     """Write the tree of one card below `root`."""
