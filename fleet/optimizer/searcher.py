@@ -30,6 +30,8 @@ from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.workload import Workload
 
 _SEARCH_TIMEOUT_SEC = 120.0
+_BASELINE_TIMEOUT_SEC = 600.0
+"""Longer than a candidate: nothing can be checked without it, and a busy machine took over 30 s for one of VGG-19."""
 
 
 class Searcher:
@@ -102,7 +104,7 @@ class Searcher:
     async def build_baseline(self, shash: str) -> BaselineBuilt:
         """Build an unscheduled program."""
         task = self._conditions.build_task(self._workload_of(shash), None)
-        built = await asyncio.wrap_future(self._pool.submit(build_candidate, task))
+        built = await run_within(self._pool, _BASELINE_TIMEOUT_SEC, build_candidate, task)
         return BaselineBuilt(shash, built.artifact)
 
     async def _build(self, shash: str, digest: str, trace_json: str, *, wants_features: bool) -> Built | BuildFailed:
