@@ -28,8 +28,8 @@ def test_tvms_notation_is_taken_out() -> None:
 
 
 @pytest.mark.slow
-def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    """63 columns times 64 rows: the message names the two, and nothing of TVM's text format."""
+def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """63 columns times 64 rows: the message names the two, and nothing of TVM's text format; stdout is for data."""
     weight = numpy_helper.from_array(np.ones((64, 32), np.float32), "b")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 63])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])
@@ -42,3 +42,4 @@ def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
         import_model(load_model(tmp_path / "bad.onnx"))
 
     assert [word for word in ("metadata", "\n", "R.shape", "T.int64") if word in str(caught.value)] == []
+    assert capsys.readouterr().out == ""

@@ -6,6 +6,8 @@ runs the model, for tuning or as the reference, runs the same one.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +72,8 @@ def import_onnx(model: Model) -> IRModule:
 
     proto = prepared(onnx.load_from_string(model.content))
     try:
-        return from_onnx(proto)
+        with contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it cannot convert where our data goes
+            return from_onnx(proto)
     except Exception as error:
         raise ImportFailed(_explain(proto, error)) from error
 
