@@ -140,7 +140,7 @@ def _line_printer(console: Console, progress: JobProgress, started_at: float) ->
 
     def on_change() -> None:
         nonlocal last
-        if progress.activity == last:
+        if progress.activity in ("", last):
             return
         last = progress.activity
         done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""

@@ -102,6 +102,24 @@ def test_shapes_are_read() -> None:
             parse_shape(bad)
 
 
+def test_a_pipe_gets_a_line_for_each_thing_that_a_job_does() -> None:
+    """None twice, none for the end, when it does nothing."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune import _line_printer
+
+    out, running = StringIO(), JobProgress()
+    say = _line_printer(Console(file=out, width=40), running, 0.0)
+
+    for activity in ("importing", "importing", "measuring", ""):
+        running.activity = activity
+        say()
+
+    assert [line.split()[-1] for line in out.getvalue().splitlines()] == ["importing", "measuring"]
+
+
 def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
     """Workloads, the whole model beside ONNX Runtime, and whether its numbers are right, in 80 columns."""
     from io import StringIO
