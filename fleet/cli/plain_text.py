@@ -19,17 +19,23 @@ _FORMS = {
     **dict.fromkeys("│┃╎╏", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰┏┓┗┛┡┩╇╈┳┻╋╞╡╪", "+"),
 }
-_HANDLER = "plain-signs"
+_HANDLER, _KEEPS_BYTES = "plain-signs", "plain-signs-and-bytes"
+"""The second is for streams that write bytes of odd file names as they are, as those of the locale C do."""
+
+_ODD_BYTES = range(0xDC80, 0xDD00)
+"""What stands for a byte that is no text."""
+
 _BRAILLE = range(0x2800, 0x2900)
 
 
 def allow_plain_text() -> None:
     """Have stdout and stderr write what their encoding lacks in plain forms."""
     codecs.register_error(_HANDLER, _plain)
+    codecs.register_error(_KEEPS_BYTES, _plain_but_bytes)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)  # a test's stream may have none
-        if reconfigure is not None and stream.errors != "surrogateescape":
-            reconfigure(errors=_HANDLER)
+        if reconfigure is not None:
+            reconfigure(errors=_KEEPS_BYTES if stream.errors in ("surrogateescape", _KEEPS_BYTES) else _HANDLER)
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -37,6 +43,17 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
         raise error
     signs = error.object[error.start : error.end]
     return "".join(_FORMS.get(sign) or _other(sign) for sign in signs), error.end
+
+
+def _plain_but_bytes(error: UnicodeError) -> tuple[bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    kept = (
+        bytes([ord(sign) - 0xDC00]) if ord(sign) in _ODD_BYTES else (_FORMS.get(sign) or _other(sign)).encode()
+        for sign in signs
+    )
+    return b"".join(kept), error.end
 
 
 def _other(sign: str) -> str:
