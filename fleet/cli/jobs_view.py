@@ -11,6 +11,7 @@ from fleet.cli.tables import (
     ROOMY_COLUMNS,
     WorkloadRow,
     clock_time,
+    duration,
     failure_notes,
     gflops,
     line,
@@ -114,7 +115,7 @@ def summary_view(summary: JobSummary, width: int) -> Iterator[RenderableType]:
         yield Text(line_of_text, style="dim")
     for run in summary.model_runs:
         parts = [("untuned", run.untuned_ms), ("tuned", run.tuned_ms), ("ONNX Runtime", run.onnxruntime_ms)]
-        yield Text("model: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in parts if ms is not None))
+        yield Text("model: " + ", ".join(f"{name} {duration(ms / 1e3)}" for name, ms in parts if ms is not None))
 
 
 def _why_it_ended(job: Job) -> Iterator[str]:
