@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fleet.base.quantities import time_text
 from fleet.base.text import shown
 from fleet.dashboard import words
 from fleet.errors import NotFound
@@ -143,8 +144,7 @@ def _model_table(figures: JobFigures) -> Table:
         "ONNX Runtime": [_ms(run.onnxruntime_ms) for run in runs],
         "untuned / tuned": [_ratio(run.untuned_ms, run.tuned_ms) for run in runs],
     }
-    known = {name: cells for name, cells in columns.items() if any(cells)}
-    return Table(list(known), [list(cells) for cells in zip(*known.values(), strict=True)])
+    return _filled(columns)
 
 
 def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:
@@ -174,23 +174,24 @@ def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
 
 
 def _workload_table(one: DeviceFigures) -> Table:
-    rows = []
-    for entry in one.workloads:
-        flop, best = entry.workload.flop, entry.best_sec
-        rows.append(
-            [
-                entry.workload.operator,
-                f"{entry.weight:g}",
-                str(entry.trials),
-                _us(entry.untuned_sec),
-                _us(best),
-                _ratio(entry.untuned_sec, best),
-                f"{flop / best / 1e9:.1f}" if flop and best else "",
-                ", ".join(f"{count} {kind.value}" for kind, count in entry.errors.items()),
-            ]
-        )
-    header = ["workload", "calls", "trials", "untuned", "best", "speed-up", "GFLOP/s", "failed"]
-    return Table(header, rows, words=frozenset({"failed"}))
+    entries = one.workloads
+    columns = {
+        "workload": [entry.workload.operator for entry in entries],
+        "calls": [f"{entry.weight:g}" for entry in entries],
+        "trials": [str(entry.trials) for entry in entries],
+        "untuned": [_time(entry.untuned_sec) for entry in entries],
+        "best": [_time(entry.best_sec) for entry in entries],
+        "speed-up": [_ratio(entry.untuned_sec, entry.best_sec) for entry in entries],
+        "GFLOP/s": [_gflops(entry.workload.flop, entry.best_sec) for entry in entries],
+        "failed": [", ".join(f"{count} {kind.value}" for kind, count in entry.errors.items()) for entry in entries],
+    }
+    return _filled(columns, words=frozenset({"failed"}))
+
+
+def _filled(columns: Mapping[str, Sequence[str]], *, words: frozenset[str] = frozenset()) -> Table:
+    """Return a table without the columns that say nothing."""
+    known = {name: cells for name, cells in columns.items() if any(cells)}
+    return Table(list(known), [list(cells) for cells in zip(*known.values(), strict=True)], words=words)
 
 
 def _time_table(one: DeviceFigures, figures: JobFigures) -> Table:
@@ -214,7 +215,11 @@ def _disturbed(one: DeviceFigures) -> str:
 def _condition_table(figures: JobFigures) -> Table:
     job = figures.job
     rows = [[key, str(value)] for key, value in job.conditions.items() if value not in (None, [], [{}], False)]
-    rows += [["tuner", job.tuner], ["TVM", ", ".join(figures.tvm_versions)], ["target", "; ".join(figures.targets)]]
+    rows.append(["tuner", job.tuner])
+    if "tvm_version" not in job.conditions:
+        rows.append(["tvm_version", ", ".join(figures.tvm_versions)])
+    if "target_json" not in job.conditions:
+        rows.append(["target_json", "; ".join(figures.targets)])
     return Table(["condition", "value"], [row for row in rows if row[1]], words=frozenset({"value"}))
 
 
@@ -253,12 +258,16 @@ def _scaled(values: Sequence[float]) -> list[float]:
     return [value * scale for value in values]
 
 
-def _us(sec: float | None) -> str:
-    return "" if sec is None else words.latency(sec * 1e6)
+def _time(sec: float | None) -> str:
+    return "" if sec is None else time_text(sec)
+
+
+def _gflops(flop: float, sec: float | None) -> str:
+    return f"{flop / sec / 1e9:.1f}" if flop and sec else ""
 
 
 def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g} ms"
+    return _time(None if value is None else value / 1e3)
 
 
 def _ratio(before: float | None, after: float | None) -> str:
