@@ -45,6 +45,8 @@ def choice_of(space: Space, scheduled: Schedule) -> Knobs | None:
     numbers = [Counter(_numbers(choice)) for choice in space.choices]
     likely = [place for place, of_choice in enumerate(numbers) if of_choice <= factors]
     likely = sorted(likely, key=lambda place: -numbers[place].total())[:_MOST_TRIED]
+    if not likely:
+        return None
     for place, made in zip(likely, space.schedules_at(likely), strict=True):
         if tvm_ffi.structural_equal(made.mod, scheduled.mod):
             return space.choices[place]

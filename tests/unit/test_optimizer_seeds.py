@@ -22,11 +22,11 @@ from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.adapting import Misfit, Seed, adapted, fitted_tiles
 from fleet.optimizer.tasks.evolution import Evolution, has_decisions
 from fleet.optimizer.tasks.propose import ProposeTask, propose
-from fleet.spaces.choose import space_of
+from fleet.spaces.choose import space_of, static_schedule
 from fleet.spaces.likeness import choice_of
 from fleet.spaces.tiles import Order, Tile
 from fleet.workloads.programs import matmul
-from fleet.workloads.traces import trace_json
+from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import Workload, module_of, workload_of
 from tests.unit.quick_compile import compile_quickly
 
@@ -155,6 +155,21 @@ def test_a_neighbours_tile_is_one_of_the_own_space() -> None:
     tensors = [tvm.runtime.tensor(array) for array in (left, right, np.zeros_like(left))]
     compile_quickly(schedule.mod, optimized=True)["main"](*tensors)
     np.testing.assert_allclose(left @ right, tensors[-1].numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_schedule_of_a_space_without_knobs_is_replayed_as_it_is() -> None:
+    """There is nothing to choose. Blocks may have other names."""
+    import tvm
+
+    origin, ours = row_sums(64, 48), row_sums(96, 48)
+    made = static_schedule(module_of(origin.mod_json), TARGET)
+    assert made is not None
+
+    [schedule] = adapted(ours.mod_json, TARGET, [Seed(mod_json=origin.mod_json, trace_json=trace_json(made))])
+
+    renamed = trace_json(made).replace("sum_64", "sum_96")
+    tvm.ir.assert_structural_equal(replay(module_of(ours.mod_json), renamed).mod, schedule.mod)
 
 
 @pytest.mark.slow

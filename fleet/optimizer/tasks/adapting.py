@@ -98,11 +98,14 @@ def _adapt(mod_json: str, target_json: str, seed: Seed) -> Schedule | Misfit:
         return Misfit.BROKEN
     if seed.mod_json == mod_json:
         return made
+    found = None if has_decisions(seed.trace_json) else _most_like(mod, target_json, origin, made)
+    if found is not None:
+        return found
+    recorded = _renamed(made, origin, mod)
+    if recorded is None:
+        return Misfit.OTHER_BLOCKS
     try:
-        if has_decisions(seed.trace_json):
-            recorded = _renamed(made, origin, mod)
-            return Misfit.OTHER_BLOCKS if recorded is None else _fitted(mod, target_json, recorded)
-        return _most_like(mod, target_json, origin, made) or replay(mod, seed.trace_json)
+        return _fitted(mod, target_json, recorded)
     except InvalidRequest:
         return Misfit.REFUSED
 
@@ -118,7 +121,7 @@ def _most_like(mod: IRModule, target_json: str, origin: IRModule, made: Schedule
 
 
 def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
-    """Return a schedule with the tiles of a trace made anew.
+    """Return a schedule with the tiles of a trace made anew, if it has decisions, else its steps as they are.
 
     Raises:
         InvalidRequest: TVM refuses a step of it here.
@@ -126,7 +129,6 @@ def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
     from tvm.s_tir import Schedule
     from tvm.s_tir import meta_schedule as ms
 
-    context = ms.TuneContext(mod, target=make_target(target_json), space_generator="post-order-apply", num_threads=1)
     schedule = Schedule(mod)
 
     def decide(
@@ -140,6 +142,11 @@ def _fitted(mod: IRModule, target_json: str, recorded: Trace) -> Schedule:
 
     try:
         recorded.apply_to_schedule(schedule, True, decide)
+        if not recorded.decisions:
+            return schedule
+        context = ms.TuneContext(
+            mod, target=make_target(target_json), space_generator="post-order-apply", num_threads=1
+        )
         schedule.enter_postproc()
         is_valid = all(step.apply(schedule) for step in context.space_generator.postprocs)
     except Exception as error:
