@@ -61,7 +61,7 @@ fuzz: venv  ## very many inputs for every port and every file that others write;
 	$(PIP_INSTALL) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --cpu-sec $(FUZZ_CPU_SEC)
 
-chaos: venv  ## faults for so long (MINUTES=60 SEED=1), then the proof from the logs that nothing went wrong
+chaos: venv  ## faults for so long (MINUTES=60 SEED=1), then the proof from the logs; CI has five minutes of it
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 docs: venv  ## the documentation as a site, build/site/index.html

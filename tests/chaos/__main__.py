@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import tempfile
 from dataclasses import asdict
@@ -17,6 +18,9 @@ from tests.chaos.apart import run_apart
 from tests.chaos.checker import Bounds, check
 from tests.chaos.history import read
 from tests.chaos.summary import shown, shown_finding, summarize
+
+_KEPT_IN = Path("build/chaos")
+_LAST_LINES = 15
 
 
 def main() -> int:
@@ -31,9 +35,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-chaos-") as temporary:
         folder = given.keep or Path(temporary)
         sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; logs in {folder}\n")
-        logs = run_apart(folder, seed=seed, seconds=given.minutes * 60, bounds=Bounds(), tunes=True)
-        history = read(sorted(logs.glob("*.jsonl")))
-    findings = check(history)
+        is_well = False
+        try:
+            logs = run_apart(folder, seed=seed, seconds=given.minutes * 60, bounds=Bounds(), tunes=True)
+            history = read(sorted(logs.glob("*.jsonl")))
+            findings = check(history)
+            is_well = not findings
+        finally:
+            if not is_well:
+                _tell_the_rest(folder, given.keep or _keep(folder))
     summary = summarize(seed, history, findings)
     print(json.dumps(asdict(summary), indent=2) if given.json else shown(summary))
     for finding in findings:
@@ -41,6 +51,23 @@ def main() -> int:
     if findings:
         print(f"again: make chaos MINUTES={given.minutes:g} SEED={seed}", file=sys.stderr)
     return 1 if findings else 0
+
+
+def _keep(folder: Path) -> Path:
+    """Copy what everybody wrote, and none of their keys, to where it outlives this run; return that folder."""
+    shutil.rmtree(_KEPT_IN, ignore_errors=True)
+    _KEPT_IN.mkdir(parents=True)
+    for path in (*folder.glob("logs/*.jsonl"), *folder.glob("*.log")):
+        shutil.copy(path, _KEPT_IN)
+    return _KEPT_IN
+
+
+def _tell_the_rest(folder: Path, kept: Path) -> None:
+    """Print how each process's own log ends: where this runs, its files may be gone with the machine."""
+    for path in sorted(folder.glob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        print(f"--- {path.name}", *lines, sep="\n", file=sys.stderr)
+    print(f"--- all of it: {kept}", file=sys.stderr)
 
 
 if __name__ == "__main__":
