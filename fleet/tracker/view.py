@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
@@ -17,9 +18,21 @@ from fleet.wire.times import timestamp
 
 _SHOWN_REQUESTS = 1_000
 _CHUNK = 250
-"""Entries made between two chances for grants to go out; a snapshot of 10,000 devices takes tens of milliseconds."""
+"""Entries made or encoded between two chances for grants to go out; a snapshot of 10,000 devices takes tens of ms."""
 _SHOWN_JOB_SEC = 600.0
 _MAX_JOBS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The fleet at one moment."""
+
+    version: int
+    content: bytes
+    """A GetFleetResponse, and a WatchFleetResponse as well: both have the snapshot as their first field.
+
+    It is encoded once for all who watch: that, and a copy for each, took 14 ms of the loop with 10,000 devices.
+    """
 
 
 class FleetView:
@@ -37,8 +50,7 @@ class FleetView:
         self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
         """By name: client_id, when it was reported [s], and the job."""
         self._own_version = 0
-        self._snapshot = fleet_service_pb2.Snapshot()
-        self._snapshot_version = -1
+        self._shown = Shown(version=-1, content=b"")
         self._making = asyncio.Lock()
 
     @property
@@ -106,14 +118,13 @@ class FleetView:
                 self._jobs[name] = (owner, now, ended)
                 self._own_version += 1
 
-    async def snapshot(self) -> fleet_service_pb2.Snapshot:
-        """Return the fleet at one moment. The message is shared: do not change it."""
+    async def shown(self) -> Shown:
+        """Return the fleet at one moment."""
         async with self._making:
-            if self._snapshot_version != self.version:
+            if self._shown.version != self.version:
                 await self._warm_up()
-                self._snapshot = await self._make_snapshot()
-                self._snapshot_version = self._snapshot.version
-            return self._snapshot
+                self._shown = await self._make_snapshot()
+            return self._shown
 
     async def _warm_up(self) -> None:
         """Make missing entries in small portions, so that few are left for the snapshot, which must not pause."""
@@ -124,31 +135,38 @@ class FleetView:
             if count % _CHUNK == 0:
                 await asyncio.sleep(0)
 
-    async def _make_snapshot(self) -> fleet_service_pb2.Snapshot:
+    async def _make_snapshot(self) -> Shown:
+        """Encode this moment, in parts: protobuf joins the repeated fields of messages that follow each other."""
         state = self._state
         names = sorted(state.devices)
         devices = [self._device(name) for name in names]
         leases = [lease for lease in map(self._lease, names) if lease]
-        requests = list(state.queue.first(_SHOWN_REQUESTS))
-        snapshot = fleet_service_pb2.Snapshot(
-            version=self.version,
+        requests, jobs = list(state.queue.first(_SHOWN_REQUESTS)), self._shown_jobs()
+        version = self.version
+        first = fleet_service_pb2.Snapshot(
+            version=version,
             taken_at=timestamp(self._clock.now_sec()),
             request_count=len(state.queue) + sum(len(client.parked) for client in state.clients.values()),
-            jobs=self._shown_jobs(),
             tracker_version=package_version(),
             started_at=timestamp(self._started_at_sec),
             grant_count=state.grant_count,
         )
         leases.sort(key=lambda lease: lease.name)
+        parts = [_encoded(first)]
         for start in range(0, len(names), _CHUNK):
             await asyncio.sleep(0)
-            snapshot.devices.extend(devices[start : start + _CHUNK])
-            snapshot.leases.extend(leases[start : start + _CHUNK])
+            chunk = slice(start, start + _CHUNK)
+            parts.append(_encoded(fleet_service_pb2.Snapshot(devices=devices[chunk], leases=leases[chunk])))
         for start in range(0, len(requests), _CHUNK):
             await asyncio.sleep(0)
-            for request in requests[start : start + _CHUNK]:
-                snapshot.requests.append(request_to_proto(state, request, state.queue.position(request)))
-        return snapshot
+            found = [
+                request_to_proto(state, each, state.queue.position(each)) for each in requests[start : start + _CHUNK]
+            ]
+            parts.append(_encoded(fleet_service_pb2.Snapshot(requests=found)))
+        for start in range(0, len(jobs), _CHUNK):
+            await asyncio.sleep(0)
+            parts.append(_encoded(fleet_service_pb2.Snapshot(jobs=jobs[start : start + _CHUNK])))
+        return Shown(version=version, content=b"".join(parts))
 
     def _device(self, name: str) -> device_pb2.Device:
         message = self._devices.get(name)
@@ -171,3 +189,7 @@ class FleetView:
             if job.state == job_pb2.JOB_STATE_RUNNING or told_at_sec > oldest_sec
         ]
         return sorted(shown, key=lambda job: (job.started_at.seconds, job.started_at.nanos, job.name), reverse=True)
+
+
+def _encoded(part: fleet_service_pb2.Snapshot) -> bytes:
+    return fleet_service_pb2.GetFleetResponse(snapshot=part).SerializeToString()

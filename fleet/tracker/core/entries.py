@@ -48,6 +48,7 @@ class TrackerLimits:
     """Of all devices together: every snapshot carries them."""
     max_watchers: int = 1_000
     """Streams that watch the fleet."""
+    max_watchers_per_user: int = 500
     hello_sec: float = 5.0
     """A stream that says nothing for this long ends."""
     forget_device_sec: float = 24 * 3600.0
