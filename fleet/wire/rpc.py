@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from fleet.errors import (
     AlreadyExists,
@@ -48,6 +48,7 @@ from fleet.errors import (
     error_classes,
 )
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
+from fleet.wire import sturdy
 from fleet.wire.peers import SECRET_HEADER, Guard, channel_security
 from fleet.wire.peers import CallContext as CallContext
 
@@ -69,6 +70,8 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 MAX_REQUEST_BYTES = 1024 * 1024
 """Bound on one request, except those that carry arrays or artifacts."""
 _LARGE_REQUESTS = frozenset(f"fleet.v1.SessionService.{name}" for name in ("Call", "Measure", "PutArtifact"))
+_LARGE_REQUEST_SEC = 600.0
+"""How long one of those may take to come: half a megabyte a second. Their callers have shown a lease's token."""
 
 _MAX_STREAMS = 1_000
 """Calls of one connection that may be under way at once."""
@@ -148,7 +151,7 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
 def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """Make a server with the fleet's limits and keepalive. A larger request than this is refused before it has come."""
     options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
-    return grpc.aio.server(options=list(options.items()))
+    return sturdy.make_server(list(options.items()))
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
@@ -193,9 +196,9 @@ def add_service(
         admission = _Admission(method=method, guard=guard, check_call=check_call, most_bytes=most_bytes)
         handlers[method.name] = make_handler(
             _guarded(getattr(servicer, _snake(method.name)), admission),
-            response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+            response_serializer=functools.partial(_encode, message_factory.GetMessageClass(method.output_type)),
         )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, handlers),))
+    sturdy.add_methods(server, descriptor.full_name, handlers)
 
 
 class Channel:
@@ -235,6 +238,11 @@ class Stub:
 
     def __getattr__(self, name: str) -> object:
         raise AttributeError(f"no rpc {name!r}")
+
+
+def encoded(_: type[T], content: bytes) -> T:
+    """Return what a servicer may answer with in place of a message of this type, which is encoded already."""
+    return cast("T", content)
 
 
 async def read_next(call: grpc.aio.StreamStreamCall[Any, T]) -> T | None:
@@ -303,15 +311,28 @@ class _Admission:
         """Return the request, or the stream of them, of a caller who may call.
 
         Raises:
-            FleetError: the caller may not, or says what cannot be read.
+            FleetError: the caller may not, or says nothing, or what cannot be read.
         """
-        self.guard.admit(self.method.full_name, context)
-        self.check_call(context)
+        self._admit(context)
         messages = _Parsed(contents, self._parse)
         if self.method.client_streaming:
             return messages
-        async for message in messages:
-            return message
+        request = await self._only(messages)
+        self._admit(context)  # a call that was begun in time may end a membership's, or a lease's, time later
+        return request
+
+    def _admit(self, context: Any) -> None:
+        self.guard.admit(self.method.full_name, context)
+        self.check_call(context)
+
+    async def _only(self, messages: _Parsed) -> object:
+        most_sec = _LARGE_REQUEST_SEC if self.method.full_name in _LARGE_REQUESTS else self.guard.request_sec
+        try:
+            async with asyncio.timeout(most_sec):
+                async for message in messages:
+                    return message
+        except TimeoutError:
+            raise InvalidRequest(f"{self.method.name} was called, and no request came in {most_sec:g} s") from None
         raise InvalidRequest(f"{self.method.name} was called without a request")
 
     def _parse(self, content: bytes) -> object:
@@ -321,6 +342,10 @@ class _Admission:
             return message_factory.GetMessageClass(self.method.input_type).FromString(content)
         except DecodeError as error:
             raise InvalidRequest("a message cannot be read; is the other side of another fleet?") from error
+
+
+def _encode(kind: type[Message], answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else kind.SerializeToString(answer)
 
 
 def _check_nothing(_: object) -> None:

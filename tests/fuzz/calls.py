@@ -16,7 +16,7 @@ from fleet.wire.rpc import ERROR_KEY
 BETWEEN = b"\xf5\xf5\xf5"
 """Stands between the messages of one call."""
 
-_MOST_ANSWERS = 20
+MOST_ANSWERS = 20
 
 
 class Aborted(Exception):
@@ -68,7 +68,7 @@ class Server:
         self._handlers += handlers
 
     async def call(
-        self, rpc: str, messages: Sequence[bytes], caller: Caller, *, most_answers: int = _MOST_ANSWERS
+        self, rpc: str, messages: Sequence[bytes], caller: Caller, *, most_answers: int = MOST_ANSWERS
     ) -> None:
         """Make one call, "fleet.v1.Service/Method", and read the first answers.
 

@@ -11,6 +11,7 @@ from tests.fuzz.targets.binaries import BINARIES
 from tests.fuzz.targets.journals import JOURNALS
 from tests.fuzz.targets.models import MODELS
 from tests.fuzz.targets.optimizer import OPTIMIZER
+from tests.fuzz.targets.ports import PORTS
 from tests.fuzz.targets.proofs import PROOFS
 from tests.fuzz.targets.texts import TEXTS
 from tests.fuzz.targets.tracker import TRACKER
@@ -19,6 +20,6 @@ from tests.fuzz.targets.workers import WORKERS
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for group in (TRACKER, AGENT, OPTIMIZER, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS, VIEWS)
+    for group in (TRACKER, AGENT, OPTIMIZER, PORTS, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS, VIEWS)
     for target in group
 }

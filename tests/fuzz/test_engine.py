@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from fleet.identity.credentials import PlainSecret
+from fleet.v1 import fleet_service_pb2
+from fleet.wire import rpc, stubs
+from fleet.wire.peers import SECRET_HEADER, Guard
+from tests.fuzz import frames
 from tests.fuzz.engine import Run, explore, inputs_of
 from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.watch import Limits, check
+from tests.service.identity_parts import Answering
 
 _ENDLESS = 1000.0
 
@@ -108,3 +114,31 @@ def test_what_a_server_logs_as_its_own_fault_is_found() -> None:
     with pytest.raises(IndexError, match="planted"):
         loop.run(work())
     loop.close()
+
+
+class Listening(Answering):
+    """Notes that it was called."""
+
+    def __init__(self) -> None:
+        self.is_called = asyncio.Event()
+
+    async def get_fleet(self, request: object, context: object) -> fleet_service_pb2.GetFleetResponse:
+        self.is_called.set()
+        return await super().get_fleet(request, context)
+
+
+async def test_a_call_written_by_hand_reaches_its_service() -> None:
+    """Frames that are cut off and mixed up were whole ones before: what came of rubbish alone would say little."""
+    secret, servicer, server = PlainSecret(secret=bytes(100)), Listening(), rpc.make_server()
+    stubs.add_fleet_service(server, servicer, Guard(secret=lambda: secret))
+    port = rpc.bind(server, "127.0.0.1", 0, None, what="the test")
+    await server.start()
+    call = frames.headers("/fleet.v1.FleetService/GetFleet", [(SECRET_HEADER, secret.secret)]) + frames.message(b"")
+
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(frames.greeting() + call)
+
+    async with asyncio.timeout(30.0):
+        await servicer.is_called.wait()
+    writer.close()
+    await server.stop(None)

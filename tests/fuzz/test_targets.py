@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.identity.policy import RULES
 from tests.fuzz.engine import inputs_of
 from tests.fuzz.registry import TARGETS
 from tests.fuzz.target import CORPUS, Target
+from tests.fuzz.targets.agent import AGENT_RPCS
+from tests.fuzz.targets.tracker import TRACKER_RPCS
 from tests.fuzz.watch import LAX, check
 
 # Of libraries, about what they read all the same: it says nothing about the program.
@@ -27,6 +30,13 @@ def test_nothing_but_documented_errors_comes_out(target: Target) -> None:
             check(target, content, LAX)
     finally:
         target.close()
+
+
+def test_every_rpc_is_called() -> None:
+    """Who adds one adds it to a target."""
+    called = {*TRACKER_RPCS, *(f"SessionService/{name}" for name in AGENT_RPCS), "SnapshotService/WatchSnapshots"}
+
+    assert {rpc.replace(".", "/") for rpc in RULES} == called
 
 
 def test_every_input_that_did_harm_belongs_to_a_target() -> None:

@@ -1,13 +1,16 @@
-"""An agent's port: messages of every rpc, from a holder with a good token, and headers of others."""
+"""An agent: messages of every rpc, from a holder with a good token, and tokens of others."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+
+import grpc.aio
 
 from device_agents.config import make_drivers, parse_config
 from device_agents.serving.admission import Admission
@@ -24,6 +27,7 @@ from fleet.testing.identity import credentials, key_id
 from fleet.v1 import measurement_pb2, tensor_pb2
 from fleet.v1 import session_service_pb2 as pb
 from fleet.wire import stubs
+from fleet.wire.peers import Guard
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
 from tests.fuzz.calls import BETWEEN, Caller, Server
@@ -35,7 +39,47 @@ _DEVICE = "devices/sim"
 _MIB = 1024 * 1024
 _ARTIFACT = b"latency_us:1 pretends to be an artifact"
 _DIGEST = f"sha256:{hashlib.sha256(_ARTIFACT).hexdigest()}"
-_RPCS = ("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession")
+AGENT_RPCS = (
+    *("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession"),
+    *("CloseSession", "WatchLogs"),
+)
+"""What the first byte of an input counts: new ones come last, or the corpus changes its meaning."""
+_ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
+
+
+async def open_agent(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
+    """Have a server answer for an agent with a simulated device and a worker."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-fuzz-")))
+    entry = {"driver": "simulated", "name": "sim", "time_scale": 0.0}
+    drivers = make_drivers(parse_config({"devices": [entry]}))
+    preloads = [driver.preload for driver in drivers if driver.preload]
+    pool = WorkerPool(folder / "workers", preloads, WorkerLimits(memory_bytes=256 * _MIB, disk_bytes=16 * _MIB))
+    for driver in drivers:
+        await driver.open(pool)
+    await pool.open()
+    stack.push_async_callback(pool.close)
+    store = ArtifactStore(folder / "artifacts", 64 * _MIB)
+    store.open()
+    clock = TrackerClock()
+    clock.learn(1_000.0)
+    devices = [ServedDevice(driver, asyncio.Lock()) for driver in drivers]
+    sessions = SessionTable(devices, Admission([_DEVICE], clock), pool, store)
+    sessions.trust(SIGNER.public_key)
+    stack.push_async_callback(sessions.close)
+    stubs.add_session_service(server, SessionService(sessions, store), guard)
+
+
+def token(epoch: int = 7, holder_key_id: str | None = None) -> bytes:
+    """Return the token of a lease of that device; of a user's, unless a key is named."""
+    claims = Claims(
+        lease_name=f"leases/{epoch}",
+        device_name=_DEVICE,
+        epoch=epoch,
+        issued_at_sec=1_000.0,
+        expires_at_sec=1_000_000.0,
+        holder_key_id=key_id(Role.USER) if holder_key_id is None else holder_key_id,
+    )
+    return sign_claims(claims, SIGNER).SerializeToString()
 
 
 class _Agent:
@@ -45,16 +89,15 @@ class _Agent:
         self._loop: ServerLoop | None = None
         self._stack = AsyncExitStack()
         self._server = Server()
-        self._token = b""
 
     def call(self, content: bytes) -> float:
         """Call the rpc that the first byte says, with the messages that follow."""
-        rpc = _RPCS[(content[0] if content else 0) % len(_RPCS)]
-        return self._say(rpc, content[1:].split(BETWEEN), lambda: self._token)
+        rpc = AGENT_RPCS[(content[0] if content else 0) % len(AGENT_RPCS)]
+        return self._say(rpc, content[1:].split(BETWEEN), token())
 
-    def enter(self, token: bytes) -> float:
+    def enter(self, shown: bytes) -> float:
         """Call with a token."""
-        return self._say("FindMissing", [b""], lambda: token)
+        return self._say("FindMissing", [b""], shown)
 
     def close(self) -> None:
         if self._loop is not None:
@@ -62,49 +105,21 @@ class _Agent:
             self._loop.close()
         self._loop = None
 
-    def _say(self, rpc: str, messages: Sequence[bytes], token: Callable[[], bytes]) -> float:
+    def _say(self, rpc: str, messages: Sequence[bytes], shown: bytes) -> float:
         if self._loop is None:
             self._loop = ServerLoop()
-            self._loop.run(self._start())
-        caller = Caller(proof=credentials(Role.USER), header=((TOKEN_HEADER, token()),))
-        return self._loop.run(self._server.call(f"fleet.v1.SessionService/{rpc}", messages, caller))
+            self._loop.run(open_agent(self._stack, self._server))  # type: ignore[arg-type]
+        return self._loop.run(self._call(rpc, messages, shown))
 
-    async def _start(self) -> None:
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-fuzz-")))
-        entry = {"driver": "simulated", "name": "sim", "time_scale": 0.0}
-        drivers = make_drivers(parse_config({"devices": [entry]}))
-        preloads = [driver.preload for driver in drivers if driver.preload]
-        pool = WorkerPool(folder / "workers", preloads, WorkerLimits(memory_bytes=256 * _MIB, disk_bytes=16 * _MIB))
-        for driver in drivers:
-            await driver.open(pool)
-        await pool.open()
-        self._stack.push_async_callback(pool.close)
-        store = ArtifactStore(folder / "artifacts", 64 * _MIB)
-        store.open()
-        clock = TrackerClock()
-        clock.learn(1_000.0)
-        devices = [ServedDevice(driver, asyncio.Lock()) for driver in drivers]
-        sessions = SessionTable(devices, Admission([_DEVICE], clock), pool, store)
-        sessions.trust(SIGNER.public_key)
-        self._stack.push_async_callback(sessions.close)
-        self._token = _token()
-        stubs.add_session_service(self._server, SessionService(sessions, store))  # type: ignore[arg-type]
-
-
-def _token(epoch: int = 7) -> bytes:
-    claims = Claims(
-        lease_name=f"leases/{epoch}",
-        device_name=_DEVICE,
-        epoch=epoch,
-        issued_at_sec=1_000.0,
-        expires_at_sec=1_000_000.0,
-        holder_key_id=key_id(Role.USER),
-    )
-    return sign_claims(claims, SIGNER).SerializeToString()
+    async def _call(self, rpc: str, messages: Sequence[bytes], shown: bytes) -> None:
+        caller = Caller(proof=credentials(Role.USER), header=((TOKEN_HEADER, shown),))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_SEC if rpc in _ENDLESS else None):
+                await self._server.call(f"fleet.v1.SessionService/{rpc}", messages, caller)
 
 
 def _of(rpc: str, *messages: bytes) -> bytes:
-    return bytes([_RPCS.index(rpc)]) + BETWEEN.join(messages)
+    return bytes([AGENT_RPCS.index(rpc)]) + BETWEEN.join(messages)
 
 
 def _calls() -> list[bytes]:
@@ -132,6 +147,8 @@ def _calls() -> list[bytes]:
         _of("Program", pb.ProgramRequest(bitstream_digest=_DIGEST, registers_yaml="a: b").SerializeToString()),
         _of("MakeUploadTicket", b""),
         _of("OpenSession", b""),
+        _of("CloseSession", b""),
+        _of("WatchLogs", b""),
     ]
 
 
@@ -149,7 +166,7 @@ AGENT = [
         name="agent_tokens",
         run=_entered.enter,
         close=_entered.close,
-        seeds=lambda: [_token(), _token(8), _token(2**62)],
+        seeds=lambda: [token(), token(8), token(2**62)],
         words=(b"leases/7", b"devices/sim"),
     ),
 ]

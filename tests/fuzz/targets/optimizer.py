@@ -1,4 +1,4 @@
-"""An optimizer's port: the shared cost model's snapshots."""
+"""An optimizer: those who read the shared cost model's snapshots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import Any
+
+import grpc.aio
 
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
@@ -15,6 +18,7 @@ from fleet.optimizer.snapshot_service import SnapshotServicer
 from fleet.testing.identity import credentials
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import stubs
+from fleet.wire.peers import Guard
 from tests.fuzz.calls import BETWEEN, Caller, Server
 from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target
@@ -22,19 +26,25 @@ from tests.fuzz.target import Target
 _WAIT_SEC = 0.02
 
 
+async def open_optimizer(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
+    """Have a server answer with a snapshot."""
+    servicer = SnapshotServicer()
+    servicer.publish(_SNAPSHOT)
+    stubs.add_snapshot_service(server, servicer, guard)
+
+
 class _Optimizer:
     """The service in this process."""
 
     def __init__(self) -> None:
         self._loop: ServerLoop | None = None
+        self._stack = AsyncExitStack()
         self._server = Server()
 
     def call(self, content: bytes) -> float:
         if self._loop is None:
             self._loop = ServerLoop()
-            servicer = SnapshotServicer()
-            servicer.publish(_SNAPSHOT)
-            stubs.add_snapshot_service(self._server, servicer)  # type: ignore[arg-type]
+            self._loop.run(open_optimizer(self._stack, self._server))  # type: ignore[arg-type]
         caller = Caller(proof=credentials(Role.USER))
         rpc = "fleet.v1.SnapshotService/WatchSnapshots"
         return self._loop.run(self._ask(self._server.call(rpc, content.split(BETWEEN), caller, most_answers=1)))

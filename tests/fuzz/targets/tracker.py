@@ -1,11 +1,10 @@
-"""The tracker's port: messages of every rpc, and bytes that are no HTTP."""
+"""The tracker: messages of every rpc, from members of every role."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import struct
 from contextlib import AsyncExitStack
+
+import grpc.aio
 
 from fleet.domain.jobs import JobStatus
 from fleet.identity.certificates import make_request
@@ -23,22 +22,38 @@ from fleet.v1 import (
     lease_service_pb2,
 )
 from fleet.wire import stubs
+from fleet.wire.peers import Guard
 from fleet.wire.snapshots import job_to_proto
 from fleet.wire.times import duration
-from tests.fuzz.calls import BETWEEN, Caller, Server
+from tests.fuzz.calls import BETWEEN, MOST_ANSWERS, Caller, Server
 from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target
 
 _LIVES = 500
 """Inputs of one tracker; then another one starts, without what these have left."""
 
-_RPCS = (
+TRACKER_RPCS = (
     *("LeaseService/OpenLeases", "AgentService/Attach", "LeaseService/RevokeLease", "LeaseService/ResetEpochs"),
     *("FleetService/GetFleet", "FleetService/GetHistory", "IdentityService/Join"),
     *("IdentityService/CreateJoinToken", "IdentityService/RevokeJoinToken", "IdentityService/UnbindDevice"),
     *("IdentityService/ListAuditEntries", "IdentityService/ListJoinTokens"),
+    *("IdentityService/ListRevokedKeys", "IdentityService/ListMembers", "IdentityService/RevokeMember"),
+    *("IdentityService/RenewCertificate", "LeaseService/CancelRequest"),
+    *("FleetService/CheckSelector", "FleetService/WatchFleet"),
 )
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What the first byte of an input counts: new ones come last, or the corpus changes its meaning."""
+_ENDLESS = ("FleetService/WatchFleet",)
+"""Their first answer is all that is waited for."""
+
+
+async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
+    """Have a server answer for a tracker of its own."""
+    served = await stack.enter_async_context(serve_tracker(limits=TrackerLimits(hello_sec=1.0)))
+    tracker = served.tracker
+    stubs.add_lease_service(server, tracker.lease_servicer, guard)
+    stubs.add_agent_service(server, tracker.agent_servicer, guard)
+    stubs.add_fleet_service(server, tracker.fleet_servicer, guard)
+    stubs.add_identity_service(server, tracker.identity_servicer, guard)
 
 
 class _Tracker:
@@ -48,21 +63,17 @@ class _Tracker:
         self._loop: ServerLoop | None = None
         self._stack = AsyncExitStack()
         self._server = Server()
-        self._address = ""
         self._inputs = 0
         self._proofs: dict[Role, Credentials] = {}
 
     def call(self, content: bytes) -> float:
         """Call the rpc that the first byte says, with the messages that follow."""
-        rpc = _RPCS[(content[0] if content else 0) % len(_RPCS)]
+        rpc = TRACKER_RPCS[(content[0] if content else 0) % len(TRACKER_RPCS)]
         role = Role.AGENT if rpc.startswith("Agent") else Role.ADMIN
         loop = self._ready()
-        caller = Caller(proof=self._proofs[role])
-        return loop.run(self._server.call(f"fleet.v1.{rpc}", content[1:].split(BETWEEN), caller))
-
-    def connect(self, content: bytes) -> float:
-        """Send bytes to its port, behind HTTP's preface or not, and see that it still answers."""
-        return self._ready(is_plain=True).run(self._send(content))
+        caller, messages = Caller(proof=self._proofs[role]), content[1:].split(BETWEEN)
+        most = 1 if rpc in _ENDLESS else MOST_ANSWERS
+        return loop.run(self._server.call(f"fleet.v1.{rpc}", messages, caller, most_answers=most))
 
     def close(self) -> None:
         if self._loop is not None:
@@ -70,41 +81,22 @@ class _Tracker:
             self._loop.close()
         self._loop, self._inputs = None, 0
 
-    def _ready(self, *, is_plain: bool = False) -> ServerLoop:
+    def _ready(self) -> ServerLoop:
         loop = self._loop = self._loop or ServerLoop()
         if self._inputs % _LIVES == 0:
             loop.run(self._stack.aclose())
-            loop.run(self._start(is_plain=is_plain))
+            loop.run(self._start())
         self._inputs += 1
         return loop
 
-    async def _start(self, *, is_plain: bool) -> None:
+    async def _start(self) -> None:
         self._proofs = {role: credentials(role) for role in (Role.ADMIN, Role.AGENT)}
-        limits = TrackerLimits(hello_sec=1.0)
-        served = await self._stack.enter_async_context(serve_tracker(limits=limits, is_plain=is_plain))
-        tracker, self._server, self._address = served.tracker, Server(), served.address
-        stubs.add_lease_service(self._server, tracker.lease_servicer)  # type: ignore[arg-type]
-        stubs.add_agent_service(self._server, tracker.agent_servicer)  # type: ignore[arg-type]
-        stubs.add_fleet_service(self._server, tracker.fleet_servicer)  # type: ignore[arg-type]
-        stubs.add_identity_service(self._server, tracker.identity_servicer)  # type: ignore[arg-type]
-
-    async def _send(self, content: bytes) -> None:
-        host, _, port = self._address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            writer.write(content)
-            with contextlib.suppress(OSError):  # it has hung up already
-                writer.write_eof()
-                while await reader.read(65536):
-                    pass
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        self._server = Server()
+        await open_tracker(self._stack, self._server)  # type: ignore[arg-type]
 
 
 def _of(rpc: str, *messages: bytes) -> bytes:
-    return bytes([_RPCS.index(rpc)]) + BETWEEN.join(messages)
+    return bytes([TRACKER_RPCS.index(rpc)]) + BETWEEN.join(messages)
 
 
 def _calls() -> list[bytes]:
@@ -145,28 +137,16 @@ def _calls() -> list[bytes]:
         _of("IdentityService/CreateJoinToken", create.SerializeToString()),
         _of("IdentityService/UnbindDevice", b"\x0a\x09devices/a"),
         _of("FleetService/GetFleet", b""),
+        _of(
+            "IdentityService/RevokeMember", identity_service_pb2.RevokeMemberRequest(key_id=8 * "0").SerializeToString()
+        ),
+        _of("LeaseService/CancelRequest", lease_service_pb2.CancelRequestRequest(request_id="r").SerializeToString()),
+        _of("FleetService/CheckSelector", fleet_service_pb2.CheckSelectorRequest(selector="cpu").SerializeToString()),
+        _of("FleetService/WatchFleet", b""),
     ]
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-
-def _connections() -> list[bytes]:
-    headers = bytes.fromhex("838644") + b"\x1d/fleet.v1.FleetService/GetFlt"
-    headers += bytes.fromhex("418a089d5c0b8170dc780f03") + b"\x5f\x10application/grpc"
-    return [
-        _PREFACE + _frame(4, 0, 0, b"") + _frame(1, 4, 1, headers) + _frame(0, 1, 1, bytes(5)),
-        _PREFACE
-        + _frame(4, 0, 0, struct.pack(">HI", 4, 65535))
-        + _frame(6, 0, 0, bytes(8))
-        + _frame(8, 0, 0, bytes(4)),
-        bytes.fromhex("16030100050100000100") + bytes(40),
-        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
-    ]
-
-
-_called, _connected = _Tracker(), _Tracker()
+_called = _Tracker()
 TRACKER = [
     Target(
         name="tracker_calls",
@@ -174,19 +154,5 @@ TRACKER = [
         close=_called.close,
         seeds=_calls,
         words=(BETWEEN, b"devices/", b"leases/", b"cpu", b"name=", b":9", b"[::1]:9"),
-    ),
-    Target(
-        name="tracker_port",
-        run=_connected.connect,
-        close=_connected.close,
-        seeds=_connections,
-        words=(
-            _PREFACE,
-            _frame(4, 0, 0, b""),
-            _frame(1, 5, 3, b""),
-            _frame(7, 0, 0, bytes(8)),
-            _frame(3, 0, 1, bytes(4)),
-        ),
-        quick_inputs=60,
-    ),
+    )
 ]

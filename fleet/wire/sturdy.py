@@ -1,0 +1,59 @@
+"""Servers of gRPC that no peer can end.
+
+grpc.aio reads the name of each call's method as UTF-8 in the loop that takes calls: one with other bytes ended that
+loop, and the server closed its port for good (seen with 1.85, in `_server_main_loop`). A call to a method that was
+registered beforehand is taken by that method's name, as it stands here. So ours are registered, and all other calls are
+taken under one name of ours, whatever theirs is: they hear that there is no such method.
+
+Where grpc.aio is too old for that, a server is as it makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc._cython import cygrpc  # type: ignore[attr-defined] # it is compiled
+
+_NOWHERE, _OTHERS = "nowhere", "Others"
+_PATH = f"/{_NOWHERE}/{_OTHERS}".encode()
+_IS_POSSIBLE = hasattr(cygrpc.AioServer, "_make_request_call_future")
+
+
+class _SturdyServer(cygrpc.AioServer):  # type: ignore[misc] # gRPC's inner class has no types
+    def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
+        if method is None:
+            return asyncio.get_running_loop().create_future()  # never done: those calls are taken below
+        future: asyncio.Future[Any] = super()._make_request_call_future(None if method == _PATH else method)
+        return future
+
+
+def make_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+    """Return a server with these options, to which services are added by `add_methods`."""
+    if not _IS_POSSIBLE:
+        return grpc.aio.server(options=options)
+    usual, cygrpc.AioServer = cygrpc.AioServer, _SturdyServer
+    try:
+        server = grpc.aio.server(options=options)
+    finally:
+        cygrpc.AioServer = usual
+    _register(server, _NOWHERE, {_OTHERS: grpc.stream_unary_rpc_method_handler(_refuse)})
+    return server
+
+
+def add_methods(server: grpc.aio.Server, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+    """Have a server that `make_server` made, or another one, answer the calls of a service, by its methods' names."""
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
+    if isinstance(getattr(server, "_server", None), _SturdyServer):
+        _register(server, service, handlers)
+
+
+def _register(server: Any, service: str, handlers: Mapping[str, object]) -> None:
+    server.add_registered_method_handlers(service, dict(handlers))
+
+
+async def _refuse(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method here")

@@ -1,0 +1,56 @@
+"""A server goes on, whatever its peers call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+
+from fleet.identity.credentials import PlainSecret
+from fleet.wire import rpc, stubs
+from fleet.wire.peers import SECRET_HEADER, Guard
+from tests.fuzz import frames
+from tests.service.identity_parts import Answering, get_fleet
+
+SECRET = PlainSecret(secret=b"known to both")
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    server = rpc.make_server()
+    stubs.add_fleet_service(server, Answering(), Guard(secret=lambda: SECRET))
+    port = rpc.bind(server, "127.0.0.1", 0, None, what="the test")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> None:
+    """A hundred bytes of anybody who got through TLS, as everybody does at a tracker, closed its port for good."""
+    call = frames.headers("/fleet.v1.\udcff/GetFleet", [(SECRET_HEADER, SECRET.secret)]) + frames.message(b"")
+    async with rpc.make_channel(address, SECRET) as before:
+        await get_fleet(before)
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+
+        writer.write(frames.greeting() + call)
+        writer.write_eof()
+        assert await reader.read()  # until the server has hung up
+        writer.close()
+
+        await get_fleet(before)
+    async with rpc.make_channel(address, SECRET) as after:
+        await get_fleet(after)
+
+
+async def test_a_method_that_is_not_there_is_said_so(address: str) -> None:
+    """At once, as newer clients of an older server expect."""
+    async with rpc.make_channel(address, SECRET) as channel:
+        for path in ("/fleet.v1.FleetService/NotYetWritten", "/fleet.v2.FleetService/GetFleet"):
+            call = channel.calls.unary_unary(path)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"", timeout=30.0)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
