@@ -1,4 +1,4 @@
-"""An admin's calls to the tracker: who may join, whose a device name is, and what was done."""
+"""Calls to the tracker about its members: who may join, whose a device name is, what was done. Most are an admin's."""
 
 from __future__ import annotations
 
@@ -123,6 +123,16 @@ class IdentityCalls:
             ended_leases=tuple(answer.ended_leases),
             freed_devices=tuple(answer.freed_devices),
         )
+
+    async def revoked_keys(self) -> frozenset[str]:
+        """Return the keys that are no member's any more.
+
+        Raises:
+            KeyRevoked: this account's own is one.
+        """
+        request = pb.ListRevokedKeysRequest()
+        answer = await self._answer((await self._stub()).list_revoked_keys(request, timeout=_TIMEOUT_SEC))
+        return frozenset(answer.key_ids)
 
     async def deeds(self, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the audit log, the oldest of them first."""

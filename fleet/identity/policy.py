@@ -46,6 +46,7 @@ RULES: Mapping[str, Rule] = {
     "IdentityService.UnbindDevice": Rule(roles=_ADMINS, is_audited=True),
     "IdentityService.ListMembers": Rule(roles=_ADMINS),
     "IdentityService.RevokeMember": Rule(roles=_ADMINS, is_audited=True),
+    "IdentityService.ListRevokedKeys": Rule(roles=_USERS),
     "IdentityService.ListAuditEntries": Rule(roles=_ADMINS),
     "LeaseService.OpenLeases": Rule(roles=_USERS, is_audited=True),
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),

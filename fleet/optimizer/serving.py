@@ -33,6 +33,7 @@ from fleet.optimizer.job_entry import QueuedEntry
 from fleet.optimizer.learning import learning
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
+from fleet.optimizer.revoked_keys import guarded_by
 from fleet.optimizer.service import OpenJob, Workshop, open_builders
 from fleet.optimizer.snapshot_service import ServingAddress, serving_snapshots
 from fleet.optimizer.tasks import MODULES
@@ -98,7 +99,8 @@ async def serve(options: OptimizerOptions) -> None:
         await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
         if options.snapshots is not None:
             mine = await account_credentials(options.tracker)
-            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots, mine))
+            guard = await stack.enter_async_context(guarded_by(options.tracker))
+            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots, mine, guard))
         optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
         await optimizer.run()
 

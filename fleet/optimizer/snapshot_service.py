@@ -10,19 +10,20 @@ from dataclasses import dataclass
 
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.errors import InvalidRequest, QueueFull
+from fleet.errors import InvalidRequest
 from fleet.identity.credentials import Credentials
 from fleet.library import Memory
 from fleet.optimizer.trainer import follow
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import rpc, stubs
 from fleet.wire.model_snapshots import model_snapshot_to_proto
-from fleet.wire.peers import server_security
+from fleet.wire.peers import Guard, caller_of, server_security
+from fleet.wire.places import Places
 
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_SEC = 0.5
-_MOST_READERS = 256
+_MOST_READERS, _MOST_OF_ONE = 256, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,10 @@ class ServingAddress:
 class SnapshotServicer:
     """fleet.v1.SnapshotService."""
 
-    def __init__(self, *, most_readers: int = _MOST_READERS) -> None:
+    def __init__(self, *, most_readers: int = _MOST_READERS, most_of_one: int = _MOST_OF_ONE) -> None:
         self._newest: ModelSnapshot | None = None
         self._changed = asyncio.Event()
-        self._readers = 0
-        self._most_readers = most_readers
+        self._readers = Places(most_readers, most_of_one=most_of_one, what="read snapshots here")
 
     def publish(self, snapshot: ModelSnapshot) -> None:
         """Send a snapshot to all readers."""
@@ -57,10 +57,7 @@ class SnapshotServicer:
                 f"the snapshots here are for features {FEATURE_VERSION!r}, not {request.feature_version[:40]!r}; "
                 "use the same version of tvm-fleet on both sides"
             )
-        if self._readers >= self._most_readers:
-            raise QueueFull(f"{self._readers} read snapshots here already; ask another optimizer")
-        self._readers += 1
-        try:
+        with self._readers.taken(caller_of(context).key_id):
             known = request.known_digest
             while True:
                 changed = self._changed
@@ -68,24 +65,23 @@ class SnapshotServicer:
                     known = self._newest.digest
                     yield snapshot_service_pb2.WatchSnapshotsResponse(snapshot=model_snapshot_to_proto(self._newest))
                 await changed.wait()
-        finally:
-            self._readers -= 1
 
 
 @asynccontextmanager
 async def serving_snapshots(
-    memory: Memory, where: ServingAddress, credentials: Callable[[], Credentials]
+    memory: Memory, where: ServingAddress, credentials: Callable[[], Credentials], guard: Guard
 ) -> AsyncIterator[str]:
     """Serve a library's snapshots to users of a fleet while the block runs; yield "host:port".
 
     Args:
         credentials: returns those of this account in that fleet.
+        guard: knows who is a member of it.
 
     Raises:
         ConfigError: the port is in use.
     """
-    servicer, server = SnapshotServicer(), rpc.make_server()
-    stubs.add_snapshot_service(server, servicer)
+    servicer, server = SnapshotServicer(), rpc.make_server(rpc.MAX_REQUEST_BYTES)
+    stubs.add_snapshot_service(server, servicer, guard)
     port = rpc.bind(server, where.host, where.port, server_security(credentials), what="the optimizer")
     await server.start()
     following = asyncio.create_task(follow(memory, servicer.publish), name="follow snapshots for others")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from fleet.identity.join_tokens import digest_of, make_join_token
 from fleet.identity.member import Member
 from fleet.identity.policy import rule_of, short_name
 from fleet.identity.roles import Identity, Role
-from fleet.tracker.audit import AuditLog
+from fleet.tracker.audit import AuditLog, read_entries
 from fleet.tracker.authority import Authority
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.members import Members, WaitingToken, revoked
@@ -120,11 +121,16 @@ class IdentityServicer:
         ended = await self._expulsion.expel(key_id, revoked(member))
         return pb.RevokeMemberResponse(member=_member_to_proto(member), ended_leases=ended, freed_devices=freed)
 
+    async def list_revoked_keys(
+        self, request: pb.ListRevokedKeysRequest, context: CallContext
+    ) -> pb.ListRevokedKeysResponse:
+        return pb.ListRevokedKeysResponse(key_ids=self._members.revoked_keys())
+
     async def list_audit_entries(
         self, request: pb.ListAuditEntriesRequest, context: CallContext
     ) -> pb.ListAuditEntriesResponse:
-        entries = self._audit.newest(min(request.limit or _USUAL_ENTRIES, _MAX_ENTRIES))
-        return pb.ListAuditEntriesResponse(entries=map(_entry_to_proto, entries))
+        limit = min(request.limit or _USUAL_ENTRIES, _MAX_ENTRIES)
+        return await asyncio.to_thread(_entries, self._audit.newest(limit), limit)  # ten thousand take 0.1 s
 
 
 def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
@@ -170,6 +176,10 @@ def _shown(request: Message, hidden: Iterable[str]) -> str:
     for name in hidden:
         shown.ClearField(name)
     return MessageToJson(shown, preserving_proto_field_name=True, indent=None)
+
+
+def _entries(lines: list[bytes], limit: int) -> pb.ListAuditEntriesResponse:
+    return pb.ListAuditEntriesResponse(entries=map(_entry_to_proto, read_entries(lines, limit)))
 
 
 def _to_proto(token: WaitingToken) -> pb.JoinToken:

@@ -135,6 +135,10 @@ class Members:
         known = self._members.get(key_id)
         return known is not None and known.revoked_at_sec is not None
 
+    def revoked_keys(self) -> list[str]:
+        """Return the keys that are no member's any more, sorted."""
+        return sorted(filter(self.is_revoked, self._members))
+
     def refuse_revoked(self, key_id: str) -> None:
         """Let nobody in whose key was revoked.
 

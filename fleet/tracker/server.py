@@ -144,7 +144,7 @@ class Tracker:
         self.audit = AuditLog(directory / "audit.jsonl")
         self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
         self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key)
-        self.fleet_servicer = FleetServicer(self.view, max_watchers=self.settings.limits.max_watchers)
+        self.fleet_servicer = FleetServicer(self.view, self.settings.limits)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
@@ -201,6 +201,7 @@ class Tracker:
             secret=(lambda: secret) if secret is not None else None,
             audit=auditor(self.audit, self._clock),
             check_member=lambda caller: self.members.check(caller, self._clock.now_sec()),
+            request_sec=self.settings.limits.hello_sec,
         )
 
     def _serve_account(self) -> None:

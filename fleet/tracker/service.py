@@ -14,6 +14,7 @@ from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitRea
 from fleet.identity.policy import check_owner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
+from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
@@ -21,6 +22,8 @@ from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
 from fleet.wire.peers import CallContext, caller_of
+from fleet.wire.places import Places
+from fleet.wire.rpc import encoded
 from fleet.wire.shown import clean
 from fleet.wire.times import duration_sec
 
@@ -258,14 +261,13 @@ class LeaseServicer:
 class FleetServicer:
     """fleet.v1.FleetService."""
 
-    def __init__(self, view: FleetView, *, max_watchers: int) -> None:
+    def __init__(self, view: FleetView, limits: TrackerLimits) -> None:
         self._view = view
-        self._max_watchers = max_watchers
-        self._watchers = 0
+        self._watchers = Places(limits.max_watchers, most_of_one=limits.max_watchers_per_user, what="watch the fleet")
         self._is_closed = asyncio.Event()
 
     async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
-        return fleet_service_pb2.GetFleetResponse(snapshot=await self._view.snapshot())
+        return encoded(fleet_service_pb2.GetFleetResponse, (await self._view.shown()).content)
 
     async def get_history(
         self, request: fleet_service_pb2.GetHistoryRequest, _: object
@@ -278,27 +280,22 @@ class FleetServicer:
         return fleet_service_pb2.CheckSelectorResponse(device_count=self._view.match_count(request.selector))
 
     async def watch_fleet(
-        self, request: fleet_service_pb2.WatchFleetRequest, _: object
+        self, request: fleet_service_pb2.WatchFleetRequest, context: CallContext
     ) -> AsyncIterator[fleet_service_pb2.WatchFleetResponse]:
         interval_sec = duration_sec(request.min_interval) if request.HasField("min_interval") else 1.0
         interval_sec = min(max(interval_sec, 0.1), 60.0)
         shown_version = -1
-        if self._watchers >= self._max_watchers:
-            raise LimitReached(f"{self._watchers} others watch the fleet, and no more may; try again later")
-        self._watchers += 1
-        try:
+        with self._watchers.taken(caller_of(context).key_id):
             while not self._is_closed.is_set():
                 if self._view.version != shown_version:
-                    snapshot = await self._view.snapshot()
-                    shown_version = snapshot.version
-                    yield fleet_service_pb2.WatchFleetResponse(snapshot=snapshot)
+                    latest = await self._view.shown()
+                    shown_version = latest.version
+                    yield encoded(fleet_service_pb2.WatchFleetResponse, latest.content)
                 try:
                     async with asyncio.timeout(interval_sec):
                         await self._is_closed.wait()
                 except TimeoutError:
                     continue
-        finally:
-            self._watchers -= 1
 
     def close(self) -> None:
         """End all streams."""

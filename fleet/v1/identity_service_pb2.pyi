@@ -166,6 +166,16 @@ class RevokeMemberResponse(_message.Message):
     freed_devices: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., ended_leases: _Optional[_Iterable[str]] = ..., freed_devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class ListRevokedKeysRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRevokedKeysResponse(_message.Message):
+    __slots__ = ("key_ids",)
+    KEY_IDS_FIELD_NUMBER: _ClassVar[int]
+    key_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ListAuditEntriesRequest(_message.Message):
     __slots__ = ("limit",)
     LIMIT_FIELD_NUMBER: _ClassVar[int]

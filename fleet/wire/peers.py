@@ -75,12 +75,15 @@ class Guard:
         secret: Callable[[], PlainSecret | None] | None = None,
         audit: Callable[[Attempt], None] = lambda attempt: None,
         check_member: Callable[[Identity], None] = lambda caller: None,
+        request_sec: float = 10.0,
     ) -> None:
         """Args:
         secret: without TLS, returns what every caller has to show, who may do everything then. None: there is TLS.
         audit: is told of every call that the policy wants to be written down.
         check_member: refuses who was a member, and is none any more.
+        request_sec: how long a caller may take to say what he calls for; large arrays may take longer.
         """
+        self.request_sec = request_sec
         self._secret = secret
         self._audit = audit
         self._check_member = check_member

@@ -155,6 +155,10 @@ class IdentityServiceStub(Protocol):
         identity_service_pb2.RevokeMemberRequest,
         identity_service_pb2.RevokeMemberResponse,
     ]
+    list_revoked_keys: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListRevokedKeysRequest,
+        identity_service_pb2.ListRevokedKeysResponse,
+    ]
     list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
         identity_service_pb2.ListAuditEntriesRequest,
         identity_service_pb2.ListAuditEntriesResponse,
@@ -219,6 +223,13 @@ class IdentityServiceServicer(Protocol):
         context: rpc.CallContext,
         /,
     ) -> identity_service_pb2.RevokeMemberResponse: ...
+
+    async def list_revoked_keys(
+        self,
+        request: identity_service_pb2.ListRevokedKeysRequest,
+        context: rpc.CallContext,
+        /,
+    ) -> identity_service_pb2.ListRevokedKeysResponse: ...
 
     async def list_audit_entries(
         self,

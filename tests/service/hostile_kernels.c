@@ -131,10 +131,19 @@ KERNEL(overwrite) {
   return changed;
 }
 
-KERNEL(read_key) {
-  int file = open(getenv("HOSTILE_KEY"), O_RDONLY);
-  if (file >= 0) close(file);
-  return file >= 0;
+// How many of some files, named with colons between, can be opened: each to be read, and to be written.
+KERNEL(open_secrets) {
+  int32_t opened = 0;
+  char* names = strdup(getenv("HOSTILE_SECRETS"));
+  for (char* name = strtok(names, ":"); name; name = strtok(NULL, ":")) {
+    for (int flags = O_RDONLY; flags <= O_WRONLY; flags++) {
+      int file = open(name, flags);
+      if (file >= 0) close(file);
+      opened += file >= 0;
+    }
+  }
+  free(names);
+  return opened;
 }
 
 // Bits: 1 another process is seen, 2 a network interface that is up, 4 an outsider can be signalled, 8 a namespace can be made,

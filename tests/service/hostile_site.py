@@ -36,9 +36,11 @@ class Site:
     def __init__(self, folder: Path, jail: str) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.key = folder / "tracker.key"
-        self.key.write_text("secret")
-        self.key.chmod(0o600)
+        key = folder / "tracker.key"
+        key.write_text("secret")
+        key.chmod(0o600)
+        private = self.state / "private"
+        self.secrets = [key, self.state / "identity.pem", private / "epochs.json"]
         self.kernels = (folder / "kernels.so").read_bytes()
         self.tracker = StubTracker()
         self.epoch = 0
@@ -49,7 +51,10 @@ class Site:
     async def start(self) -> None:
         admit(self.state)
         command = [sys.executable, "-m", "device_agents", "--tracker", self.tracker.address]
-        environment = {"HOSTILE_STORE": str(self.state / "artifacts"), "HOSTILE_KEY": str(self.key)}
+        environment = {
+            "HOSTILE_STORE": str(self.state / "artifacts"),
+            "HOSTILE_SECRETS": ":".join(map(str, self.secrets)),
+        }
         self.agent = subprocess.Popen(  # noqa: ASYNC220 - read in a thread
             [*command, "--config", self.folder / "agent.yaml", "--state-dir", self.state],
             stdout=subprocess.PIPE,
@@ -141,10 +146,10 @@ async def overwrite(site: Site) -> dict[str, object]:
     return {"kind": kind, "changed": changed, "is_refused": missing == [digest]}
 
 
-async def read_key(site: Site) -> dict[str, object]:
-    holder, kind, opened = await site.attack("read_key")
+async def open_secrets(site: Site) -> dict[str, object]:
+    holder, kind, opened = await site.attack("open_secrets")
     await holder.close()
-    return {"kind": kind, "opened": opened}
+    return {"kind": kind, "opened": opened, "there": sum(path.exists() for path in site.secrets)}
 
 
 async def large_answer(site: Site) -> dict[str, object]:
@@ -192,7 +197,7 @@ def left_in_memory() -> list[str]:
 ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
     attack.__name__: attack
     for attack in (
-        read_key,
+        open_secrets,
         look_around,
         overwrite,
         large_answer,

@@ -87,10 +87,12 @@ def test_a_kernel_that_killed_the_agent_is_dead_before_the_next_runs(outcomes: d
     assert outcomes["stop_all_and_kill_agent"] == {"served": True, "survivors": []}
 
 
-@pytest.mark.parametrize("site", ["jailed", "ruled"])
-def test_a_key_of_the_agents_user_is_not_to_be_seen(site: str, request: pytest.FixtureRequest) -> None:
-    """By a user or a file system of its own, or rules for files; without any a worker reads what its agent may."""
-    assert request.getfixturevalue(site)["read_key"] == {"kind": "UNSPECIFIED", "opened": 0}
+@pytest.mark.parametrize(("site", "opened"), [("jailed", 0), ("ruled", 0), ("bare", 6)])
+def test_keys_and_epochs_are_not_to_be_opened(site: str, opened: int, request: pytest.FixtureRequest) -> None:
+    """Nor the agent's, nor the tracker's of the same user, to read or write: by a user or a file system of its own, or
+    rules for files. Without any a worker may what its agent may."""
+    outcome = request.getfixturevalue(site)["open_secrets"]
+    assert outcome == {"kind": "UNSPECIFIED", "opened": opened, "there": 3}
 
 
 def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome], bare: dict[str, Outcome]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
 import fleet.aio
+from fleet.base.private_files import write_private
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
     DeviceUnreachable,
@@ -137,6 +139,27 @@ async def test_a_tracker_with_another_authority_is_not_believed(tmp_path: Path) 
                 await fleet.aio.connect(served.address, connect_timeout_sec=0.3)
         finally:
             store.save(served.address, kept)
+
+
+@pytest.mark.slow
+async def test_an_agent_attaches_to_no_other_tracker_than_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One with another authority that has its tracker's address hears nothing of it; the agent says what is wrong."""
+    now = dt.datetime.now(dt.UTC)
+    elsewhere = issue_own(make_authority(now), make_key(), name="board", role=Role.AGENT, now=now)
+    write_private(tmp_path / "identity.pem", elsewhere.to_pem())
+    async with serve_tracker() as served:
+        monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "credentials"))
+        with caplog.at_level(logging.WARNING, logger="device_agents"):
+            async with serve_agent(served.address, tmp_path):
+                await eventually(lambda: "is another one than these credentials are for" in reasons(caplog), 30.0)
+
+        assert {} == served.tracker.state.devices
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> str:
+    return " ".join(str(getattr(record, "reason", "")) for record in caplog.records)
 
 
 async def test_the_same_tracker_is_known_by_another_address() -> None:

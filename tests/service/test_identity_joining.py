@@ -12,6 +12,8 @@ import pytest
 import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
+from device_agents.serving.membership import Membership
+from fleet.base.private_files import write_private
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
     NotAllowed,
@@ -140,6 +142,25 @@ async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
     assert fresh == again
     assert not needs_renewal(fresh.certificate_pem, now)
     assert read_identity(ends_soon.certificate_pem) == read_identity(fresh.certificate_pem)
+
+
+async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
+    """It asks for another one itself, shows that from then on, and finds it at its next start."""
+    now = dt.datetime.now(dt.UTC)
+    before = now - CERTIFICATE_LIFE + dt.timedelta(days=5)
+    ends_soon = issue_own(authority(), make_key(), name="board", role=Role.AGENT, now=before)
+    write_private(tmp_path / "identity.pem", ends_soon.to_pem())
+    async with serve_tracker() as served:
+        agent = Membership(tmp_path, served.address)
+        agent.load()
+        assert ends_soon == agent.shown()
+        await agent.renew()
+    restarted = Membership(tmp_path, served.address)
+    restarted.load()
+
+    assert restarted.shown() == agent.shown()
+    assert not needs_renewal(agent.shown().certificate_pem, now)
+    assert read_identity(ends_soon.certificate_pem) == read_identity(agent.shown().certificate_pem)
 
 
 async def test_a_renewed_certificate_is_shown_from_then_on() -> None:

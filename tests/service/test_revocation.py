@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 
 import fleet.aio
 from device_agents.serving.membership import Membership
@@ -23,6 +24,7 @@ from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_proof, credentials
+from fleet.tracker.core.entries import TrackerLimits
 from fleet.v1 import fleet_service_pb2
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import join
@@ -86,6 +88,34 @@ async def test_a_revoked_member_loses_what_it_has_at_once(tmp_path: Path, monkey
         assert "laptop lost" in str(await eventually(refusal))
         with pytest.raises(KeyRevoked):
             await LeaseStream(served.address, "again", proof=lost).open()
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_"),
+    [
+        ("IdentityService/CreateJoinToken", pb.CreateJoinTokenRequest(role=pb.MEMBER_ROLE_ADMIN)),
+        ("FleetService/WatchFleet", fleet_service_pb2.WatchFleetRequest()),
+    ],
+    ids=["unary", "stream"],
+)
+async def test_a_call_that_waited_for_its_request_is_refused(rpc: str, request_: Message) -> None:
+    """Let in before the revocation, it says what it wants afterwards: an admin could have let himself in again."""
+    lost = credentials(Role.ADMIN, make_key())
+    key_id = own_key_id(lost.key_pem)
+    async with (
+        serve_tracker(limits=TrackerLimits(hello_sec=60.0)) as served,
+        make_channel(served.address, lost) as channel,
+        IdentityCalls(served.address) as admin,
+    ):
+        call = channel.calls.stream_stream(f"/fleet.v1.{rpc}")()
+        await eventually(lambda: key_id in {each.key_id for each in served.tracker.members.all()})
+
+        await admin.revoke(key_id)
+        await call.write(request_.SerializeToString())
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    assert isinstance(from_rpc_error(caught.value, TrackerUnavailable), KeyRevoked)
 
 
 async def test_a_revoked_agent_serves_no_more_and_its_names_are_free() -> None:

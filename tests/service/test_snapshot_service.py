@@ -9,26 +9,43 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
+import grpc.aio
 import pytest
 
+from fleet.client.identity_calls import IdentityCalls
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.errors import InvalidRequest, QueueFull
+from fleet.errors import (
+    FleetError,
+    InvalidRequest,
+    KeyRevoked,
+    LimitReached,
+    OptimizerUnavailable,
+    TrackerUnavailable,
+)
+from fleet.identity.certificates import make_key, own_key_id
 from fleet.identity.credentials import MEMBER_NAME, Credentials
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
+from fleet.optimizer.revoked_keys import guarded_by
 from fleet.optimizer.snapshot_service import ServingAddress, SnapshotServicer, serving_snapshots
 from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.trainer import follow_service
-from fleet.testing import eventually
+from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire import rpc, stubs
 from fleet.wire.model_snapshots import model_snapshot_from_proto, model_snapshot_to_proto
+from fleet.wire.peers import Guard
 from tests.service.test_optimizer_loop import bench
+
+Watching: TypeAlias = (
+    "grpc.aio.UnaryStreamCall[snapshot_service_pb2.WatchSnapshotsRequest, snapshot_service_pb2.WatchSnapshotsResponse]"
+)
 
 GOOD = ModelSnapshot(
     digest=f"sha256:{hashlib.sha256(b'good').hexdigest()}",
@@ -61,6 +78,18 @@ def library(tmp_path: Path) -> Iterator[Library]:
         yield library
 
 
+async def content_of(call: Watching) -> bytes:
+    answer = await call.read()
+    assert isinstance(answer, snapshot_service_pb2.WatchSnapshotsResponse)
+    return answer.snapshot.content
+
+
+async def error_of(call: Watching) -> FleetError:
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await call.read()
+    return rpc.from_rpc_error(ended.value, OptimizerUnavailable)
+
+
 def publish(library: Library, content: bytes) -> None:
     term = library.memory.stand("test", lease_sec=60)
     assert term is not None
@@ -91,6 +120,16 @@ async def served(servicer: SnapshotServicer, port: int = 0) -> AsyncIterator[str
 
 
 @asynccontextmanager
+async def watching(address: str, proof: Credentials) -> AsyncIterator[Watching]:
+    """Ask for snapshots as somebody."""
+    request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
+    async with rpc.make_channel(address, proof, MEMBER_NAME) as channel:
+        call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
+        yield call
+        call.cancel()
+
+
+@asynccontextmanager
 async def reading(address: str) -> AsyncIterator[list[bytes]]:
     """Read in the background; yield the contents that came."""
     found: list[bytes] = []
@@ -107,7 +146,10 @@ async def reading(address: str) -> AsyncIterator[list[bytes]]:
 async def test_a_reader_gets_the_snapshot_in_use_and_each_that_follows(library: Library) -> None:
     """Without the library: what is published there comes by itself."""
     await asyncio.to_thread(publish, library, b"first")
-    async with serving_snapshots(library.memory, ServingAddress(), user) as address, reading(address) as found:
+    async with (
+        serving_snapshots(library.memory, ServingAddress(), user, Guard()) as address,
+        reading(address) as found,
+    ):
         await eventually(lambda: found == [b"first"])
         await asyncio.to_thread(publish, library, b"second")
         await eventually(lambda: found == [b"first", b"second"])
@@ -150,21 +192,57 @@ async def test_features_of_another_version_are_refused() -> None:
 
 
 async def test_readers_are_bounded() -> None:
-    """One more is refused, and may come when another has gone."""
-    servicer = SnapshotServicer(most_readers=1)
+    """One more of a member, or of all, is refused, and may come when another has gone."""
+    servicer = SnapshotServicer(most_readers=2, most_of_one=1)
     servicer.publish(GOOD)
-    request = snapshot_service_pb2.WatchSnapshotsRequest(feature_version=FEATURE_VERSION)
+    first, second, third = (credentials(Role.USER, make_key()) for _ in range(3))
     async with served(servicer) as address:
+        async with watching(address, first) as one:
+            assert await content_of(one) == b"good"
+            async with watching(address, first) as again:
+                assert isinstance(await error_of(again), LimitReached)
+            async with watching(address, second) as two:
+                assert await content_of(two) == b"good"
+                async with watching(address, third) as three:
+                    assert isinstance(await error_of(three), LimitReached)
         async with reading(address) as found:
-            await eventually(lambda: found)
-            channel = rpc.make_channel(address, credentials(Role.USER), MEMBER_NAME)
-            call = stubs.snapshot_service_stub(channel).watch_snapshots(request)
-            with pytest.raises(rpc.grpc.aio.AioRpcError) as refused:
-                await call.read()
-            assert isinstance(rpc.from_rpc_error(refused.value, InvalidRequest), QueueFull)
-            await channel.close()
-        async with reading(address) as again:
-            await eventually(lambda: again == [b"good"])
+            await eventually(lambda: found == [b"good"])
+
+
+@pytest.mark.slow
+async def test_a_revoked_key_reads_no_more(library: Library) -> None:
+    """Its stream ends and it gets no other one, also while the tracker is away; others read on."""
+    lost, other = (credentials(Role.USER, make_key()) for _ in range(2))
+    await asyncio.to_thread(publish, library, b"first")
+    async with (
+        serve_tracker() as tracker,
+        IdentityCalls(tracker.address) as admin,
+        guarded_by(tracker.address, ask_every_sec=0.01) as guard,
+        serving_snapshots(library.memory, ServingAddress(), user, guard) as address,
+        watching(address, lost) as ending,
+        watching(address, other) as lasting,
+    ):
+        assert [b"first"] * 2 == [await content_of(ending), await content_of(lasting)]
+
+        await admin.revoke(own_key_id(lost.key_pem))
+
+        assert isinstance(await error_of(ending), KeyRevoked)
+        await tracker.stop()
+        async with watching(address, lost) as again:
+            assert isinstance(await error_of(again), KeyRevoked)
+        await asyncio.to_thread(publish, library, b"second")
+        assert await content_of(lasting) == b"second"
+
+
+async def test_nobody_is_served_before_the_tracker_has_said_whose_keys_were_revoked() -> None:
+    """Where it does not answer, no port is opened."""
+    async with serve_tracker() as tracker:
+        address = tracker.address
+        know_tracker(address)
+    with pytest.raises(TrackerUnavailable):
+        async with guarded_by(address):
+            pass
+    CredentialStore().forget(address)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import fleet.aio
 from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NoMatchingDevice, TrackerUnavailable
 from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
-from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
+from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, agent_credentials, credentials
 from fleet.tracker.core.entries import Changes, DeviceEntry, TrackerLimits
 from fleet.tracker.journal.file import Journal
@@ -49,6 +49,10 @@ async def read_to_the_end(call: Any) -> None:
         pass
 
 
+async def snapshot_of(served: ServedTracker) -> fleet_service_pb2.Snapshot:
+    return fleet_service_pb2.GetFleetResponse.FromString((await served.tracker.view.shown()).content).snapshot
+
+
 def hello(*names: str, **labels: str) -> agent_service_pb2.AgentHello:
     inventory = device_pb2.Inventory(kind="cpu", labels=labels)
     devices = [device_pb2.Device(name=name, inventory=inventory) for name in names]
@@ -68,7 +72,7 @@ async def test_an_agent_speaks_only_of_its_own_devices() -> None:
             await attach(
                 served.address, agent_service_pb2.AttachRequest(hello=hello("devices/honest"), reports=reports)
             )
-        snapshot = await served.tracker.view.snapshot()
+        snapshot = await snapshot_of(served)
     shown = {device.name: device.telemetry.last_error for device in snapshot.devices}
     assert shown == {"devices/honest": "", "devices/own": "forged"}
 
@@ -135,12 +139,13 @@ async def test_an_answer_that_cannot_be_made_costs_nobody_else_theirs(caplog: py
 
 
 async def test_a_stream_that_says_nothing_ends() -> None:
-    """Of clients and agents alike; ten thousand silent ones would stay for ever."""
+    """Of clients, agents and those who may only join; ten thousand silent ones would stay for ever."""
     async with (
         serve_tracker(limits=TrackerLimits(hello_sec=0.05)) as served,
         account_channel(served.address) as channel,
     ):
-        for call in (lease_service_stub(channel).open_leases(), rpc.Stub(channel, _ATTACH).attach()):
+        joining = channel.calls.stream_stream("/fleet.v1.IdentityService/Join")()
+        for call in (lease_service_stub(channel).open_leases(), rpc.Stub(channel, _ATTACH).attach(), joining):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call.read()
             assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), InvalidRequest)
@@ -237,10 +242,11 @@ async def test_what_cannot_be_read_ends_its_stream_and_is_no_error_of_ours(caplo
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_watcher_too_many_is_refused() -> None:
-    """Each is sent every snapshot."""
+@pytest.mark.parametrize("limits", [TrackerLimits(max_watchers=1), TrackerLimits(max_watchers_per_user=1)])
+async def test_a_watcher_too_many_is_refused(limits: TrackerLimits) -> None:
+    """Of all, or of one user: each is sent every snapshot."""
     async with (
-        serve_tracker(limits=TrackerLimits(max_watchers=1)) as served,
+        serve_tracker(limits=limits) as served,
         account_channel(served.address) as channel,
     ):
         stub = fleet_service_stub(channel)
@@ -267,7 +273,7 @@ async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> 
         await eventually(lambda: stream.granted.get("r") and stream.refused.get("evil"))
         agent.report("devices/a", is_healthy=False, reason=evil, last_error=evil)
         await eventually(lambda: not served.tracker.state.devices["devices/a"].is_healthy)
-        snapshot = await served.tracker.view.snapshot()
+        snapshot = await snapshot_of(served)
     assert stream.refused["evil"].error_class == "InvalidRequest"
     (device,), (lease,), (shown_job,) = snapshot.devices, snapshot.leases, snapshot.jobs
     texts = [device.reason, device.inventory.labels["note"], device.telemetry.last_error, device.holder]

@@ -21,6 +21,7 @@ _PAGES = sorted([*_ROOT.glob("*.md"), *(path for path in _ROOT.glob("docs/**/*.m
 _FILE = re.compile(
     r"`((?:fleet|device_agents|cross|tests|benchmarks|examples|scripts|protos|docs)/[\w./-]+)(?:::(\w+))?`"
 )
+_BARE_TEST = re.compile(r"`test_\w+`")
 _DIRECTIVE = re.compile(r"^::: ([\w.]+)$", flags=re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 _MODULE = re.compile(r"`((?:fleet|device_agents|cross)(?:\.(?!py`)\w+)+)`")
@@ -37,6 +38,16 @@ def test_a_page_names_files_and_tests_that_exist(page: Path) -> None:
 
     assert [path for path, _ in found if not (_ROOT / path).exists()] == []
     assert [(path, test) for path, test in found if test and test not in functions(path)] == []
+
+
+def test_every_attack_has_a_test() -> None:
+    """Each row of the threat model names one with its file, or the invariant that has some."""
+    lines = (_ROOT / "docs/explanation/threat-model.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.endswith("| test |")]
+
+    assert len(rows) > 40
+    assert [row for row in rows if not _FILE.search(row) and "invariants.md" not in row] == []
+    assert [row for row in rows if _BARE_TEST.search(row)] == []
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=name)

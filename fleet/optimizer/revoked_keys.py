@@ -1,0 +1,78 @@
+"""Whose keys were revoked, as the tracker says: an optimizer's port is shut to them, and what they read there ends.
+
+The tracker is asked again and again. While it is away, what it said last counts; before it has said anything, nobody is
+served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fleet.client.identity_calls import IdentityCalls
+from fleet.errors import FleetError, KeyRevoked
+from fleet.identity.roles import Identity
+from fleet.wire.peers import Guard
+
+logger = logging.getLogger(__name__)
+
+_ASK_EVERY_SEC = 2.0
+
+
+@asynccontextmanager
+async def guarded_by(tracker: str, *, ask_every_sec: float = _ASK_EVERY_SEC) -> AsyncIterator[Guard]:
+    """Yield a guard that refuses revoked keys, and ends their streams, while the block runs.
+
+    Args:
+        tracker: its address.
+
+    Raises:
+        FleetError: it could not be asked.
+    """
+    async with IdentityCalls(tracker) as calls:
+        revoked = _RevokedKeys(await calls.revoked_keys())
+        asking = asyncio.create_task(_keep_asking(calls, revoked, ask_every_sec), name="ask whose keys were revoked")
+        try:
+            yield revoked.guard
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
+
+
+class _RevokedKeys:
+    """The list, and the guard that goes by it."""
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        self._keys = keys
+        self.guard = Guard(check_member=self._check)
+
+    async def replace(self, keys: frozenset[str]) -> None:
+        """Go by another list; streams of keys that are new in it are over when this returns."""
+        new, self._keys = keys - self._keys, keys
+        for key_id in sorted(new):
+            await self.guard.streams.end(key_id, _refusal(key_id))
+
+    def _check(self, caller: Identity) -> None:
+        if caller.key_id in self._keys:
+            raise _refusal(caller.key_id)
+
+
+def _refusal(key_id: str) -> KeyRevoked:
+    return KeyRevoked(f"the key {key_id[:8]} was revoked; ask an admin for a token to join again: fleet login")
+
+
+async def _keep_asking(calls: IdentityCalls, revoked: _RevokedKeys, ask_every_sec: float) -> None:
+    is_away = False
+    while True:
+        await asyncio.sleep(ask_every_sec)
+        revoked.guard.streams.end_expired(time.time())  # by the machine's clock, as TLS does
+        try:
+            await revoked.replace(await calls.revoked_keys())
+            is_away = False
+        except FleetError as error:
+            if not is_away:
+                logger.warning("what the tracker said last of revoked keys counts", extra={"error": str(error)})
+            is_away = True
