@@ -18,7 +18,7 @@ from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
 from fleet.base.outputs import check_output
-from fleet.cli import candidates, options
+from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
@@ -68,15 +68,7 @@ def build(
             "MODULE:NAME or file.py:NAME (TIR in Python), or matmul-SIZE[-DTYPE]."
         ),
     ],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="A board ('fleet targets') or TVM target as JSON.",
-            autocompletion=candidates.boards,
-        ),
-    ] = "host",
+    target: options.TargetOption = "host",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.so", help="Default: <workload>.so here.")
     ] = None,
@@ -84,13 +76,8 @@ def build(
         str | None, typer.Option(metavar="COMMAND", help="Link with this instead of the linker found.")
     ] = None,
     library: options.LibraryOption = None,
-    device_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL", help="Take the best schedule measured on this device model, whatever its exact target."
-        ),
-    ] = None,
-    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
+    device_model: options.DeviceModelOption = None,
+    untuned: options.UntunedOption = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     json_output: options.JsonOption = False,

@@ -96,9 +96,7 @@ def _by_name(device: DeviceStatus) -> tuple[tuple[str, int], ...]:
 @app.command()
 def show(
     ctx: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="The device, with or without 'devices/'.", autocompletion=candidates.devices)
-    ],
+    name: options.DeviceArgument,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -108,12 +106,11 @@ def show(
     Example: fleet devices show pi4-03
     """
     _, outer_tracker, outer_json = ctx.obj
-    wanted = f"devices/{name.removeprefix('devices/')}"
-    snapshot, history = _with_history(options.tracker_address(ctx, tracker or outer_tracker), wanted, connect_timeout)
-    device = next((device for device in snapshot.devices if device.name == wanted), None)
+    snapshot, history = _with_history(options.tracker_address(ctx, tracker or outer_tracker), name, connect_timeout)
+    device = next((device for device in snapshot.devices if device.name == name), None)
     if device is None:
         known = ", ".join(words.short_name(device.name) for device in snapshot.devices) or "none"
-        raise NotFound(f"there is no {wanted}; known are: {known}")
+        raise NotFound(f"there is no {name}; known are: {known}")
     if options.wants_json(ctx, json_output or outer_json):
         options.print_json({**device_json(device), "history": list(map(telemetry_json, history))})
         return
@@ -126,9 +123,7 @@ def show(
 @app.command()
 def reset_epochs(
     ctx: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="The device, with or without 'devices/'.", autocompletion=candidates.devices)
-    ],
+    name: options.DeviceArgument,
     json_output: options.JsonOption = False,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
@@ -141,18 +136,17 @@ def reset_epochs(
     Example: fleet devices reset-epochs pi4-03
     """
     _, outer_tracker, outer_json = ctx.obj
-    wanted = f"devices/{name.removeprefix('devices/')}"
 
     async def work() -> int:
         address = options.tracker_address(ctx, tracker or outer_tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            return await client.reset_epochs(wanted)
+            return await client.reset_epochs(name)
 
     epoch = options.run(work())
     if options.wants_json(ctx, json_output or outer_json):
-        options.print_json({"device": wanted, "epoch": epoch})
+        options.print_json({"device": name, "epoch": epoch})
         return
-    options.stderr().print(f"the epochs of {wanted} count from {epoch}")
+    options.stderr().print(f"the epochs of {name} count from {epoch}")
 
 
 def _snapshot(address: str | None, connect_timeout_sec: float) -> Snapshot:

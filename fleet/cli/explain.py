@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 
-from fleet.cli import candidates, options
+from fleet.cli import options
 from fleet.cli.explain_view import least_sec, render_explanation
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
@@ -38,16 +38,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def explain(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="A board ('fleet targets') or TVM target as JSON.",
-            autocompletion=candidates.boards,
-        ),
-    ] = "host",
+    model: options.ModelArgument,
+    target: options.TargetOption = "host",
     peak_gflops: Annotated[
         float | None,
         typer.Option(

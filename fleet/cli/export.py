@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fleet.cli import candidates, options
+from fleet.cli import options
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import engine_name, make_console
 from fleet.export.service import Exported, ExportOptions
@@ -23,25 +23,14 @@ from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest, TensorType
 
 def export(
     ctx: typer.Context,
-    model: Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")],
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="A board ('fleet targets') or TVM target as JSON.",
-            autocompletion=candidates.boards,
-        ),
-    ] = "host",
+    model: options.ModelArgument,
+    target: options.TargetOption = "host",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.fleet", help="Default: <model>.fleet here.")
     ] = None,
     library: options.LibraryOption = None,
-    device_model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Take the records measured on this device model, whatever their target."),
-    ] = None,
-    untuned: Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")] = False,
+    device_model: options.DeviceModelOption = None,
+    untuned: options.UntunedOption = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     threads: Annotated[

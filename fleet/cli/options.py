@@ -65,6 +65,10 @@ def _in_json(ctx: typer.Context, given: bool) -> bool:
     return wants_json(ctx, given)
 
 
+def _device_name(given: str) -> str:
+    return f"devices/{given.removeprefix('devices/')}"
+
+
 def _library(given: str | None) -> str | None:
     return None if given is None else look_up("library", given).value
 
@@ -140,6 +144,32 @@ ShapeOption = Annotated[
 BatchSizeOption = Annotated[
     int | None, typer.Option("--batch-size", min=1, metavar="N", help="Size of every input's open first dimension.")
 ]
+ModelArgument = Annotated[Path, typer.Argument(help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER.")]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="A board ('fleet targets') or TVM target as JSON.",
+        autocompletion=candidates.boards,
+    ),
+]
+DeviceModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device-model",
+        metavar="MODEL",
+        help="Take the best schedules measured on this device model, whatever its exact target.",
+    ),
+]
+UntunedOption = Annotated[bool, typer.Option("--untuned", help="Do not look in the library.")]
+DeviceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="The device, with or without 'devices/'.", callback=_device_name, autocompletion=candidates.devices
+    ),
+]
+"""Its full name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

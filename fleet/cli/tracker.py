@@ -11,7 +11,7 @@ import typer
 
 from fleet.base.config import TRACKER_PORT, at_home
 from fleet.base.network import listening_host
-from fleet.cli import candidates, join_token, members, options
+from fleet.cli import join_token, members, options
 from fleet.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -131,9 +131,7 @@ def fsck(
 @app.command()
 def unbind(
     ctx: typer.Context,
-    device: Annotated[
-        str, typer.Argument(help="The device's name, with or without 'devices/'.", autocompletion=candidates.devices)
-    ],
+    device: options.DeviceArgument,
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
@@ -143,14 +141,12 @@ def unbind(
     """
     from fleet.client.identity_calls import IdentityCalls
 
-    name = f"devices/{device.removeprefix('devices/')}"
-
     async def work() -> str:
         async with IdentityCalls(options.tracker_address(ctx, tracker)) as calls:
-            return await calls.unbind(name)
+            return await calls.unbind(device)
 
     key_id = options.run(work())
     if options.wants_json(ctx, json_output):
-        options.print_json({"device": name, "key_id": key_id})
+        options.print_json({"device": device, "key_id": key_id})
         return
-    options.stderr().print(f"{name} was bound to the key {key_id[:8]}, and is free", markup=False)
+    options.stderr().print(f"{device} was bound to the key {key_id[:8]}, and is free", markup=False)
