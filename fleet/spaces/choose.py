@@ -1,7 +1,8 @@
 """Chooses schedules for a function: the static one without any trial, and the others in the order worth trying.
 
 A function has at most one product that counts; its tile is the choice, with that of the stages around it where it is a
-Winograd convolution's. Everything else has one good schedule.
+Winograd convolution's. Without a product, the tile of its largest reduction by columns is. Everything else has one good
+schedule.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from fleet.graph.marking import ATTRIBUTE as CONSTANTS
 from fleet.graph.winograd import Stage
 from fleet.spaces.attention import AttentionTile, attention_choices, attention_schedules, is_attention
 from fleet.spaces.blocks import Product, Role, child_blocks, find_product
+from fleet.spaces.column_tiles import ColumnTile
 from fleet.spaces.facts import ProcessorFacts, processor_facts
 from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
-from fleet.spaces.simple import schedule_rest
+from fleet.spaces.simple import main_columns, schedule_rest
 from fleet.spaces.tiles import Tile, tiles
 from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import SBlockRV
 
 
-Knobs = Tile | Cut | AttentionTile
+Knobs = Tile | Cut | AttentionTile | ColumnTile
 """One choice of all knobs of a function."""
 
 
@@ -82,7 +84,7 @@ def space_of(mod: IRModule, target_json: str) -> Space | None:
         return _winograd_space(mod, facts, stages)
     tiled = _tiled_products(mod, facts, integer_unit(target_json))
     if not tiled:
-        return Space(choices=(), schedules_at=lambda _: iter([_apply(mod, facts, tiled, {})]))
+        return _rest_space(mod, facts)
     main = max(tiled, key=lambda name: len(tiled[name].tiles))
     found = tiled[main].tiles
     return Space(
@@ -225,6 +227,21 @@ def _winograd_space(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Stage,
             yield schedule_rest(found, facts)
 
     return Space(choices=tuple(choices), schedules_at=schedules_at)
+
+
+def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
+    """Return the space of a function without tiled products: the tiles of its largest reduction by columns."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod)
+    inline_all(schedule, frozenset())
+    main, tiles = main_columns(schedule, facts)
+
+    def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
+        for chosen in [{main: tiles[place]} for place in places] if tiles else [{}]:
+            yield schedule_rest(schedule, facts, chosen)
+
+    return Space(choices=tuple(tiles), schedules_at=schedules_at)
 
 
 def _is_plain(mod: IRModule) -> bool:

@@ -12,13 +12,15 @@ times as long).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
+from fleet.spaces.column_tiles import ColumnSums, ColumnTile, column_tiles
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps, vector_width
-from fleet.spaces.tiles import Order, Tile, fits_registers, step_cycles
+from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps
+from fleet.spaces.tiles import Order
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
@@ -26,30 +28,12 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV, SBlockRV
     from tvm.tirx import Var
 
-_ACCUMULATORS = 8
-"""Vectors that are reduced at a time: so many hide the latency of a multiply-add, and 16 registers hold them."""
-
 _TASKS_PER_CORE = 3
 """So many rows for each core are enough to share: blocks of columns are shared, too, only if there are fewer. TVM
 simplifies the conditions of a border less if it has to take two loops apart that were fused."""
 
 _MOST_UNROLLED = 16
 """Steps of the reduction's innermost loop that are written out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnTile:
-    """What stays in registers."""
-
-    row: int
-    """Neighbours along the last axis but one."""
-
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
 
 
 def reads_along(block: SBlock) -> bool:
@@ -103,35 +87,38 @@ def within_group(index: Expr, column: Var, size: int) -> Expr:
     return tvm_ffi.structural_map(index, [(prim.FloorDiv, first)]) if size else index
 
 
-def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> bool:
+def schedule_columns(
+    schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, tile: ColumnTile | None = None
+) -> bool:
     """Schedule a reduction by columns, together with its only user if that has the same loops.
+
+    Args:
+        tile: one of `tiles_of`; None: the most promising one.
 
     Returns:
         False: it is no such reduction, or there is no vector for its columns; nothing was changed.
     """
-    if not is_reduction(schedule.get(block)) or not reads_along(schedule.get(block)):
+    tile = tile or next(iter(tiles_of(schedule, block, facts)), None)
+    if tile is None:
         return False
     spatial, sums = split_by_kind(schedule, block)
     work = steps(schedule, [*spatial, *sums])
-    tile = _tile(schedule, block, spatial, facts)
-    if tile is None:
-        return False
-    result = result_of(schedule, block)
-    *outer, columns = schedule.get_loops(result)
-    rows, row_tiles, within = outer, [], []
-    if tile.row > 1:
-        outside, inside = schedule.split(outer[-1], [None, tile.row])
-        rows, row_tiles, within = outer[:-1], [outside], [inside]
     group = group_of(schedule.get(block))
-    if group:
-        groups, columns = schedule.split(columns, [None, group])
-        rows.append(groups)
+    result = result_of(schedule, block)
+    *rows, columns = schedule.get_loops(result)
+    row_tiles, within = [], []
+    if tile.row > 1:
+        outside, inside = schedule.split(rows.pop(), [None, tile.row])
+        row_tiles, within = [outside], [inside]
+    groups, columns = schedule.split(columns, [None, group]) if group else (None, columns)
     is_even = extent(schedule, columns) % tile.columns == 0
     blocks, vectors, lanes = schedule.split(columns, [None, tile.vectors, tile.lanes])
     within.append(vectors)
-    schedule.reorder(*rows, blocks, *row_tiles, *within, lanes)
-    are_enough = steps(schedule, rows) >= _TASKS_PER_CORE * facts.cores or not is_even
-    shared = rows if are_enough else [*rows, blocks]
+    around = [blocks] if groups is None else [groups, blocks]
+    by_columns = tile.order is Order.COLUMNS and is_even
+    outer = [*around, *rows] if by_columns else [*rows, *around]
+    schedule.reorder(*outer, *row_tiles, *within, lanes)
+    shared = _shared(schedule, outer, facts) if is_even else outer[:-1]
     if shared:
         share(schedule, shared, work)
     depth = len(schedule.get_loops(result)) - len(within) - 1
@@ -145,54 +132,57 @@ def schedule_columns(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     return True
 
 
-def _tile(schedule: Schedule, block: SBlockRV, spatial: list[LoopRV], facts: ProcessorFacts) -> ColumnTile | None:
-    group = group_of(schedule.get(block))
-    columns = group or extent(schedule, spatial[-1])
-    most = lanes_of(schedule.get(block), facts)
-    width = vector_width(columns, most)
-    if 2 * width < most < columns and not group:
-        width = most  # the last vector is cut; within groups, TVM cannot tell then that all lanes read the same data
-    if width == 1:
-        return None
-    if group:
-        return _tile_in_group(columns // width, width, extent(schedule, spatial[-2]) if len(spatial) > 1 else 1, facts)
-    row = extent(schedule, spatial[-2]) if len(spatial) > 1 and _is_windowed(schedule.get(block)) else 1
-    row = row if row <= _ACCUMULATORS else _ACCUMULATORS // 2
-    vectors = vector_width(columns // width, max(1, _ACCUMULATORS // row)) if columns % width == 0 else 1
-    if row == 1:  # one wide vector: LLVM keeps all of its parts in registers
-        return ColumnTile(row=1, vectors=1, lanes=vectors * width)
-    return ColumnTile(row=row, vectors=vectors, lanes=width)
+def _shared(schedule: Schedule, outer: list[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
+    """Return the outermost loops that have enough steps for all cores."""
+    shared: list[LoopRV] = []
+    for loop in outer:
+        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
+            break
+        shared.append(loop)
+    return shared
 
 
-def _tile_in_group(vectors: int, lanes: int, row: int, facts: ProcessorFacts) -> ColumnTile:
-    """Return the tile of a group's `vectors` vectors and a row's `row` neighbours that takes the fewest cycles.
-
-    All lanes read the same data, so it is a tile of a product, of which weights are not packed.
-    """
-    tiles = [
-        Tile(y=1, x=x, vectors=count, lanes=lanes, order=Order.ROWS)
-        for count in range(1, vectors + 1)
-        if vectors % count == 0
-        for x in range(1, row + 1)
-    ]
-    best = min(
-        (tile for tile in tiles if fits_registers(tile, facts)),
-        key=lambda tile: step_cycles(tile, row, facts) / (tile.x * tile.vectors),
+def tiles_of(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list[ColumnTile]:
+    """Return the tiles of a reduction by columns, the most promising first; none if it is no such."""
+    own = schedule.get(block)
+    if not is_reduction(own) or not reads_along(own):
+        return []
+    spatial, sums = split_by_kind(schedule, block)
+    group, window = group_of(own), _window(own)
+    found = ColumnSums(
+        columns=group or extent(schedule, spatial[-1]),
+        lanes=lanes_of(own, facts),
+        is_grouped=bool(group),
+        row=extent(schedule, spatial[-2]) if window is not None or (group and len(spatial) > 1) else 1,
+        window=window.size if window else 1,
+        stride=window.stride if window else 1,
+        steps=steps(schedule, sums) // (window.size if window else 1),
+        has_weights=len(own.reads) > 1,
     )
-    return ColumnTile(row=best.x, vectors=best.vectors, lanes=lanes)
+    return column_tiles(found, facts)
 
 
-def _is_windowed(block: SBlock) -> bool:
-    """Tell whether neighbours along a row share what they read: pixels of overlapping windows, or weights."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """What one result reads along a row."""
+
+    size: int
+    stride: int
+    """By how much the windows of neighbours are apart."""
+
+
+def _window(block: SBlock) -> _Window | None:
+    """Return the window of a reduction whose neighbours along a row share what they read; None: they do not."""
     from tvm.tirx import IterVar
 
-    along = [it.var.name for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2]
-    sums = {it.var.name for it in block.iter_vars if it.iter_type != IterVar.DataPar}
-    return any(
-        along in used and used & sums
-        for region in block.reads
-        for used in (names_in(index.min) for index in region.region)
-    )
+    neighbours = [it.var for it in block.iter_vars if it.iter_type == IterVar.DataPar][-2:-1]
+    extents = {it.var.name: int(it.dom.extent) for it in block.iter_vars if it.iter_type != IterVar.DataPar}
+    for index in (index.min for region in block.reads for index in region.region):
+        used = names_in(index)
+        if any(var.name in used for var in neighbours) and used & extents.keys():
+            size = math.prod(extents[name] for name in used & extents.keys())
+            return _Window(size, stride_of(index, neighbours[0]) or 1)
+    return None
 
 
 def _schedule_tile(schedule: Schedule, block: SBlockRV, tile: ColumnTile, depth: int) -> None:

@@ -50,7 +50,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     elif turned is not None:
         outer = _turn(schedule, loops, turned)
     else:
-        outer = _within_groups(schedule, loops, group_of(own), most)
+        outer = vectorize_within_groups(schedule, loops, group_of(own), most)
     shared = _enough(schedule, outer, facts)
     for axis in deciding:
         if axis >= len(shared):
@@ -60,7 +60,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     return True
 
 
-def _within_groups(schedule: Schedule, loops: list[LoopRV], group: int | None, most: int) -> list[LoopRV]:
+def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int | None, most: int) -> list[LoopRV]:
     """Vectorize the last loop; return the loops around vectors.
 
     Args:

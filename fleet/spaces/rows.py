@@ -35,6 +35,11 @@ _MOST_UNROLLED = 16
 _PARTIAL_VECTORS = 4
 """Vectors of partial results: one addition may start per cycle, and takes about four."""
 
+_LAST_WIDTHS = (4, 2)
+"""Partial results before the last one. Lanes of a register that are joined one by one make a chain of additions, each
+of which waits for the one before: a norm of rows of 96 numbers took half as long again (Zen 5, 16 lanes).
+"""
+
 
 def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
     """Return the untouched blocks that a block is computed from, in order, without itself.
@@ -124,15 +129,19 @@ def _partial_results(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts)
     lanes = vector_width(length, lanes_of(schedule.get(block), facts))
     if lanes < _FEWEST_LANES or length == lanes:  # a cut vector would need a condition, which compute_at forgets
         return []
-    together = schedule.fuse(*sums) if len(sums) > 1 else sums[0]
-    vectors = vector_width(length // lanes, _PARTIAL_VECTORS)
-    _, lane = schedule.split(together, [None, vectors * lanes])
-    partial = schedule.rfactor(lane, 0)
-    if vectors == 1:
-        return [partial]
-    _, lane = schedule.split(schedule.get_loops(block)[-1], [vectors, lanes])
-    joined = schedule.rfactor(lane, 0)
-    return [partial, joined]
+    if len(sums) > 1:
+        schedule.fuse(*sums)
+    found = []
+    for width in _widths(length, lanes):
+        _, lane = schedule.split(schedule.get_loops(block)[-1], [None, width])
+        found.append(schedule.rfactor(lane, 0))
+    return found
+
+
+def _widths(length: int, lanes: int) -> list[int]:
+    """Return how many partial results there are after each step of a reduction."""
+    several = lanes * vector_width(length // lanes, _PARTIAL_VECTORS)
+    return sorted({several, lanes, *_LAST_WIDTHS}, reverse=True)
 
 
 def _vectorize(

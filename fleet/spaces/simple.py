@@ -1,4 +1,4 @@
-"""Schedules for what is no tiled product: each kind has one good choice, and no knobs.
+"""Schedules for what is no tiled product: each kind has one good choice, and reductions by columns have their tile.
 
 Blocks that make rows (softmax, norms) are taken together, from their result backwards; what remains is taken one by
 one. Every attempt works on a copy, so what cannot be scheduled stays a loop nest that is right.
@@ -6,34 +6,57 @@ one. Every attempt works on a copy, so what cannot be scheduled stays a loop nes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import child_blocks, is_reduction
-from fleet.spaces.columns import reads_along, schedule_columns
+from fleet.spaces.column_tiles import ColumnTile
+from fleet.spaces.columns import reads_along, schedule_columns, tiles_of
 from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import is_untouched, share, split_by_kind, steps
+from fleet.spaces.grouped import schedule_padded_groups
+from fleet.spaces.loops import domain, is_untouched, share, split_by_kind, steps
 from fleet.spaces.rows import chain_to, schedule_rows
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import SBlockRV
 
+_MOST_TILES = 12
+"""Of a reduction by columns: beyond come those that are hardly ever the best."""
+
 Kind = Callable[["Schedule", "SBlockRV", ProcessorFacts], bool]
 """Schedules a block, perhaps with others; False: it is not of this kind. The schedule may be half changed then."""
 
 
-def schedule_rest(schedule: Schedule, facts: ProcessorFacts) -> Schedule:
-    """Schedule all blocks whose loops nobody has touched; return the schedule that has them."""
+def main_columns(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, list[ColumnTile]]:
+    """Return a function's largest block and its tiles, the most promising first; none if it is no reduction by columns,
+    or if rows are reduced, too.
+    """
+    blocks = child_blocks(schedule)
+    main = max(blocks, key=lambda block: domain(schedule.get(block)))
+    name = schedule.get(main).name_hint
+    if any(_makes_rows(schedule, schedule.get(block).name_hint) for block in blocks):
+        return name, []
+    return name, tiles_of(schedule, main, facts)[:_MOST_TILES]
+
+
+def schedule_rest(schedule: Schedule, facts: ProcessorFacts, tiles: Mapping[str, ColumnTile] | None = None) -> Schedule:
+    """Schedule all blocks whose loops nobody has touched; return the schedule that has them.
+
+    Args:
+        tiles: of reductions by columns, by their blocks; others have the most promising ones.
+    """
     names = [schedule.get(block).name_hint for block in child_blocks(schedule)]
     for name in reversed(names):
         if _makes_rows(schedule, name):
             schedule = _first_that_fits(schedule, name, facts, [schedule_rows])
     for name in [schedule.get(block).name_hint for block in child_blocks(schedule)]:
-        schedule = _first_that_fits(
-            schedule, name, facts, [schedule_columns, _schedule_reduction, schedule_elementwise]
-        )
+        by_columns = [
+            functools.partial(kind, tile=(tiles or {}).get(name)) for kind in (schedule_padded_groups, schedule_columns)
+        ]
+        schedule = _first_that_fits(schedule, name, facts, [*by_columns, _schedule_reduction, schedule_elementwise])
     return schedule
 
 

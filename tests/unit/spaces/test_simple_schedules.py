@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -12,8 +13,9 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.spaces.blocks import child_blocks
-from fleet.spaces.choose import static_schedule
+from fleet.spaces.choose import schedules, static_schedule
 from fleet.spaces.simple import unscheduled
+from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
 
 pytest.importorskip("tvm")
@@ -65,6 +67,16 @@ def padded_groups(groups: int, padded: int, width: int) -> Make:
         return [data, te.compute(shape, lambda y, x, c: data[y, x, c // width * padded + c % width] + 1)]
 
     return make
+
+
+def grouped_and_padded() -> list[Any]:
+    """As ShuffleNet's: 28 columns of each group count, and 32 are computed."""
+    from tvm import te, topi
+
+    data, weights, bias = tensors((1, 9, 7, 24), (1, 1, 6, 128), (112,))
+    sums = topi.nn.conv(data, weights, 1, 0, 1, 4, "NHWC", "HWIO")
+    kept = te.compute((1, 9, 7, 112), lambda n, y, x, c: sums[n, y, x, c // 28 * 32 + c % 28], name="unpad")
+    return [data, weights, bias, topi.nn.relu(topi.add(kept, bias))]
 
 
 def pool(size: int, channels: int, kind: str, stride: int) -> Make:
@@ -139,6 +151,7 @@ CASES: dict[str, Make] = {
     "grouped, 34 columns": grouped(5, 8, 136, 4, 3),
     "grouped, prime": grouped(5, 6, 21, 3, 3),
     "grouped, 5 vectors": grouped(7, 16, 320, 4, 1),
+    "grouped and padded": grouped_and_padded,
     "padded groups": padded_groups(4, 24, 20),
     "padded groups, cut": padded_groups(4, 40, 34),
     "max pool": pool(17, 21, "max", 2),
@@ -209,6 +222,40 @@ def test_a_schedule_computes_the_same(case: str) -> None:
     tolerance = 1e-2 if "float16" in case else 1e-5
     computed = run(schedule.mod, arrays, optimized=True)
     np.testing.assert_allclose(computed, run(mod, arrays), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", ["depthwise", "depthwise, prime sizes", "average pool", "grouped and padded"])
+def test_a_reduction_by_columns_has_other_tiles_to_try(case: str) -> None:
+    """They are different programs that compute the same; among the first few are both orders of the loops around."""
+    mod = module(CASES[case])
+    arrays = arrays_for(mod)
+    expected = run(mod, arrays)
+
+    first, *others = itertools.islice(schedules(mod, HOST), 3)
+
+    for other in others:
+        assert trace_json(other) != trace_json(first)
+        np.testing.assert_allclose(run(other.mod, arrays, optimized=True), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_kept_schedule_of_padded_groups_can_be_replayed() -> None:
+    """What it does to the buffer between the two blocks is an ordinary step of its trace."""
+    import tvm_ffi
+
+    mod = module(grouped_and_padded)
+    schedule = static_schedule(mod, HOST)
+
+    assert schedule is not None
+    assert tvm_ffi.structural_equal(replay(mod, trace_json(schedule)).mod, schedule.mod)
+
+
+def test_padding_of_groups_is_left_out_row_by_row() -> None:
+    """What was written just before is still in the nearest cache: both blocks are in one loop over rows."""
+    schedule = static_schedule(module(grouped_and_padded), AVX2)
+
+    assert schedule is not None
+    outermost = {schedule.get(schedule.get_loops(block)[0]).loop_var.name for block in child_blocks(schedule)}
+    assert len(outermost) == 1
 
 
 def test_a_scan_has_no_schedule() -> None:
