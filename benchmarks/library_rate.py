@@ -1,7 +1,8 @@
 """How many records a library takes in a second, each in a transaction of its own, and several in one.
 
-A job stores each record before anything else happens to it, so this bounds how many trials all jobs on one library
-finish in a second. A record is as a job makes it: a trace of 24 steps, four times, provenance, features of four stores.
+A job stores a batch's results in few transactions, and before anything else happens to them, so this bounds how many
+trials all jobs on one library finish in a second. A record is as a job makes it: a trace of 24 steps, four times,
+provenance, features of four stores.
 SQLite is a file in the temporary folder; `--library` names another database, which must be an empty one:
 
     python -m benchmarks.library_rate --library postgresql://fleet@database.example.com/empty

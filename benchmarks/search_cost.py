@@ -19,7 +19,7 @@ if not __package__:  # run as a file: python benchmarks/search_cost.py
 from benchmarks import common
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
-from fleet.cost_model.learn import LearnRecord, learn
+from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.stored import unpack_rows
 from fleet.models.model import bundled_model, load_model
 from fleet.optimizer.tasks import MODULES
@@ -91,7 +91,7 @@ def _search(workload: Workload, target_json: str, wanted: int) -> tuple[float, s
                 mod_json=workload.mod_json,
                 target_json=target_json,
                 records=tuple(records),
-                model=learn(lessons),
+                is_guided=True,
                 count=_BATCH,
                 ahead=_BATCH,
                 lessons=tuple(lessons),

@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-import psutil
 from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
+from fleet.base.machine import process_age_sec
 from fleet.cli.json_out import print_document
 from fleet.cli.options import stderr
 from fleet.cli.tables import engine_name, make_console
@@ -93,7 +93,7 @@ async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimi
 
 
 def _run(options: TuneOptions) -> TuneReport:
-    started_at = time.monotonic() - (time.time() - psutil.Process().create_time())
+    started_at = time.monotonic() - process_age_sec()
     console = Console(stderr=True, markup=False)
     progress = JobProgress()
     try:

@@ -38,14 +38,19 @@ class LearnRecord:
     """float32, shape [n_stores, n_features]."""
 
 
+def are_enough(records: Sequence[LearnRecord]) -> bool:
+    """Tell whether there are records enough to choose by."""
+    return sum(math.isfinite(record.run_sec) and len(record.features) > 0 for record in records) >= _MIN_RECORDS
+
+
 def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
     """Return a snapshot for `propose`, or None while there are too few records."""
+    if not are_enough(records):
+        return None
     usable = [record for record in records if len(record.features)]
     best: dict[str, float] = {}
     for record in usable:
         best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
-    if sum(math.isfinite(record.run_sec) for record in usable) < _MIN_RECORDS:
-        return None
     scores = np.array([_score(record, best) for record in usable], np.float32)
     return train([record.features for record in usable], scores, seed=seed)
 

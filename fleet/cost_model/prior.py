@@ -14,9 +14,14 @@ from fleet.cost_model.snapshot import Snapshot
 PATH = Path(__file__).with_name("prior_cpu.npz")
 
 
+def has_prior(target_json: str) -> bool:
+    """Tell whether anything is known before anything is measured for a target: it is, of processors."""
+    return bool(parse_target(target_json)["kind"] == "llvm")
+
+
 def prior_for(target_json: str) -> Snapshot | None:
-    """Return what is known before anything is measured for a target; None for those that are no processors."""
-    return _cpu() if parse_target(target_json)["kind"] == "llvm" else None
+    """Return what is known before anything is measured for a target, if anything is."""
+    return _cpu() if has_prior(target_json) else None
 
 
 @functools.lru_cache(maxsize=1)

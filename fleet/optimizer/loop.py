@@ -28,6 +28,7 @@ from fleet.optimizer.checker import Checker
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.group_commit import GroupCommit
 from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
@@ -286,8 +287,7 @@ class TuningLoop:
                 effect for effect in feed(self._core, ev.BatchWanted(*made)) if isinstance(effect, ev.Measure)
             ]
             async with bench.measuring_ahead(measure) as results:
-                async for result in results:
-                    await self.apply(result)
+                await self._apply_all(results)
 
     @asynccontextmanager
     async def measuring(self) -> AsyncIterator[Device]:
@@ -324,8 +324,23 @@ class TuningLoop:
     async def _perform(self, effects: Sequence[ev.Effect]) -> None:
         for effect in effects:
             async with aclosing(self._outcomes(effect)) as outcomes:
-                async for event in outcomes:
-                    await self.apply(event)
+                await self._apply_all(outcomes)
+
+    async def _apply_all(self, events: AsyncIterator[ev.Event]) -> None:
+        """Apply events as they come. Results are stored together; all are before anything but a result is applied."""
+        async with GroupCommit(self._store) as storing:
+            async for event in events:
+                if not isinstance(event, ev.Measured | ev.BuildFailed):
+                    await storing.finish()
+                for effect in feed(self._core, event):
+                    if isinstance(effect, ev.Store):
+                        storing.add(effect)
+                    else:
+                        await self._perform([effect])
+
+    async def _store(self, results: Sequence[ev.Store]) -> None:
+        async for stored in self._recorder.store(results):
+            feed(self._core, stored)
 
     def _outcomes(self, effect: ev.Effect) -> AsyncGenerator[ev.Event, None]:
         """Perform one effect and yield the resulting events."""
@@ -341,7 +356,7 @@ class TuningLoop:
             case ev.Measure():
                 return self._here.measure(effect)
             case ev.Store():
-                return self._recorder.store(effect)
+                return self._recorder.store([effect])
             case ev.Check():
                 return self._here.checker.check(effect)
             case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from fleet.cost_model.stored import pack_program
 from fleet.domain.measuring import Measurement
@@ -39,10 +39,25 @@ class Recorder:
         features = {digest: found for digest, found in effect.features_by_digest.items() if digest in ours}
         yield Proposed(effect.workload, kept, features_by_digest=features, taken=frozenset(traces) - ours)
 
-    async def store(self, effect: Store) -> AsyncGenerator[Stored, None]:
-        """Commit one result."""
+    async def store(self, effects: Sequence[Store]) -> AsyncGenerator[Stored, None]:
+        """Commit results, in one transaction."""
+        stored = await asyncio.to_thread(lambda: self._library.add_records([self._record(each) for each in effects]))
+        at_sec = time.monotonic() - self._conditions.started_at
+        for effect, record in zip(effects, stored, strict=True):
+            yield Stored(effect.workload, effect.digest, record.id, at_sec)
+
+    async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
+        """Say in the library that a candidate computes the right numbers, or that it must never be used."""
+        if isinstance(effect, MarkChecked):
+            await asyncio.to_thread(self._library.mark_checked, effect.record_id)
+        elif isinstance(effect, MarkWrong):
+            await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
+        for event in _NOTHING:
+            yield event
+
+    def _record(self, effect: Store) -> NewRecord:
         conditions, measurement = self._conditions, effect.measurement
-        record = NewRecord(
+        return NewRecord(
             workload=effect.workload,
             scope=conditions.scope,
             trace_json=effect.trace_json,
@@ -58,17 +73,6 @@ class Recorder:
             checked=effect.is_checked,
             program=_program(effect),
         )
-        stored = await asyncio.to_thread(self._library.add_record, record)
-        yield Stored(effect.workload, effect.digest, stored.id, time.monotonic() - conditions.started_at)
-
-    async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
-        """Say in the library that a candidate computes the right numbers, or that it must never be used."""
-        if isinstance(effect, MarkChecked):
-            await asyncio.to_thread(self._library.mark_checked, effect.record_id)
-        elif isinstance(effect, MarkWrong):
-            await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
-        for event in _NOTHING:
-            yield event
 
 
 def _program(effect: Store) -> RecordProgram | None:

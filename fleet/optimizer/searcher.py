@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from fleet.cost_model.learn import learn
+from fleet.cost_model.prior import has_prior
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.conditions import Conditions
@@ -46,7 +47,10 @@ class Searcher:
         """Snapshot of what all workloads of the library know, once there is one."""
 
     async def learn(self, effect: Learn) -> AsyncGenerator[Learnt | LearningFailed, None]:
-        """Fit the cost model that the next search uses."""
+        """Fit trees to the job's own records for the next search, unless that has something better to score by: what
+        other workloads taught, together with the records themselves (`fleet.cost_model.prediction`)."""
+        if self.shared is not None or has_prior(self._conditions.scope.target_json):
+            return
         try:
             learnt = await run_within(self._pool, _SEARCH_TIMEOUT_SEC, metered, learn, effect.lessons)
         except BuildError as error:
@@ -63,6 +67,7 @@ class Searcher:
             device_model=self._conditions.scope.device_model,
             records=effect.records,
             model=self._snapshot if self._conditions.uses_model else None,
+            is_guided=self._conditions.uses_model,
             count=effect.count,
             ahead=effect.ahead,
             lessons=effect.lessons,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from fleet.errors import DeviceUnreachable
 from fleet.library import Library, RecordKind, StoredWorkload
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.entries import Stage
-from fleet.optimizer.core.events import BatchWanted, JobStarted, Proposed
+from fleet.optimizer.core.events import BatchWanted, JobStarted, Learn, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.history import recall
 from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate
 from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask
@@ -50,7 +52,11 @@ class BuiltAlready:
         self.searches: list[ProposeTask] = []
         """Searches that it was asked for; none of them finds anything."""
 
+        self.tasks = 0
+        """All others."""
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.tasks += 1
         future: Future[Any] = Future()
         built = BuiltCandidate(artifact=self._built, features=None)
         future.set_result(Metered(built, 0.0) if fn is metered else built)
@@ -139,6 +145,22 @@ async def test_a_search_asks_the_snapshot_of_the_library(tmp_path: Path, kinds: 
         await job.loop.measure_static()
 
         assert [task.shared for task in job.pool.searches] == [asked]
+
+
+@pytest.mark.parametrize(("kind", "shared", "trains"), [("llvm", None, 0), ("cuda", None, 1), ("cuda", b"model", 0)])
+async def test_trees_of_its_own_are_trained_where_a_search_has_nothing_better(
+    tmp_path: Path, kind: str, shared: bytes | None, trains: int
+) -> None:
+    """What other workloads taught, and the records themselves, score without them."""
+    terms = conditions(tmp_path, "jobs/1")
+    pool = BuiltAlready(tmp_path)
+    scope = replace(terms.scope, target_json=json.dumps({"kind": kind}))
+    searcher = Searcher(pool, replace(terms, scope=scope), lambda shash: WORKLOAD)
+    searcher.shared = shared
+
+    told = [event async for event in searcher.learn(Learn(()))]
+
+    assert (pool.tasks, len(told)) == (trains, trains)
 
 
 async def test_a_candidate_under_which_the_device_went_away_is_neither_right_nor_wrong(tmp_path: Path) -> None:

@@ -104,8 +104,10 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
         mod_json=workload.mod_json,
         target_json=TARGET,
         records=tuple(records),
-        model=learn(lessons),
+        is_guided=True,
+        lessons=tuple(lessons),
         count=8,
+        ahead=4,
         population=24,
     )
 
@@ -113,8 +115,12 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
 
     assert anew == again
     assert next(kept.own_space()) is own[0]
-    assert 2 == sum(has_decisions(each.trace_json) for each in again)
-    assert 8 == len({each.digest for each in again} - {each.digest for each in own})
+    assert 2 == sum(has_decisions(each.trace_json) for each in again[:8])
+    assert 12 == len({each.digest for each in again} - {each.digest for each in own})
+    for some in (again[:8], again[8:]):
+        expected = [each.log_secs.mean() for each in some if each.log_secs is not None]
+        assert len(some) == len(expected)
+        assert expected == sorted(expected)
 
 
 def test_schedules_check_their_arguments_again_after_the_own_space_was_made(workload: Workload) -> None:

@@ -128,7 +128,7 @@ class Measuring(Searching):
         batch, measurement = self.batches[event.batch], event.measurement
         batch.seen.append(measurement)
         is_new_trial = batch.purpose is Purpose.SEARCH and batch.repeats == 0
-        left = self.progress.trials_total - self.progress.trials_done - is_new_trial
+        left = self.progress.trials_total - self.progress.trials_done - len(self.unstored) - is_new_trial
         self._repeats.note(measurement, is_again=batch.repeats > 0, trials_left=max(0, left))
         if measurement.error is None:
             batch.times[measurement.candidate_id] = measurement.median_sec

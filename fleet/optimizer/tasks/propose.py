@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.learn import LearnRecord
+from fleet.cost_model.learn import LearnRecord, are_enough
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.samples import Sample
 from fleet.cost_model.scoring import Ranker
@@ -75,7 +75,10 @@ class ProposeTask:
 
     records: tuple[SearchRecord, ...] = ()
     model: bytes | None = None
-    """What `learn` made of the job's own records; None: there are too few."""
+    """What `learn` made of the job's own records; None: there are too few, or what all workloads know scores."""
+
+    is_guided: bool = False
+    """A model chooses among what is found, once there are records enough to choose by."""
 
     shared: bytes | None = None
     """Snapshot of what all workloads know; None: the one that comes with the package, where it fits the target."""
@@ -151,40 +154,32 @@ def propose(task: ProposeTask, state: SearchState | None = None) -> list[Proposa
     programs = {record.trace_json: state.program_of(record.trace_json) for record in task.records}
     # Skip traces that do not replay, such as those imported for another program: the search can do without.
     task = replace(task, records=tuple(r for r in task.records if programs[r.trace_json] is not None))
-    fresh = _Fresh(programs=set(programs.values()), digests=task.known)
-    found, later = _found(task, state, fresh)
-    ranked = [*_ranked(task, state, found), *_ranked(task, state, later)]
-    expected = expected_of(
-        [candidate.features for candidate, _ in ranked],
-        _shared(task),
-        task.lessons,
-        flop=task.flop,
-        device_model=task.device_model,
-        instruction_set=instruction_set_of(task.target_json),
-    )
-    return [
-        _proposal(candidate, score, log_secs) for (candidate, score), log_secs in zip(ranked, expected, strict=True)
-    ]
+    return _found(task, state, _Fresh(programs=set(programs.values()), digests=task.known))
 
 
-def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> tuple[list[Made], list[Made]]:
-    """Return the next candidates, and those for later."""
+def _found(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Proposal]:
+    """Return the next candidates, and then those for later."""
     match task.search:
         case Search.GRID:
-            return search_grid(state, fresh, task.count), []
+            return _described(task, state, search_grid(state, fresh, task.count))
         case Search.REPLAY:
-            return replay_traces(task.mod_json, task.replayed, state, fresh, task.count), []
+            return _described(task, state, replay_traces(task.mod_json, task.replayed, state, fresh, task.count))
         case Search.RANDOM:
             rules = replace(_rules(task, task.count, is_alone=False), times=(), ranker=Ranker(None, None, records=0))
-            return search_randomly(state, fresh, task.count, rules), []
-    found = _from_elsewhere(task, state, fresh)
+            return _described(task, state, search_randomly(state, fresh, task.count, rules))
+    elsewhere = _from_elsewhere(task, state, fresh)
     own = _from_own_space(task, state, fresh)
-    share = task.count - max(len(found), _share_of_rules(task))
-    found, later = found + own[:share], own[share:]
-    if len(found) < task.count:
-        searched = _searched(task, state, fresh, task.count - len(found))
-        found, later = found + searched[: task.count - len(found)], later + searched[task.count - len(found) :]
-    return found, later[: task.ahead]
+    of_own = min(len(own), task.count - max(len(elsewhere), _share_of_rules(task)))
+    of_rules = task.count - len(elsewhere) - of_own
+    searched = _searched(task, state, fresh, of_rules) if of_rules > 0 else []
+    # All at once: each time that a model is asked, it learns from the records anew.
+    described = _described(task, state, [*elsewhere, *own, *searched])
+    first, rest = described[: len(elsewhere)], described[len(elsewhere) :]
+    own_ones, searched_ones = rest[: len(own)], rest[len(own) :]
+    own_ones = _best_first(own_ones) if _chooses(task) else own_ones
+    first += own_ones[:of_own] + searched_ones[:of_rules]
+    later = own_ones[of_own:] + searched_ones[of_rules:]
+    return _best_first(first) + _best_first(later[: task.ahead])
 
 
 class _Fresh:
@@ -215,13 +210,9 @@ def _from_elsewhere(task: ProposeTask, state: SearchState, fresh: _Fresh) -> lis
 
 
 def _from_own_space(task: ProposeTask, state: SearchState, fresh: _Fresh) -> list[Made]:
-    """Return untried schedules of the workload's own space: the first ones in their order, later those for later, too,
-    the best predicted first."""
-    space = fresh.of(state.own_space())
-    if task.model is None or len(task.records) < task.count:
-        return list(itertools.islice(space, task.count))
-    pool = list(itertools.islice(space, max(_CHOSEN_FROM * task.count, task.count + task.ahead)))
-    return [candidate for candidate, _ in _ranked(task, state, pool)]
+    """Return untried schedules of the workload's own space, in its order: more than wanted where a model chooses."""
+    pool = max(_CHOSEN_FROM * task.count, task.count + task.ahead)
+    return list(itertools.islice(fresh.of(state.own_space()), pool if _chooses(task) else task.count))
 
 
 def _share_of_rules(task: ProposeTask) -> int:
@@ -265,15 +256,44 @@ def _rules(task: ProposeTask, wanted: int, *, is_alone: bool) -> Evolution:
     )
 
 
-def _ranked(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[tuple[Made, float]]:
-    """Return candidates with their scores, best first; as they came, and nan, without records of the job's own: the
-    own space is in a good order already, and the search returns the best first.
-    """
-    if task.model is None or not candidates:
-        return [(candidate, math.nan) for candidate in candidates]
-    scores = _ranker(task).score(state.features_of(candidates, threads=task.threads))
-    order = sorted(range(len(candidates)), key=lambda index: -scores[index])
-    return [(candidates[index], float(scores[index])) for index in order]
+def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Made]) -> list[Proposal]:
+    """Return proposals with what is expected of them; their scores are nan, unless a model chooses."""
+    if _is_guided(task):
+        state.features_of(candidates, threads=task.threads)
+    expected = expected_of(
+        [candidate.features for candidate in candidates],
+        _shared(task),
+        task.lessons,
+        flop=task.flop,
+        device_model=task.device_model,
+        instruction_set=instruction_set_of(task.target_json),
+    )
+    scores = [math.nan] * len(candidates)
+    if _is_guided(task) and any(log_secs is not None for log_secs in expected):
+        scores = [-math.inf if log_secs is None else -float(log_secs.mean()) for log_secs in expected]
+    elif _is_guided(task) and candidates:
+        scores = _ranker(task).score(state.features_of(candidates, threads=task.threads)).tolist()
+    return [_proposal(*each) for each in zip(candidates, scores, expected, strict=True)]
+
+
+def _best_first(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Return proposals, best first. Without scores they are in a good order already: that of the own space, or the
+    search's."""
+    if any(math.isnan(proposal.predicted) for proposal in proposals):
+        return list(proposals)
+    return sorted(proposals, key=lambda proposal: -proposal.predicted)
+
+
+def _chooses(task: ProposeTask) -> bool:
+    """Tell whether a model chooses from the own space, whose first batch is taken in its order."""
+    return _is_guided(task) and len(task.records) >= task.count
+
+
+def _is_guided(task: ProposeTask) -> bool:
+    """Tell whether a model chooses: the job's own, or what all workloads know together with enough of its records."""
+    if task.model is not None:
+        return True
+    return task.is_guided and are_enough(task.lessons) and _shared(task) is not None
 
 
 def _shared(task: ProposeTask) -> Snapshot | None:
@@ -292,7 +312,7 @@ def _ranker(task: ProposeTask) -> Ranker:
         instruction_set=instruction_set_of(task.target_json),
         measured=[
             Sample(workload=one.workload, run_sec=one.run_sec, features=one.features, device_model=task.device_model)
-            for one in (task.lessons if task.model is not None else ())
+            for one in (task.lessons if _is_guided(task) else ())
         ],
     )
 

@@ -1,0 +1,23 @@
+"""What a process knows of its machine, and of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+_TICK_SEC = 0.011
+"""The kernel notes a start in hundredths of a second."""
+
+
+def test_a_process_knows_its_age_to_a_hundredth_of_a_second() -> None:
+    """Whatever the time of the boot is taken to be: not less than since it could print, not more than since it was
+    asked for."""
+    program = "import time; born = time.monotonic(); from fleet.base.machine import process_age_sec as age\n"
+    program += "print(age(), time.monotonic() - born)"
+    asked_at = time.monotonic()
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+
+    age_sec, running_sec = map(float, said.split())
+    assert running_sec - _TICK_SEC <= age_sec <= time.monotonic() - asked_at + _TICK_SEC

@@ -1,0 +1,112 @@
+"""Results that come within a moment are stored together, and nothing goes on before all are."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from fleet.domain.measuring import Measurement
+from fleet.errors import DeviceUnreachable, DiskFull
+from fleet.optimizer.core.events import Store
+from fleet.optimizer.group_commit import GroupCommit
+from fleet.testing import eventually
+
+_NEVER = math.inf
+
+
+class Log:
+    """A library that takes transactions one at a time; each may be held up, or fail."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[str]] = []
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.is_asked = False
+        self.is_full = False
+
+    async def store(self, results: list[Store]) -> None:
+        self.is_asked = True
+        await self.is_open.wait()
+        if self.is_full:
+            raise DiskFull("no space left")
+        self.transactions.append([result.digest for result in results])
+
+
+def result(digest: str) -> Store:
+    return Store(
+        workload="w",
+        digest=digest,
+        trace_json="",
+        artifact_digest="",
+        device_name="",
+        measurement=Measurement(candidate_id=digest, run_secs=(1.0,)),
+    )
+
+
+async def test_a_batch_is_stored_in_one_transaction() -> None:
+    """What came within a moment; who has to know that it is stored does not wait for the moment to pass."""
+    log = Log()
+
+    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=_NEVER) as results:
+        for digest in "abc":
+            results.add(result(digest))
+        await results.finish()
+        assert log.transactions == [["a", "b", "c"]]
+        results.add(result("d"))
+
+    assert log.transactions == [["a", "b", "c"], ["d"]]
+
+
+async def test_a_result_is_stored_while_the_next_takes_long() -> None:
+    """It waits a moment for others, and no longer, though nobody asks for it."""
+    log = Log()
+
+    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=0.0) as results:
+        results.add(result("a"))
+        await eventually(lambda: log.transactions == [["a"]])
+
+
+async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None:
+    """In order, and all of it."""
+    log = Log()
+    log.is_open.clear()
+
+    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=0.0) as results:
+        results.add(result("a"))
+        await eventually(lambda: log.is_asked)
+        results.add(result("b"))
+        results.add(result("c"))
+        log.is_open.set()
+
+    assert log.transactions == [["a"], ["b", "c"]]
+
+
+async def test_a_result_that_cannot_be_stored_is_told() -> None:
+    """Before anything is done that relies on it."""
+    log = Log()
+    log.is_full = True
+
+    results = GroupCommit(log.store, moment_sec=_NEVER)
+    results.add(result("a"))
+
+    with pytest.raises(DiskFull):
+        await results.finish()
+    with pytest.raises(DiskFull):
+        results.add(result("b"))
+
+
+async def test_what_was_measured_before_an_error_is_stored() -> None:
+    """Also where the measuring of the next candidate was cancelled."""
+    log = Log()
+
+    async def lose_the_device() -> None:
+        async with GroupCommit(log.store, moment_sec=_NEVER) as results:
+            results.add(result("a"))
+            raise DeviceUnreachable("gone")
+
+    with pytest.raises(DeviceUnreachable):
+        await asyncio.wait_for(lose_the_device(), 10)
+
+    assert log.transactions == [["a"]]
