@@ -196,8 +196,15 @@ class TuningLoop:
 
     async def _make_static(self, shash: str) -> Round:
         async with self._turns.building():
-            await self.apply(ev.StaticWanted(shash))
+            await together(
+                {"make static": self.apply(ev.StaticWanted(shash)), "build unscheduled": self._build_baseline(shash)}
+            )
         return shash, tuple(digest for workload, digest in self._core.candidates if workload == shash)
+
+    async def _build_baseline(self, shash: str) -> None:
+        """Build the unscheduled program of a workload, which checks of its candidates need."""
+        if shash not in self._baselines:
+            await self.apply(await self._checker.build_baseline(shash))
 
     async def _make_round(self) -> Round | None:
         """Choose a batch among what was searched ahead, and build it; search where there is nothing to choose from.
@@ -261,9 +268,9 @@ class TuningLoop:
 
     async def _measure_round(self, made: Round) -> None:
         """Measure a batch. Results of one workload are applied batch by batch, on whatever devices they were made."""
-        if made[0] not in self._baselines:  # the check needs it: build it while nobody waits for the device
+        if made[0] not in self._baselines:  # while nobody waits for the device
             async with self._turns.building():
-                await self.apply(await self._checker.build_baseline(made[0]))
+                await self._build_baseline(made[0])
         bench, (shash, digests) = self._here, made
         bench.device.bid(self._core.progress.bid)
         if len(self._benches) > 1:

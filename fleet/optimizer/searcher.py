@@ -26,6 +26,7 @@ from fleet.optimizer.core.events import (
 )
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.build import build_candidate
+from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.optimizer.tasks.metered import metered
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.workloads.workload import Workload
@@ -98,10 +99,12 @@ class Searcher:
         yield Found(effect.workload, candidates, searched.builder_sec)
 
     async def build(self, effect: Build) -> AsyncGenerator[Built | BuildFailed, None]:
-        """Build candidates, all at once."""
+        """Build candidates, all at once. Those of MetaSchedule's rules first: they take the compiler several times as
+        long, and the last one to be started is waited for alone."""
+        items = sorted(effect.traces_by_digest.items(), key=lambda item: not has_decisions(item[1]))
         building = [
             self._build(effect.workload, digest, trace_json, wants_features=digest not in effect.have_features)
-            for digest, trace_json in effect.traces_by_digest.items()
+            for digest, trace_json in items
         ]
         for built in asyncio.as_completed(building):
             yield await built

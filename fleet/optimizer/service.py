@@ -43,6 +43,7 @@ from fleet.optimizer.pool import Builders, run_within
 from fleet.optimizer.tasks import MODULES
 from fleet.optimizer.turns import Cores, Turns, stepped_aside
 from fleet.workloads.extract import extract
+from fleet.workloads.workload import Workload
 
 _IMPORT_TIMEOUT_SEC = 600.0
 
@@ -160,9 +161,10 @@ class OpenJob:
         feed(self.core, Titled(self.options.title))
         async with AsyncExitStack() as stack:
             self._say(f"importing {self.options.model.name}")
-            importing = asyncio.create_task(self._import_model(), name="import model")
+            importing = asyncio.create_task(self._import(), name="import model")
             connecting = asyncio.create_task(self._connect(stack), name="connect")
-            parts: set[asyncio.Task[Model] | asyncio.Task[Fleet]] = {importing, connecting}
+            parts: set[asyncio.Task[tuple[Model, list[Workload] | None]] | asyncio.Task[Fleet]]
+            parts = {importing, connecting}
             try:
                 # Whichever is wrong first ends the run: neither waits for the other, which may take minutes.
                 ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
@@ -172,7 +174,7 @@ class OpenJob:
                 for part in parts:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
-            model, client = importing.result(), connecting.result()
+            (model, workloads), client = importing.result(), connecting.result()
             self._say(f"waiting for a device: {self.options.selector}")
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
@@ -184,10 +186,10 @@ class OpenJob:
             ]
             if self._gives_back:
                 await steady.give_back()
-            self._say("finding the workloads")
             target_json = self.options.target_json or inventory.target_json
-            async with Turns(shares_cores=True, cores=self.shop.cores).building():
-                workloads = await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
+            if workloads is None:
+                self._say("finding the workloads")
+                workloads = await self._extract(model, target_json)
             job = JobRun(
                 options=self.options,
                 core=self.core,
@@ -257,6 +259,15 @@ class OpenJob:
             on_queued=on_queued,
             aside=stepped_aside,
         )
+
+    async def _import(self) -> tuple[Model, list[Workload] | None]:
+        """Import the model; find its workloads, too, where no device has to say first what it is compiled for."""
+        model, target_json = await self._import_model(), self.options.target_json
+        return model, None if target_json is None else await self._extract(model, target_json)
+
+    async def _extract(self, model: Model, target_json: str) -> list[Workload]:
+        async with Turns(shares_cores=True, cores=self.shop.cores).building():
+            return await run_within(self.shop.pool, _IMPORT_TIMEOUT_SEC, extract, model, target_json)
 
     async def _import_model(self) -> Model:
         seed = self.options.seed if self.options.random_weights else None
