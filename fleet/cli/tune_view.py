@@ -60,7 +60,8 @@ def render_report(report: TuneReport, *, width: int = 80) -> RenderableType:
             parts.append(
                 Text("SLOWER: the tuned model takes longer than without its records; use that", style="bold red")
             )
-    first = f", the first after {report.first_trial_sec:.1f} s" if report.first_trial_sec is not None else ""
+    has_first = report.trials and report.first_trial_sec is not None
+    first = f", the first after {report.first_trial_sec:.1f} s" if has_first else ""
     if report.repeats.count:
         parts.append(Text(_repeats_line(report.repeats), style="yellow"))
     parts.append(Text(f"{report.trials} trials in {report.wall_sec:.1f} s{first}, on {report.device_model}"))

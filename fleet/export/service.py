@@ -128,7 +128,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
             )
             workloads = await run_within(pool, _TASK_TIMEOUT_SEC, extract, model, options.target_json)
             choice = Choice() if options.is_untuned else await asyncio.to_thread(_chosen, options, workloads)
-            say(f"compiling {model.title} with {len(choice.traces)} records for {len(workloads)} operators")
+            say(f"compiling {model.title} with {len(choice.records)} records for {len(workloads)} operators")
             target_json, traces = options.target_json, dict(choice.traces)
             finding = (run_within(pool, _TASK_TIMEOUT_SEC, find_answers, one, options.seed) for one in model.variants)
             artifact, answers = await asyncio.gather(
