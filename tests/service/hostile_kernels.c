@@ -134,7 +134,7 @@ KERNEL(overwrite) {
 // How many of some files, named with colons between, can be opened: each to be read, and to be written.
 KERNEL(open_secrets) {
   int32_t opened = 0;
-  char* names = strdup(getenv("HOSTILE_SECRETS"));
+  char* names = strdup(getenv("HOSTILE_FILES"));
   for (char* name = strtok(names, ":"); name; name = strtok(NULL, ":")) {
     for (int flags = O_RDONLY; flags <= O_WRONLY; flags++) {
       int file = open(name, flags);

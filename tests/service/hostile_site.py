@@ -53,7 +53,7 @@ class Site:
         command = [sys.executable, "-m", "device_agents", "--tracker", self.tracker.address]
         environment = {
             "HOSTILE_STORE": str(self.state / "artifacts"),
-            "HOSTILE_SECRETS": ":".join(map(str, self.secrets)),
+            "HOSTILE_FILES": ":".join(map(str, self.secrets)),
         }
         self.agent = subprocess.Popen(  # noqa: ASYNC220 - read in a thread
             [*command, "--config", self.folder / "agent.yaml", "--state-dir", self.state],
