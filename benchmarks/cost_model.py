@@ -266,10 +266,8 @@ def _print(figures: common.JsonObject, machine: common.Machine, *, quick: bool) 
     notes = [
         f"mean and 95 % interval over {figures['workloads']} workloads, each left out once",
         f"of what was measured, {coverage['0.8']:.0%} lie within our central 80 %",
-        *common.doubts(machine),
+        *common.doubts(machine, quick=quick),
     ]
-    if quick:
-        notes.append("quick: too few workloads for figures to quote")
     common.print_table("ranking candidates", ("", "XGBModel", "ours"), rows, notes)
 
 

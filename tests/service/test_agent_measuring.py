@@ -92,7 +92,9 @@ def cpus_of_threads(pid: int) -> set[str]:
     """Return where the threads of a process may run, as the kernel says it."""
     found = set()
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        found |= {line.split()[1] for line in status.read_text().splitlines() if line.startswith("Cpus_allowed_list")}
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            lines = status.read_text().splitlines()
+            found |= {line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")}
     return found
 
 
