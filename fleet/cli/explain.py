@@ -43,13 +43,21 @@ def explain(
     peak_gflops: Annotated[
         float | None,
         typer.Option(
-            min=0.001, max=_MOST, metavar="GFLOP/S", help="Peak of float32 arithmetic. Default: from the target."
+            min=0.001,
+            max=_MOST,
+            callback=options.finite,
+            metavar="GFLOP/S",
+            help="Peak of float32 arithmetic. Default: from the target.",
         ),
     ] = None,
     bandwidth_gbs: Annotated[
         float | None,
         typer.Option(
-            min=0.001, max=_MOST, metavar="GB/S", help="Bandwidth of the memory. Default: measured here, else assumed."
+            min=0.001,
+            max=_MOST,
+            callback=options.finite,
+            metavar="GB/S",
+            help="Bandwidth of the memory. Default: measured here, else assumed.",
         ),
     ] = None,
     shape: options.ShapeOption = None,

@@ -194,7 +194,10 @@ def prune(
         int, typer.Option("--keep", min=0, metavar="N", help="Keep the newest N snapshots and jobs, however old.")
     ] = 10,
     days: Annotated[
-        float, typer.Option("--days", min=0, max=36500, metavar="D", help="Keep what is younger than D days.")
+        float,
+        typer.Option(
+            "--days", min=0, max=36500, callback=options.finite, metavar="D", help="Keep what is younger than D days."
+        ),
     ] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     library: LibraryOption = None,

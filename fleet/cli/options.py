@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,13 @@ def seconds_above_zero(text: str | float) -> float:
     if sec == 0:
         raise typer.BadParameter(f"{text} is not above zero")
     return sec
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse what every range lets in or none needs: not all versions of typer know that nan is in no range."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
 
 
 def _number(text: str | float) -> float:
@@ -120,7 +128,13 @@ BuildCacheOption = Annotated[
 ]
 BuildCacheGbOption = Annotated[
     float,
-    typer.Option("--build-cache-gb", min=0.01, metavar="GB", help="What was not used for longest goes beyond this."),
+    typer.Option(
+        "--build-cache-gb",
+        min=0.01,
+        callback=finite,
+        metavar="GB",
+        help="What was not used for longest goes beyond this.",
+    ),
 ]
 DEFAULT_CACHE_GB = 4.0
 """What a cache has by itself; it is not asked, since every command would load it."""

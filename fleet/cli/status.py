@@ -18,7 +18,9 @@ from fleet.wire.json_shape import snapshot_json
 def status(
     ctx: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print once instead of staying.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SEC", help="Least time between two updates.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, callback=options.finite, metavar="SEC", help="Least time between two updates.")
+    ] = 1.0,
     json_output: options.JsonOption = False,
     library: options.LibraryOption = None,
     tracker: options.TrackerOption = None,

@@ -34,13 +34,15 @@ def time(
         int, typer.Option(min=0, help="Keep repeating, at most this often, until the spread is small; 0: do not.")
     ] = 0,
     spread_target: Annotated[
-        float, typer.Option(min=0.0, help="The spread that is small enough for --max-repeat.")
+        float, typer.Option(min=0.0, callback=options.finite, help="The spread that is small enough for --max-repeat.")
     ] = TIMING.spread_target,
     cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats, in milliseconds.")] = 0,
     cool_below_c: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Before the first run, wait until the device is this cool, in degrees Celsius; 0: do not."
+            min=0.0,
+            callback=options.finite,
+            help="Before the first run, wait until the device is this cool, in degrees Celsius; 0: do not.",
         ),
     ] = 0.0,
     flush_bytes: Annotated[
