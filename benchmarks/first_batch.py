@@ -62,11 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for group in groups[options.first : options.first + most]:
                     seeds = pool.submit_within(_TIMEOUT_SEC, neighbours_seeds, group.program, DATA).result()
                     lab = Lab(program=group.program, seeds=seeds, pool=pool, timer=timer, folder=Path(folder))
-                    rows.append(_compare(lab, group))
-                    common.say(f"{rows[-1]}")
+                    row = _compare(lab, group)
+                    rows += [row] if row is not None else []
+                    common.say(f"{row or f'{group.program.operator}: the same batch'}")
             finally:
                 timer.close()
-    figures = _figures(rows)
+    figures = _figures(rows, looked_at=len(groups[options.first : options.first + most]))
     _print(figures, rows, machine, quick=options.quick)
     common.print_json({**figures, "quick": options.quick, "machine": machine, "all": rows}, wanted=options.json)
     return 0
@@ -78,12 +79,16 @@ def _to_gain(group: Group) -> float:
     return float(static / group.run_sec.min()) - 1
 
 
-def _compare(lab: Lab, group: Group) -> dict[str, object]:
-    """Return by how much the best of either batch is slower than the best of all candidates, recorded ones included."""
+def _compare(lab: Lab, group: Group) -> dict[str, object] | None:
+    """Return by how much the best of either batch is slower than the best of all candidates, recorded ones included;
+    None if both batches are the same.
+    """
     static = _proposed(lab.pool, lab.program, is_static=True)
     records = [SearchRecord(trace_json=trace, run_sec=1e-3) for trace in static]  # only its trace counts for the next
     alone = _proposed(lab.pool, lab.program, records)
     helped = _proposed(lab.pool, lab.program, records, lab.seeds) if lab.seeds else alone
+    if set(helped) == set(alone):
+        return None
     traces = list(dict.fromkeys([*static, *alone, *helped, group.traces[int(group.run_sec.argmin())]]))
     made = dict(zip(traces, built_candidates(lab, traces), strict=True))
     artifacts = {trace: one.artifact for trace, one in made.items() if one is not None}
@@ -127,11 +132,9 @@ def _proposed(
         return []
 
 
-def _figures(rows: Sequence[dict[str, object]]) -> dict[str, object]:
-    changed = [row for row in rows if row["from_elsewhere"]]
-
+def _figures(rows: Sequence[dict[str, object]], *, looked_at: int) -> dict[str, object]:
     def mean(key: str) -> float:
-        values = [float(str(row[key])) for row in changed]
+        values = [float(str(row[key])) for row in rows]
         return round(statistics.geometric_mean(values), 3) if values else math.nan
 
     alone, helped = mean("alone"), mean("helped")
@@ -142,8 +145,8 @@ def _figures(rows: Sequence[dict[str, object]]) -> dict[str, object]:
         "ours": helped,
         "ratio": round(alone / helped, 3),
         "static": mean("static"),
-        "workloads": len(rows),
-        "changed": len(changed),
+        "workloads": looked_at,
+        "changed": len(rows),
     }
 
 
@@ -151,9 +154,10 @@ def _print(
     figures: dict[str, object], rows: Sequence[dict[str, object]], machine: common.Machine, *, quick: bool
 ) -> None:
     keys = ("operator", "from_elsewhere", "static", "alone", "helped")
+    means = f"static {figures['static']}, alone {figures['peer']}, with neighbours {figures['ours']}"
     notes = [
-        f"geometric means over the {figures['changed']} of {figures['workloads']} workloads whose batch has another "
-        f"candidate: static {figures['static']}, alone {figures['peer']}, with neighbours {figures['ours']}",
+        f"only {figures['changed']} of {figures['workloads']} workloads have another batch with neighbours",
+        f"geometric means over these: {means}",
         *common.doubts(machine, quick=quick),
     ]
     columns = ("", "from neighbours", "static", "first batch alone", "with neighbours")
