@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from fleet import aio
 from fleet.base.config import TRACKER_PORT
 from fleet.base.network import is_answered
-from fleet.errors import FleetError, NoMatchingDevice
+from fleet.errors import FleetError, NoMatchingDevice, TrackerUnavailable
 from fleet.library import Optimizer
 
+T = TypeVar("T")
+
 _ANSWER_SEC = 3.0
+_PAUSE_SEC = 0.2
 _THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]", "0.0.0.0")
 
 
@@ -34,12 +39,29 @@ async def fleet_for(address: str, selectors: Iterable[str]) -> str:
     try:
         async with aio.connect(address, connect_timeout_sec=_ANSWER_SEC) as client:
             for selector in selectors:
-                await client.check_selector(selector)
+                await asked_again(partial(client.check_selector, selector), within_sec=_ANSWER_SEC)
             return client.fleet_id
     except NoMatchingDevice:
         raise
     except FleetError:
         return ""
+
+
+async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float) -> T:
+    """Ask a connected tracker until it answers: it may be killed and started again between any two questions.
+
+    Raises:
+        TrackerUnavailable: it does not answer for so long.
+    """
+    now_sec = asyncio.get_running_loop().time
+    until_sec = now_sec() + within_sec
+    while True:
+        try:
+            return await question()
+        except TrackerUnavailable:
+            if now_sec() + _PAUSE_SEC > until_sec:
+                raise
+        await asyncio.sleep(_PAUSE_SEC)
 
 
 def fleet_beside(address: str = f"127.0.0.1:{TRACKER_PORT}") -> str:

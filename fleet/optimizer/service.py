@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cross.build.cache import BuildCache
@@ -32,7 +33,7 @@ from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.fleets import fleet_beside
+from fleet.optimizer.fleets import asked_again, fleet_beside
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
@@ -220,7 +221,9 @@ class OpenJob:
 
     async def _connect(self, stack: AsyncExitStack) -> Fleet:
         client = self.shop.client or await self._connect_anew(stack)
-        await client.check_selector(self.options.selector)  # the import may take minutes, and need not begin
+        # The import may take minutes, and need not begin.
+        question = partial(client.check_selector, self.options.selector)
+        await asked_again(question, within_sec=self.options.connect_timeout_sec)
         return client
 
     async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:

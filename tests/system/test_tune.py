@@ -14,7 +14,7 @@ import pytest
 from fleet.library import JobState, Library, RecordKind
 from fleet.testing import eventually_sync
 from tests.programs import alive, descendants
-from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet
+from tests.system.fleet_processes import Fleet, Server, run_fleet, running_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -68,6 +68,10 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     done = run_fleet(*tune_words(model, library, "--seed", "1"))
     report = json.loads(done.stdout)
     again = json.loads(run_fleet(*tune_words(model, library, "--seed", "2", trials=4)).stdout)
+    shown = [
+        json.loads(run_fleet("jobs", "show", one["job"], "--library", str(library), "--json").stdout)
+        for one in (report, again)
+    ]
 
     assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
     assert 16 == report["trials"] == sum(item["trials"] for item in report["workloads"])
@@ -80,6 +84,9 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     assert report["model"]["max_abs_error"] < 1e-3
     assert again["trials"] == 4
     assert sum(item["trials_before"] for item in again["workloads"]) == 16
+    for told, job in zip((report, again), shown, strict=True):
+        bests = {item["name"]: item["best_sec"] for item in told["workloads"]}
+        assert {item["name"]: item["best_sec"] for item in job["workloads"]} == pytest.approx(bests)
     with Library.open(library) as stored:
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
         assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20
@@ -97,6 +104,27 @@ def test_a_device_that_is_not_there_is_said_before_the_import(
     assert "no device matches 'kind=nothing'" in ended.stderr
     assert "finding the workloads" not in ended.stderr
     assert "waiting for a device" not in ended.stderr
+
+
+def test_a_tracker_that_dies_at_the_first_question_is_asked_again(model: Path, tmp_path: Path) -> None:
+    """kill -9 while it looks for a device, and a restart: the tune does not give up, and hears it answer."""
+    state = ("--no-discovery", "--state-dir", str(tmp_path / "tracker"))
+    dying = Server([str(Path(__file__).with_name("dying_tracker.py")), *state], "tracker", tmp_path / "log").start()
+    tuning = start_fleet(
+        *tune_words(model, tmp_path / "library.sqlite", "--tracker", dying.address, "--on", "kind=nothing"),
+        *("--connect-timeout", "120"),
+    )
+    assert dying.process.wait(150) == -signal.SIGKILL
+    dying.kill()
+
+    again = Server(["-m", "fleet.tracker", *state], "tracker", tmp_path / "log")
+    again.address = dying.address
+    again.start()
+    _, err = tuning.communicate(timeout=140)
+    again.stop()
+
+    assert tuning.returncode == 1
+    assert "no device matches 'kind=nothing'" in err
 
 
 def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path: Path) -> None:

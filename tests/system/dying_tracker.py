@@ -1,0 +1,22 @@
+"""A tracker that ends by kill -9 in the moment in which it is asked whether there is a device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from fleet.tracker.run import parse_options, run_tracker
+from fleet.tracker.service import FleetServicer
+from fleet.v1 import fleet_service_pb2
+
+
+async def _die(self: FleetServicer, request: fleet_service_pb2.CheckSelectorRequest, _: object) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    FleetServicer.check_selector = _die  # type: ignore[method-assign, assignment]
+    sys.exit(run_tracker(parse_options(sys.argv[1:])))
