@@ -93,7 +93,6 @@ def stopped_line(progress: JobProgress) -> str:
 
 
 def _row(report: WorkloadReport) -> WorkloadRow:
-    is_kept = report.best_us is not None and not report.uses_schedule  # what the model runs is the unscheduled program
     return WorkloadRow(
         operator=report.operator,
         name=report.name,
@@ -101,7 +100,7 @@ def _row(report: WorkloadReport) -> WorkloadRow:
         trials=report.trials,
         trials_before=report.trials_before,
         untuned_sec=_sec(report.untuned_us),
-        best_sec=_sec(report.untuned_us if is_kept else report.best_us),
+        best_sec=_sec(report.best_us),
         gflops=report.gflops,
         errors=report.errors,
     )

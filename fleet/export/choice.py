@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
-from fleet.library import Library
+from fleet.library import Library, Record
 from fleet.optimizer.history import in_model, schedules
 from fleet.runtime.manifest import UsedRecord
 from fleet.workloads.workload import Workload
@@ -48,6 +48,17 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope)
         for workload in workloads
         if traces.get(workload.shash)  # else it has none, or is faster without
         for best in library.best(workload.shash, scope, checked_only=True)
-        for record in [in_model(library, workload.shash, best.trace_json, scope) or best]
+        for record in [_of_time_alone(library, workload, scope, best)]
     )
     return Choice(traces=traces, records=records, device_model=scope.device_model if traces else "")
+
+
+def _of_time_alone(library: Library, workload: Workload, scope: RecordScope, best: Record) -> Record:
+    """Return the record that says how long alone the schedule takes that a model gets, which may be another than the
+    best: times within models decided that, and these compare with nothing.
+    """
+    placed = in_model(library, workload.shash, best.trace_json, scope)
+    if placed is None:
+        return best
+    candidates = library.candidates(workload.shash, scope)
+    return next((one for one in candidates if one.trace_digest == placed.trace_digest), placed)

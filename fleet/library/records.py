@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -24,6 +25,9 @@ class Selection:
     workloads: Sequence[str] | None = None
     within: ScopeFilter = ANY_SCOPE
     job_name: str | None = None
+    known_by: datetime | None = None
+    """With `job_name`: what anybody had stored by then counts as well."""
+
     kinds: Sequence[RecordKind] = SCHEDULED
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
@@ -33,9 +37,11 @@ class Selection:
             (records.c.target_key, None if within.target_json is None else canonical_target(within.target_json)),
             (records.c.device_model, within.device_model),
             (records.c.tvm_version, within.tvm_version),
-            (jobs.c.name, self.job_name),
         ]
         found = [column == value for column, value in given if value is not None]
+        if self.job_name is not None:
+            own = jobs.c.name == self.job_name
+            found.append(own if self.known_by is None else own | (records.c.created_at < self.known_by))
         found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
 
@@ -167,29 +173,17 @@ def error_counts(connection: sa.Connection, selection: Selection) -> dict[str, d
     return found
 
 
-def scopes(connection: sa.Connection, selection: Selection) -> list[RecordScope]:
-    """Return the scopes that have times, in order of their first measurement."""
+def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool = False) -> list[RecordScope]:
+    """Return the scopes that have times, in order of their first measurement; with errors, those that have records."""
     parts = (records.c.target_key, records.c.device_model, records.c.tvm_version)
     query = (
         sa.select(sa.func.min(records.c.target_json).label("target_json"), *parts[1:])
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(), records.c.error.is_(None))
+        .where(*selection.clauses(), sa.true() if with_errors else records.c.error.is_(None))
         .group_by(*parts)
         .order_by(sa.func.min(records.c.id))
     )
     return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
-
-
-def device_models(connection: sa.Connection, selection: Selection) -> list[str]:
-    """Return the device models that have records, in the order of their first one."""
-    query = (
-        sa.select(records.c.device_model)
-        .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses())
-        .group_by(records.c.device_model)
-        .order_by(sa.func.min(records.c.id))
-    )
-    return list(connection.scalars(query))
 
 
 def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:

@@ -162,11 +162,12 @@ class Library:
             weight_by_shash = {row["shash"]: row["weight"] for row in jobs.job_workload_rows(connection, owner)}
             by_shash = {w.shash: w for w in records.read_workloads(connection, list(weight_by_shash))}
             measured = Selection(job_name=name, kinds=(*SCHEDULED, RecordKind.BASELINE))
-            models: list[str | None] = [*records.device_models(connection, measured)] or [None]
+            scopes = records.scopes(connection, measured, with_errors=True)
+            by_model: list[RecordScope | None] = [*{scope.device_model: scope for scope in scopes}.values()]
             summaries = tuple(
                 summary
-                for model in models
-                for summary in _summaries(connection, name, ScopeFilter(device_model=model), by_shash, weight_by_shash)
+                for scope in by_model or [None]
+                for summary in _summaries(connection, job, scope, by_shash, weight_by_shash)
             )
             return JobSummary(
                 job=job, workloads=summaries, model_runs=tuple(jobs.read_model_runs(connection, owner, name))
@@ -281,18 +282,25 @@ class Library:
 
 def _summaries(
     connection: sa.Connection,
-    job_name: str,
-    within: ScopeFilter,
+    job: Job,
+    scope: RecordScope | None,
     by_shash: Mapping[str, StoredWorkload],
     weight_by_shash: Mapping[str, float],
 ) -> list[WorkloadSummary]:
-    """Return what a job did for each of its workloads on one device model."""
-    selection = Selection(job_name=job_name, within=within)
+    """Return what a job did for each of its workloads on one device model; None: it has measured nothing.
+
+    Its trials are its own. The best and the unscheduled time are those that it leaves its user with: what the library
+    knew when it began counts, too.
+    """
+    selection = known = Selection(job_name=job.name)
+    if scope is not None:
+        selection = replace(selection, within=ScopeFilter(device_model=scope.device_model))
+        known = replace(selection, within=scope, known_by=job.started_at)
     trials = records.trial_counts(connection, replace(selection, kinds=_TRIALS))
     errors = records.error_counts(connection, selection)
     found = []
     for shash, weight in weight_by_shash.items():
-        candidates = replace(selection, workloads=[shash])
+        candidates = replace(known, workloads=[shash])
         fastest = records.best(connection, candidates, k=1, checked_only=True)
         if not fastest:  # nothing was checked, as on boards that return no numbers
             fastest = records.best(connection, candidates, k=1, checked_only=False)
@@ -300,7 +308,7 @@ def _summaries(
         found.append(
             WorkloadSummary(
                 workload=by_shash[shash],
-                device_model=within.device_model or "",
+                device_model="" if scope is None else scope.device_model,
                 weight=weight,
                 trials=trials.get(shash, 0),
                 errors=errors.get(shash, {}),

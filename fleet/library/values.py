@@ -333,6 +333,8 @@ class WorkloadSummary:
     errors: Mapping[ErrorKind, int]
     untuned_sec: float | None
     best_sec: float | None
+    """Of its own trials, and of what was known of this scope when it began, as `Library.best` chooses [s]."""
+
     best_record_id: int | None
 
 

@@ -11,6 +11,7 @@ from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
 from fleet.domain.keys import trace_digest
+from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
@@ -30,6 +31,8 @@ _REPLAYED = 1_000
 
 _FEATURES_TIMEOUT_SEC = 600.0
 
+_ALL = 2**31 - 1
+
 
 def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> list[WorkloadProgress]:
     """Return each workload with its earlier trials on this device model, target and TVM version."""
@@ -44,9 +47,9 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         baseline = library.baseline(workload.shash, scope)
         if baseline is not None:
             progress.untuned_sec = baseline.median_sec
-        best = library.best(workload.shash, scope, checked_only=True)
-        if best:
-            progress.best_sec, progress.best_trace = best[0].median_sec, best[0].trace_json
+            progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
+        right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
+        progress.right = {record.trace_json: record.median_sec for record in right}
         secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
         secs |= {record.trace_json: record.median_sec for record in library.candidates(workload.shash, scope)}
         progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -102,7 +103,8 @@ class JobRun:
         if begun.notice:
             self.core.progress.notice(begun.notice)
         feed(self.core, JobStarted(self._conditions(begun.job), begun.trials, items))
-        publishing = asyncio.create_task(self._publish(begun), name="publish job")
+        ended = asyncio.Event()
+        publishing = asyncio.create_task(self._publish(begun, ended), name="publish job")
         deadline = asyncio.create_task(self._end_at_deadline(), name="end at the deadline")
         state = JobState.FAILED
         try:
@@ -111,6 +113,8 @@ class JobRun:
                 await asyncio.to_thread(self.library.add_model_run, _model_run(begun.job, model))
             state = JobState.FINISHED
             feed(self.core, Said(""))
+            ended.set()
+            await asyncio.wait([publishing])  # so that what is said of the job elsewhere is what its report says
             return self._report(begun.job, model)
         except asyncio.CancelledError:
             state = JobState.INTERRUPTED
@@ -304,9 +308,12 @@ class JobRun:
         for item, lessons in zip(known, found, strict=True):
             feed(self.core, LessonsRecalled(item.workload.shash, lessons))
 
-    async def _publish(self, begun: Begun) -> None:
+    async def _publish(self, begun: Begun, ended: asyncio.Event) -> None:
+        """Say every second how far the job is, and once more when it has ended."""
         done_before = begun.job.trials_done
-        while True:
+        is_last = False
+        while not is_last:
+            is_last = ended.is_set()
             self.client.publish(self._status(begun, JobState.RUNNING))
             elapsed_sec = time.monotonic() - self.started_at
             report = report_progress(self.core.progress, elapsed_sec=elapsed_sec, done_before=done_before)
@@ -316,7 +323,9 @@ class JobRun:
                 )
             except LibraryError as error:  # the job itself stops when it cannot store a result
                 logger.warning("progress not stored", extra={"job": begun.job.name, "error": str(error)})
-            await asyncio.sleep(_PUBLISH_SEC)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PUBLISH_SEC):
+                    await ended.wait()
 
     def _status(self, begun: Begun, state: JobState) -> JobStatus:
         job = begun.job

@@ -302,6 +302,30 @@ def test_a_job_tells_what_it_did(library: Library) -> None:
     assert summary.model_runs[0].onnxruntime_ms is None
 
 
+def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library) -> None:
+    """Its trials are its own; the best is that of both, as whoever ran it was told, and not what came after it."""
+    first, other = library.start_job(title="w"), replace(SCOPE, tvm_version="0.1")
+    library.add_job_workloads(first.name, {MATMUL.shash: 1.0})
+    before = library.add_records(
+        [
+            record(1, 2e-3, job_name=first.name),
+            record(2, 9e-3, kind=RecordKind.BASELINE, job_name=first.name),
+            replace(record(3, 1e-3), scope=other),
+        ]
+    )
+    second = library.start_job(title="w")
+    library.add_job_workloads(second.name, {MATMUL.shash: 1.0})
+    (nothing_yet,) = library.job(second.name).workloads
+    library.add_record(record(4, 3e-3, job_name=second.name))
+    library.add_record(record(5, 1e-3))
+
+    (summary,) = library.job(second.name).workloads
+
+    assert (nothing_yet.trials, nothing_yet.best_sec) == (0, None)
+    assert (summary.trials, summary.untuned_sec, summary.best_sec) == (1, 9e-3, 2e-3)
+    assert summary.best_record_id == before[0].id
+
+
 def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
     """Its state, message and end are kept; RUNNING is no end; unknown jobs are NotFound."""
     job = library.start_job(title="m", holder="me@here")

@@ -105,7 +105,7 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
             not_confirmed = schedules(library, workloads, (), scope)
             await placing.keep(found, is_confirmed=True)
             later = schedules(library, workloads, (), scope)
-            tuned_again = WorkloadProgress(workload=first, best_trace=next(iter(claims)), best_sec=1e-9)
+            tuned_again = WorkloadProgress(workload=first, right={next(iter(claims)): 1e-9})
             again = schedules(library, workloads, [tuned_again], scope)
             hasty = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1e12)
 

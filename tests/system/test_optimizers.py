@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -139,7 +139,10 @@ def test_a_job_is_cancelled_resumed_and_reverted(
 def test_a_tune_is_watched_where_an_optimizer_runs(
     two_products: Path, fleet: Fleet, path: Path, start_optimizer: Callable[[], subprocess.Popen[str]]
 ) -> None:
-    """The optimizer does the work; report and errors are the same, also where one of two boards is not there."""
+    """The optimizer does the work; report and errors are the same, also where one of two boards is not there.
+
+    So is the best time of each workload, whoever is asked.
+    """
     start_optimizer()
     eventually_sync(lambda: optimizers(path) > 0, 120)
     port = fleet.address.rpartition(":")[2]  # the optimizer knows the tracker by another address
@@ -156,6 +159,26 @@ def test_a_tune_is_watched_where_an_optimizer_runs(
     assert report["trials"] == 2
     assert job(path, report["job"]).is_queued
     assert report["workloads"][0]["static_sec"] > 0
+    shown = json.loads(run_fleet("jobs", "show", report["job"], "--library", str(path), "--json").stdout)
+    best = json.loads(run_fleet("library", "best", "--library", str(path), "--json").stdout)["best"]
+    told = pytest.approx(times(report["workloads"]))
+    assert times(shown["workloads"]) == told
+    assert times(shown["progress"]["kinds"][0]["workloads"]) == told
+    assert times([{**item, "name": item["workload"]} for item in best]) == told
+    total_sec = sum(item["weight"] * min(item["best_sec"], item["untuned_sec"]) for item in report["workloads"])
+    eventually_sync(lambda: of_job(report["job"], fleet.snapshot())["state"] == "finished")
+    status = json.loads(run_fleet("status", "--tracker", fleet.address, "--json").stdout)
+    assert of_job(report["job"], status)["best_sec"] == pytest.approx(total_sec)
+
+
+def times(workloads: Sequence[Mapping[str, float]]) -> dict[tuple[object, str], float]:
+    """Of each workload, by its name, the best time and that without a schedule."""
+    return {(item["name"], key): item[key] for item in workloads for key in ("best_sec", "untuned_sec")}
+
+
+def of_job(name: str, snapshot: Mapping[str, object]) -> dict[str, object]:
+    jobs: list[dict[str, object]] = snapshot["jobs"]  # type: ignore[assignment]
+    return next(job for job in jobs if job["name"] == name)
 
 
 def optimizers(path: Path) -> int:

@@ -19,7 +19,9 @@ SPREAD_OUT = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * numbe
 
 def begun(name: str) -> WorkloadProgress:
     """A workload that is known well enough for its gains to be estimated."""
-    return WorkloadProgress(workload=workload(name), best_sec=1.0, untuned_sec=9.0, records=list(SPREAD_OUT), batches=2)
+    return WorkloadProgress(
+        workload=workload(name), right={"best": 1.0}, untuned_sec=9.0, records=list(SPREAD_OUT), batches=2
+    )
 
 
 def expecting(digest: str, *secs: float) -> Ahead:

@@ -202,7 +202,7 @@ def test_a_run_off_decides_for_its_runners() -> None:
 
 def test_a_best_of_an_earlier_job_stays_unless_it_is_beaten() -> None:
     """It did not run, so its time stands."""
-    job = Script(known(best_sec=0.5, best_trace="old"))
+    job = Script(known(right={"old": 0.5}))
     job.propose("a")
 
     job.run(ev.RunOffWanted("w"))
@@ -244,9 +244,9 @@ def test_a_baseline_far_behind_stays_out_of_the_run_off() -> None:
 
 def test_a_schedule_that_is_slower_than_none_is_not_used() -> None:
     """That holds without a run-off, too."""
-    assert not known(untuned_sec=1.0, best_sec=2.0, best_trace="a").uses_schedule
-    assert known(untuned_sec=2.0, best_sec=1.0, best_trace="a").uses_schedule
-    assert known(best_sec=1.0, best_trace="a").uses_schedule
+    assert not known(untuned_sec=1.0, right={"a": 2.0}).uses_schedule
+    assert known(untuned_sec=2.0, right={"a": 1.0}).uses_schedule
+    assert known(right={"a": 1.0}).uses_schedule
     assert not known(untuned_sec=1.0).uses_schedule
 
 

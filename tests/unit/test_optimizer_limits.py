@@ -37,7 +37,7 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
     """And says so in a sentence; one that is not goes on, and a roofline that was beaten is no limit."""
     item = WorkloadProgress(
         workload=dataclasses.replace(workload(), flop=1e9),
-        best_sec=best_sec,
+        right={"t": best_sec},
         records=[SearchRecord(trace_json="t", run_sec=best_sec)],
     )
     job = Script(item)

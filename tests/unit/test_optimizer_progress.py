@@ -42,9 +42,9 @@ def progress(name: str = "w", args: tuple[TensorSpec, ...] = (), **facts: object
 
 def test_the_current_time_is_the_best_that_is_known() -> None:
     """A candidate that is slower than the unscheduled program changes nothing."""
-    assert 3.0 == progress(untuned_sec=4.0, best_sec=3.0).current_sec
-    assert 4.0 == progress(untuned_sec=4.0, best_sec=5.0).current_sec
-    assert 2.0 == progress(untuned_sec=4.0, best_sec=2.0).speedup
+    assert 3.0 == progress(untuned_sec=4.0, right={"[]": 3.0}).current_sec
+    assert 4.0 == progress(untuned_sec=4.0, right={"[]": 5.0}).current_sec
+    assert 2.0 == progress(untuned_sec=4.0, right={"[]": 2.0}).speedup
     assert 1.0 == progress().speedup
 
 
@@ -52,9 +52,9 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
     """Until a whole batch was measured, a trial counts as long as the others' do."""
     records = [SearchRecord(trace_json="t", run_sec=1.0)]
     items = [
-        progress("begun", trials=2, device_sec=60.0, best_sec=1.0, records=records),
-        progress("known", trials=16, device_sec=1.6, best_sec=1.0, records=records),
-        progress("dear", trials=32, device_sec=32.0, best_sec=1.0, records=records),
+        progress("begun", trials=2, device_sec=60.0, right={"[]": 1.0}, records=records),
+        progress("known", trials=16, device_sec=1.6, right={"[]": 1.0}, records=records),
+        progress("dear", trials=32, device_sec=32.0, right={"[]": 1.0}, records=records),
     ]
 
     planned = plan(JobProgress(workloads=items), conditions(batch_size=16), 100)
@@ -65,10 +65,10 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
 
 def test_a_batch_is_judged_by_what_it_gained() -> None:
     """Beside what was expected of it; one that is never measured is forgotten, and so is one of which nobody knew."""
-    item = progress("w", best_sec=4.0, judged_sec=4.0, forecasts=deque([0.5, 0.1, 0.0, 0.2]))
+    item = progress("w", right={"[]": 4.0}, judged_sec=4.0, forecasts=deque([0.5, 0.1, 0.0, 0.2]))
 
     forget_forecast(item)
-    item.best_sec = 3.0
+    item.right["better"] = 3.0
     for _ in range(3):
         keep_outcome(item)
 
@@ -77,14 +77,14 @@ def test_a_batch_is_judged_by_what_it_gained() -> None:
 
 def test_totals_are_weighted() -> None:
     """The model runs each workload `weight` times; those without a known time are left out."""
-    job = JobProgress(workloads=[progress("a", untuned_sec=3.0, best_sec=1.0), progress("b")])
+    job = JobProgress(workloads=[progress("a", untuned_sec=3.0, right={"[]": 1.0}), progress("b")])
 
     assert (6.0, 2.0) == (job.total_sec(tuned=False), job.total_sec(tuned=True))
 
 
 def test_the_report_says_unknown_instead_of_infinite() -> None:
     """JSON has no infinity, and people have no use for it."""
-    known = report_workload(progress(untuned_sec=4e-3, best_sec=1e-3))
+    known = report_workload(progress(untuned_sec=4e-3, right={"[]": 1e-3}))
     unknown = report_workload(progress())
 
     assert (4000.0, 1000.0, 2.0, 4.0) == (known.untuned_us, known.best_us, known.gflops, known.speedup)
@@ -137,8 +137,7 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
                     "fused_conv2d17_add9_relu9",
                     CONVOLUTION,
                     untuned_sec=85e-3,
-                    best_sec=1.5e-3,
-                    best_trace="[]",
+                    right={"[]": 1.5e-3},
                     trials=32,
                 )
             ),
@@ -261,7 +260,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     report = TuneReport(
         job="jobs/1", title="model.onnx", device="devices/pc", device_model="A PC", library="library.sqlite",
         trials=8, wall_sec=6.2, first_trial_sec=4.5, last_record_sec=6.0,
-        workloads=(report_workload(progress("conv", untuned_sec=1e-3, best_sec=2e-3, best_trace="[]")),),
+        workloads=(report_workload(progress("conv", untuned_sec=1e-3, right={"[]": 2e-3})),),
         model=ModelReport(untuned_ms=1.0, tuned_ms=2.0, is_slower=True, weakness=Weakness.UNCHANGED),
     )  # fmt: skip
 
@@ -270,6 +269,7 @@ def test_what_came_out_slower_is_said(capsys: pytest.CaptureFixture[str]) -> Non
 
     assert "\x1b[1;31mSLOWER: the tuned model takes longer than without its records; use that" in shown
     assert "conv: no schedule is faster than the unscheduled program, which is kept" in shown
+    assert ("2 ms" in shown, "0.5x" in shown) == (True, True), "the best as `fleet library best` has it"
     assert "not checked: the output does not depend on the input" in shown
     written = json.loads(json.dumps(report.to_json()))
     assert written["model"]["is_slower"] is True

@@ -52,8 +52,10 @@ def _broken_workloads(core: JobCore) -> list[str]:
         if len(set(traces)) < len(traces):
             found.append(f"{item.workload.name} has a candidate twice")
         own = [candidate for candidate in core.candidates.values() if candidate.workload == shash]
-        if any(c.trace_json == item.best_trace and c.stage is not Stage.CHECKED for c in own):
-            found.append(f"the best of {item.workload.name} was not checked")
+        if any(c.trace_json in item.right and c.stage is not Stage.CHECKED for c in own):
+            found.append(f"a candidate of {item.workload.name} counts as right, and was not checked")
+        if any(c.trace_json in item.right and item.right[c.trace_json] != c.median_sec for c in own):
+            found.append(f"a candidate of {item.workload.name} has two times")
         if item.uses_schedule and item.best_sec >= item.untuned_sec:
             found.append(f"{item.workload.name} uses a schedule that is slower than none")
     return found

@@ -34,7 +34,7 @@ class Judging(Measuring):
         super().__init__(progress)
         self._finalists: dict[str, list[Candidate]] = {}
         self._finishers[Purpose.SEARCH] = self._finish_batch
-        self._finishers[Purpose.RUN_OFF] = self._finish_run_off
+        self._finishers[Purpose.RUN_OFF] = lambda batch: None  # whoever ran has its newest time by now
 
     def _finish_batch(self, batch: Batch) -> None:
         self._release_unmeasured(batch)
@@ -86,8 +86,7 @@ class Judging(Measuring):
             if candidate.record_id is not None:
                 self._effects.append(ev.MarkChecked(candidate.record_id))
             checking.right.append(candidate)
-            if checking.purpose is Purpose.SEARCH:
-                item.best_sec, item.best_trace = candidate.median_sec, candidate.trace_json
+            item.right[candidate.trace_json] = candidate.median_sec
         else:
             candidate.stage = Stage.OUT
         if event.verdict is ev.Verdict.WRONG:
@@ -125,15 +124,3 @@ class Judging(Measuring):
         if len(trials) == 1:  # nobody to run against
             return
         self._begin_measuring(Purpose.RUN_OFF, shash, artifacts, trials)
-
-    def _finish_run_off(self, batch: Batch) -> None:
-        """Take the fastest as the best. If the old best ran too, its new time counts."""
-        item = self.workload(batch.workload)
-        times = {
-            self.candidates[batch.workload, digest].trace_json: sec
-            for digest, sec in batch.times.items()
-            if digest != BASELINE
-        }
-        winner = min(times, key=lambda trace: times[trace], default=None)
-        if winner is not None and (item.best_trace in times or times[winner] < item.best_sec):
-            item.best_sec, item.best_trace = times[winner], winner

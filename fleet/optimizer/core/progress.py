@@ -36,16 +36,19 @@ class WorkloadProgress:
 
     errors: Counter[ErrorKind] = field(default_factory=Counter)
     untuned_sec: float = math.inf
+    is_untuned_disturbed: bool = False
+    """Something cast doubt on that time, so that any other counts instead."""
+
     least_sec: float = 0.0
     """What the device can do at best [s]; 0: not known."""
 
     static_sec: float = math.inf
     """Time of the schedule that was chosen without a trial [s]."""
 
-    best_sec: float = math.inf
-    """Best time of the candidates whose numbers were checked [s]."""
+    right: dict[str, float] = field(default_factory=dict)
+    """The time that counts for each candidate whose numbers are right, by its trace [s], on this device model: its
+    newest undisturbed one, or its newest when all were disturbed, as `Library.best` has it."""
 
-    best_trace: str | None = None
     batches: int = 0
     """Batches asked for in this job."""
 
@@ -92,6 +95,16 @@ class WorkloadProgress:
 
     weakness: Weakness | None = None
     """Why the check of its candidates' numbers says little; None: it says what it should, or nothing was checked."""
+
+    @property
+    def best_trace(self) -> str | None:
+        """The fastest candidate whose numbers are right; None: there is none yet."""
+        return min(self.right, key=self.right.__getitem__, default=None)
+
+    @property
+    def best_sec(self) -> float:
+        """Its time [s]; infinite: there is none yet."""
+        return min(self.right.values(), default=math.inf)
 
     @property
     def uses_schedule(self) -> bool:

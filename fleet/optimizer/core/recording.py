@@ -46,13 +46,18 @@ class Recording(Ledger):
             self._book_baseline(item, measurement, may_close=purpose is Purpose.BASELINES)
         elif purpose is Purpose.SEARCH:
             self._book(item, self.candidates[event.workload, event.digest], measurement, event)
+        elif purpose is Purpose.RUN_OFF and measurement.error is None:
+            candidate = self.candidates[event.workload, event.digest]
+            candidate.measurement = counting(candidate.measurement, measurement)
+            item.right[candidate.trace_json] = candidate.median_sec
 
     def _book(self, item: WorkloadProgress, candidate: Candidate, measurement: Measurement, stored: ev.Stored) -> None:
-        """Count one result. A candidate's second result replaces the first, which was disturbed."""
+        """Count one result. A candidate that was measured again has the result that counts."""
         is_again = candidate.record_id is not None
         if is_again and measurement.error in NO_VERDICT:
             return
         had_failed = candidate.measurement is not None and candidate.measurement.error is not None
+        measurement = counting(candidate.measurement, measurement)
         candidate.measurement, candidate.record_id = measurement, stored.record_id
         candidate.stage = Stage.RECORDED if measurement.error is None else Stage.OUT
         if measurement.error is not None and not had_failed:
@@ -79,19 +84,32 @@ class Recording(Ledger):
             del self.candidates[candidate.workload, candidate.digest]
 
     def _book_baseline(self, item: WorkloadProgress, measurement: Measurement, *, may_close: bool) -> None:
-        is_verdict = measurement.error not in NO_VERDICT
-        if may_close and is_verdict and measurement.error is not None:
-            item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
-        if measurement.error is None or (may_close and is_verdict):
-            item.untuned_sec = measurement.median_sec
+        if measurement.error is not None:
+            if may_close and measurement.error not in NO_VERDICT:
+                item.closed_because = f"its unscheduled program failed: {measurement.error} {measurement.error_message}"
+                item.untuned_sec = math.inf
+            return
+        is_disturbed = bool(measurement.disturbances)
+        if not is_disturbed or item.is_untuned_disturbed or math.isinf(item.untuned_sec):
+            item.untuned_sec, item.is_untuned_disturbed = measurement.median_sec, is_disturbed
 
     def _reject(self, item: WorkloadProgress, candidate: Candidate, fault: str) -> None:
         """Record a candidate as wrong, and forget its time, so that the search does not build on it."""
         if candidate.record_id is not None:
             self._effects.append(ev.MarkWrong(candidate.record_id, fault))
         item.errors[ErrorKind.WRONG_OUTPUT] += 1
+        item.right.pop(candidate.trace_json, None)
         retime(item, candidate, math.inf)
         self._notify(f"{item.workload.operator}: a candidate is wrong and not used: {fault}")
+
+
+def counting(known: Measurement | None, newer: Measurement) -> Measurement:
+    """Return which of two results of one candidate counts, as `Library.best` chooses: the newer, unless it alone was
+    disturbed.
+    """
+    if known is None or known.error is not None or known.disturbances:
+        return newer
+    return known if newer.error is None and newer.disturbances else newer
 
 
 def retime(item: WorkloadProgress, candidate: Candidate, run_sec: float) -> None:
