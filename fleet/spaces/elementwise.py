@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tvm.tirx import Var
 
 _TASKS_PER_CORE = 8
+_FEWEST_LANES = 4
+"""Of vectors that divide a row: pairs take up to twice as long as what LLVM makes of it by itself."""
+
 _BLOCK = 16
 """Side of the squares in which a matrix is transposed: one cache line of float32."""
 
@@ -49,6 +52,8 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
         outer = loops[:-1]
     elif turned is not None:
         outer = _turn(schedule, loops, turned)
+    elif _is_for_compiler(schedule, own, loops, most):
+        outer = loops[:-1]
     else:
         outer = vectorize_within_groups(schedule, loops, group_of(own), most)
     shared = _enough(schedule, outer, facts)
@@ -58,6 +63,17 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     if shared:
         share(schedule, shared, work)
     return True
+
+
+def _is_for_compiler(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> bool:
+    """Tell whether LLVM makes better vectors of the last loop than we do: it takes a row as a whole, where only vectors
+    of two divide it, and loads whole vectors where every other number is read.
+    """
+    width = vector_width(extent(schedule, loops[-1]), most)
+    last = block.iter_vars[-1].var
+    strides = [stride_of(region.region[-1].min, last) or 0 for region in block.reads if region.region]
+    is_narrow = 1 < width < min(_FEWEST_LANES, most) and group_of(block) is None
+    return len(loops) > 1 and (is_narrow or max(strides, default=0) > 1)
 
 
 def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int | None, most: int) -> list[LoopRV]:

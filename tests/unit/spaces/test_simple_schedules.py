@@ -180,6 +180,8 @@ CASES: dict[str, Make] = {
     "rotary embedding": rotary,
     "pad": unary("pad", (1, 9, 9, 20), pad_before=[0, 1, 2, 0], pad_after=[0, 2, 1, 0]),
     "reshape": unary("reshape", (6, 35), newshape=(5, 42)),
+    "rows of pairs": unary("relu", (9, 54)),
+    "every other column": unary("strided_slice", (9, 64), begin=[0, 0], end=[9, 64], strides=[1, 2]),
     "sigmoid": unary("sigmoid", (7, 13)),
     "one number": unary("exp", (1,)),
 }
@@ -297,6 +299,18 @@ def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | N
     assert schedule is not None
     loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
     assert [int(loop.extent) for loop in loops if loop.kind == ForKind.VECTORIZED] == ([lanes] if lanes else [])
+
+
+@pytest.mark.parametrize("case", ["rows of pairs", "every other column"])
+def test_rows_that_vectors_do_not_suit_are_left_to_the_compiler(case: str) -> None:
+    """It is the faster one on them: a static schedule must not be slower than the untuned program."""
+    from tvm.tirx import ForKind
+
+    schedule = static_schedule(module(CASES[case]), AVX2)
+
+    assert schedule is not None
+    loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
+    assert ForKind.VECTORIZED not in {loop.kind for loop in loops}
 
 
 @pytest.mark.parametrize(
