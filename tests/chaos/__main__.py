@@ -34,7 +34,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="fleet-chaos-") as temporary:
         folder = given.keep or Path(temporary)
-        sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; logs in {folder}\n")
+        sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; Ctrl-C ends them; logs in {folder}\n")
         is_well = False
         try:
             logs = run_apart(folder, seed=seed, seconds=given.minutes * 60, bounds=Bounds(), tunes=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.chaos.checker import Bounds
+from tests.chaos.site import OVER
 from tests.programs import here
 
 _APART = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "--net"]
@@ -17,7 +19,7 @@ _SLACK_SEC = 600.0
 
 
 def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds, tunes: bool = False) -> Path:
-    """Run a site with its files in `folder`; return the folder of its logs.
+    """Run a site with its files in `folder`; return the folder of its logs. Ctrl-C ends it in good order.
 
     Raises:
         CalledProcessError: it did not come to its end; why stands in its output.
@@ -31,5 +33,9 @@ def run_apart(folder: Path, *, seed: int, seconds: float, bounds: Bounds, tunes:
     words = [*site, "--seed", str(seed), "--seconds", str(seconds)]
     words += ["--patience", str(bounds.served_sec), *(["--tunes"] if tunes else [])]
     command = ["unshare", *as_root, *_APART, "sh", "-c", _ENTER, "sh", *words]
-    subprocess.run(command, check=True, env=here(), timeout=3 * seconds + _SLACK_SEC)
+    interrupted = signal.signal(signal.SIGINT, lambda *_: (folder / OVER).touch())
+    try:
+        subprocess.run(command, check=True, env=here(), timeout=3 * seconds + _SLACK_SEC, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
     return logs

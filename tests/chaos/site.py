@@ -36,6 +36,7 @@ from tests.chaos.proxy import Link
 from tests.chaos.schedule import LIBRARY, TRACKER, Fault, Kind, make_storm
 from tests.programs import REPOSITORY, alive, run_module
 
+OVER = "over"
 _DISK_MIB = 64
 _STORM_SEC = 20.0
 _AGENTS = (
@@ -335,7 +336,10 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
 
 
 async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, tunes: bool) -> None:
-    """Run storms for so long in all, and a calm after each: a seed gives the same faults on any machine."""
+    """Run storms for so long in all, and a calm after each: a seed gives the same faults on any machine.
+
+    Where somebody makes a file "over" in `folder`, the present one is the last.
+    """
     site = Site(folder, seed, patience_sec, tunes=tunes)
     await site.open()
     await site.calm()
@@ -343,6 +347,8 @@ async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, t
     for number, length_sec in enumerate(filter(None, lengths_sec)):
         await site.storm(number, length_sec)
         await site.calm()
+        if (folder / OVER).exists():
+            break
     await site.close()
 
 
