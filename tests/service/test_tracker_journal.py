@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import os
 import sqlite3
 import tempfile
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -179,6 +182,60 @@ def test_full_disk_writes_all_or_nothing(tmp_path: Path) -> None:
     reopened = Journal(journal.path)
     assert len(reopened.open(NOW).devices) == 200
     reopened.close()
+
+
+def test_a_log_that_fills_the_disk_begins_anew(tmp_path: Path) -> None:
+    """What is folded in needs no more room, so one failed change is the last: nobody has to restart the tracker."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.open(NOW)
+    device = DeviceEntry(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="")
+    failed_at = []
+
+    with full_disk(tmp_path / "journal.sqlite-wal", free_bytes=200_000):
+        for epoch in range(100):
+            device.epoch = epoch
+            try:
+                journal.write(Changes(devices={device.name: device}, leases={device.name: device}))
+            except DiskFull:
+                failed_at.append(epoch)
+            journal.wait_until_free()
+    journal.close()
+
+    assert failed_at
+    assert all(later - earlier > 10 for earlier, later in itertools.pairwise(failed_at))
+    reopened = Journal(journal.path)
+    assert reopened.open(NOW).devices[0].epoch == 99
+    reopened.close()
+
+
+def test_the_logs_of_killed_trackers_do_not_add_up(tmp_path: Path) -> None:
+    """Each start folds in what the one before it has left, however early that was killed."""
+    path = tmp_path / "journal.sqlite"
+    log_bytes = []
+    for _ in range(5):
+        child = os.fork()
+        if not child:
+            _write_and_die(path)
+        assert os.waitpid(child, 0)[1] == 0
+        log_bytes.append(path.with_name(f"{path.name}-wal").stat().st_size)
+
+    assert max(log_bytes) < 1.5 * log_bytes[0]
+    journal = Journal(path)
+    assert journal.open(NOW).devices[0].epoch == 100
+    journal.close()
+
+
+def _write_and_die(path: Path) -> NoReturn:
+    try:
+        journal = Journal(path)
+        journal.open(NOW)
+        device = DeviceEntry(name="devices/a", kind="cpu", labels={}, description=b"", address="", agent_id="")
+        for epoch in range(101):
+            device.epoch = epoch
+            journal.write(Changes(devices={device.name: device}, leases={device.name: device}))
+    except BaseException:  # noqa: BLE001 - the child of a fork must never come back into the test
+        os._exit(1)
+    os._exit(0)
 
 
 def test_a_log_that_is_never_caught_up_with_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,10 @@ Commits are in WAL mode without a sync each: a killed tracker loses nothing, a p
 Even then an epoch must never repeat, so every start makes a new `boot` number durable before anything else, and
 epochs count from it. It is the clock's, so that neither a lost journal nor a restored copy brings old ones back.
 
-The log is folded into the file by another thread beside the commits. When it has become long nevertheless, there is a
-moment in which nothing may be written (`is_busy`), and it begins anew. SQLite would let the caller of the next commit
-wait for that, which for a log of 256 MiB was 90 to 130 ms.
+The log is folded into the file by another thread beside the commits. When it has become long nevertheless, or does not
+fit the disk any more, there is a moment in which nothing may be written (`is_busy`), and it begins anew. SQLite would
+let the caller of the next commit wait for that, which for a log of 256 MiB was 90 to 130 ms. A start folds in what a
+killed tracker has left: of many that were killed early, none would have come to it.
 
 Each commit also changes the chain (how many entries there are, and their sum), so that a start notices when anything is
 missing or different.
@@ -140,6 +141,7 @@ class Journal:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.rollback()
+            self._make_room()
             raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
         self._chain = chain
         self._sums.update((key, found) for key, _, found in present)
@@ -178,6 +180,8 @@ class Journal:
         self.path.chmod(0o600)  # client ids are secret: whoever knows one can take its leases over
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        with contextlib.suppress(sqlite3.OperationalError):  # on a full disk: the next start, or the next fold, does it
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return connection
 
     def _count_boot(self, connection: sqlite3.Connection, now: float) -> None:
@@ -201,11 +205,16 @@ class Journal:
         if self._folding and self._folding.is_alive():
             return
         if self._log_pages > self._max_log_pages:
-            self.is_busy = True
-            self._start(self._begin_log_anew)
+            self._make_room()
         elif self._pages_unfolded >= self._checkpoint_pages:
             self._pages_unfolded = 0
             self._start(self._fold)
+
+    def _make_room(self) -> None:
+        if self._folding and self._folding.is_alive():
+            return
+        self.is_busy = True
+        self._start(self._begin_log_anew)
 
     def _start(self, work: Callable[[], None]) -> None:
         try:
