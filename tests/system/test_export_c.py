@@ -17,7 +17,7 @@ from cross.build.tools import zig
 from fleet.export.service import Exported
 from fleet.runtime.c_flags import c_flags
 from fleet.runtime.manifest import format_manifest
-from tests.system.page_runner import steps
+from tests.system.page_steps import steps
 
 pytestmark = pytest.mark.slow
 
