@@ -245,7 +245,11 @@ class ModelReport:
     """Why agreement with the reference says little; None: it says enough."""
 
     is_right: bool = True
+    """The tuned model answers as the reference does, or at least as the untuned program of the same import."""
+
     message: str = ""
+    """How its answers differ from the reference's, and why; empty: they agree."""
+
     loop_nests: tuple[str, ...] = ()
     """What of the tuned model nothing can schedule: functions, blocks of them, operators."""
 

@@ -105,9 +105,10 @@ class ModelComparison:
         except MeasurementError as error:
             return ModelReport(is_right=False, message=f"the model does not run on the device: {error}")
         report = self._report(secs, runs, built, kept, is_tuned=bool(schedules))
+        if not report.is_right:
+            report = await self._judge(report, runs, untuned)
         return replace(
             report,
-            message=report.message if report.is_right else f"{report.message}; {await self._blame(runs, untuned)}",
             alone_ms=_ms(secs[TUNED]) if kept != TUNED else None,
             in_place=tuple(report_placed(item, is_confirmed=kept == IN_PLACE) for item in placement.placed),
             in_place_sec=placement.took_sec,
@@ -191,13 +192,15 @@ class ModelComparison:
         terms = terms_of_model(self.core.workloads)
         return compare(outputs, reference, reduction_size=terms, roundings=self.model.roundings)
 
-    async def _blame(self, runs: Sequence[_Run], untuned: Artifact) -> str:
-        """Say whether schedules are to blame for a wrong answer, or the import, which the untuned program shares."""
-        run = next(run for run in runs if self._compare(run.outputs, run.expected.outputs) is not None)
-        try:
-            return blame(self._compare(run.outputs, await self._call(untuned, run.expected.inputs)))
-        except MeasurementError as error:
-            return f"the untuned program does not run: {error}"
+    async def _judge(self, report: ModelReport, runs: Sequence[_Run], untuned: Artifact) -> ModelReport:
+        """Have the untuned program of the same import decide about answers that are not the reference's."""
+        mismatch: Mismatch | None = None
+        for run in runs:
+            try:
+                mismatch = mismatch or self._compare(run.outputs, await self._call(untuned, run.expected.inputs))
+            except MeasurementError as error:
+                return replace(report, message=f"{report.message}; the untuned program does not run: {error}")
+        return replace(report, is_right=mismatch is None, message=f"{report.message}; {blame(mismatch)}")
 
     async def _compile(self, schedules: Mapping[str, str], *, is_static: bool = True) -> Artifact:
         core = self.core
@@ -260,7 +263,7 @@ class ModelComparison:
 
 
 def blame(mismatch: Mismatch | None) -> str:
-    """Say what makes a tuned model wrong, given how it differs from the untuned program of the same import."""
+    """Say why a tuned model answers otherwise, given how it differs from the untuned program of the same import."""
     if mismatch is None:
         return "the untuned program answers the same, so that it is the import, and no schedule"
     return f"the untuned program answers otherwise, so that it is a schedule: {mismatch.text}"

@@ -226,6 +226,31 @@ def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
     assert "SLOWER" not in out.getvalue()
 
 
+def test_a_model_whose_import_differs_is_no_wrong_schedule() -> None:
+    """The untuned program of the same import decides: the difference is shown, and the run does not fail for it."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from fleet.cli.tune import check_model
+    from fleet.cli.tune_view import render_report
+    from fleet.errors import FleetError
+
+    model = ModelReport(tuned_ms=1.0, max_abs_error=0.1, reference="onnxruntime", message="output 0 differs")
+    report = TuneReport(
+        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
+        last_record_sec=None, workloads=(), model=model,
+    )  # fmt: skip
+    out = StringIO()
+
+    Console(file=out, width=200, color_system=None).print(render_report(report))
+    check_model(report)
+
+    assert "DIFFERS from ONNX Runtime: output 0 differs" in out.getvalue()
+    with pytest.raises(FleetError, match="output 0 differs"):
+        check_model(replace(report, model=replace(model, is_right=False)))
+
+
 def test_an_interrupted_run_says_what_is_kept() -> None:
     """How many trials are in the library, when there are any, and that the same command goes on."""
     from fleet.cli.tune_view import stopped_line
