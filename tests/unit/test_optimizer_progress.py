@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
+from fleet.cli.tune_view import render_report
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
@@ -38,6 +41,20 @@ CONVOLUTION = (
 def progress(name: str = "w", args: tuple[TensorSpec, ...] = (), **facts: object) -> WorkloadProgress:
     workload = Workload(name=name, weight=2, mod_json="", shash=name, flop=2e6, args=args)
     return WorkloadProgress(workload=workload, **facts)  # type: ignore[arg-type]
+
+
+def report_of(model: ModelReport) -> TuneReport:
+    return TuneReport(
+        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
+        last_record_sec=None, workloads=(), model=model,
+    )  # fmt: skip
+
+
+def shown(report: TuneReport) -> str:
+    """What `fleet tune` prints of a report."""
+    out = StringIO()
+    Console(file=out, width=200, color_system=None).print(render_report(report))
+    return out.getvalue()
 
 
 def test_the_current_time_is_the_best_that_is_known() -> None:
@@ -158,95 +175,56 @@ def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
 
 def test_a_report_says_what_a_quantized_model_is_allowed_and_whose_answer_it_is() -> None:
     """The difference alone would look like an error; each engine has its own name."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from fleet.cli.tune_view import render_report
-
     model = ModelReport(
         tuned_ms=1.0, reference_ms=2.0, max_abs_error=0.06, tolerance=0.31, roundings=30, reference="ai_edge_litert"
     )
-    report = TuneReport(
-        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
-        last_record_sec=None, workloads=(), model=model,
-    )  # fmt: skip
-    out = StringIO()
+    report = report_of(model)
 
-    Console(file=out, width=200, color_system=None).print(render_report(report))
+    text = shown(report)
 
-    assert "agrees with LiteRT: largest difference 0.06, 0.31 allowed: numbers are rounded to 8-bit" in out.getvalue()
-    assert "ONNX Runtime" not in out.getvalue()
+    assert "agrees with LiteRT: largest difference 0.06, 0.31 allowed: numbers are rounded to 8-bit" in text
+    assert "ONNX Runtime" not in text
 
 
 def test_a_report_says_what_running_in_the_model_changed() -> None:
     """How many took part, how many keep another schedule than the fastest alone, and how many suffer in the model."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from fleet.cli.tune_view import render_report
-
     alone, static = (
         OptionReport(alone_us=sec, in_place_us=9.0 - sec, is_static=is_chosen, is_chosen=is_chosen)
         for sec, is_chosen in ((1.0, False), (2.0, True))
     )
     placed = PlacedReport(name="conv", operator="conv2d", is_slower_in_place=True, options=(alone, static))
     model = ModelReport(tuned_ms=1.0, max_abs_error=0.0, in_place=(placed, replace(placed, is_slower_in_place=False)))
-    report = TuneReport(
-        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
-        last_record_sec=None, workloads=(), model=model,
-    )  # fmt: skip
-    out = StringIO()
+    report = report_of(model)
 
-    Console(file=out, width=200, color_system=None).print(render_report(report))
+    text = shown(report)
 
-    assert "of 2 workloads ran in the model: 2 keep another one than the fastest alone; 1 takes" in out.getvalue()
+    assert "of 2 workloads ran in the model: 2 keep another one than the fastest alone; 1 takes" in text
     assert "in_place" in report.to_json()["model"]  # type: ignore[operator]
 
 
 def test_a_report_says_why_a_tuned_model_has_static_schedules() -> None:
     """As a whole they are faster than those that are fastest alone; nothing slower is kept."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from fleet.cli.tune_view import render_report
-
     model = ModelReport(static_ms=1.0, tuned_ms=1.0, alone_ms=1.5, max_abs_error=0.0, keeps_static=True)
-    report = TuneReport(
-        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
-        last_record_sec=None, workloads=(), model=model,
-    )  # fmt: skip
-    out = StringIO()
+    report = report_of(model)
 
-    Console(file=out, width=200, color_system=None).print(render_report(report))
+    text = shown(report)
 
-    assert "make a slower model (1.5 ms): it keeps its static ones" in out.getvalue()
-    assert "SLOWER" not in out.getvalue()
+    assert "make a slower model (1.5 ms): it keeps its static ones" in text
+    assert "SLOWER" not in text
 
 
 def test_a_model_whose_import_differs_is_no_wrong_schedule() -> None:
     """The untuned program of the same import decides: the difference is shown, and the run does not fail for it."""
-    from io import StringIO
-
-    from rich.console import Console
-
     from fleet.cli.tune import check_model
-    from fleet.cli.tune_view import render_report
     from fleet.errors import FleetError
 
     model = ModelReport(tuned_ms=1.0, max_abs_error=0.1, reference="onnxruntime", message="output 0 differs")
-    report = TuneReport(
-        job="jobs/1", title="m", device="", device_model="", library="", trials=1, wall_sec=1.0, first_trial_sec=None,
-        last_record_sec=None, workloads=(), model=model,
-    )  # fmt: skip
-    out = StringIO()
+    report = report_of(model)
 
-    Console(file=out, width=200, color_system=None).print(render_report(report))
+    text = shown(report)
     check_model(report)
 
-    assert "DIFFERS from ONNX Runtime: output 0 differs" in out.getvalue()
+    assert "DIFFERS from ONNX Runtime: output 0 differs" in text
     with pytest.raises(FleetError, match="output 0 differs"):
         check_model(replace(report, model=replace(model, is_right=False)))
 
