@@ -1,11 +1,16 @@
 """Measures candidates of some fifty workloads of real models on this machine: the data that the cost model learns from.
 
     python -m benchmarks.collect --work-dir build/collect --out benchmarks/data/x86_64_v4.npz
+    python -m benchmarks.collect --work-dir build/again --refresh benchmarks/data/x86_64_v4.npz --only dwconv2d
 
 Workloads are what `fleet tune` would tune for this machine; candidates come from their own spaces and from
 MetaSchedule's rules, at random and evolved, so that good and bad ones are among them. One thread measures, one
-candidate at a time, twice in another order, and keeps the least time. Each workload is a file of its own in the work
-folder, so it goes on where it was stopped; the end, or --merge, makes one file of them.
+candidate at a time, twice in another order, and keeps the least time; what was disturbed is timed again. Each
+workload is a file of its own in the work folder, so it goes on where it was stopped; the end, or --merge, makes one
+file of them.
+
+With --refresh, some workloads of a data set are collected anew, and all others stay what they are: those with --only in
+their name, or else those whose own space holds other schedules now. One whose times were mostly disturbed stays, too.
 """
 
 from __future__ import annotations
@@ -15,13 +20,14 @@ import hashlib
 import math
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +36,11 @@ from numpy.typing import NDArray
 from benchmarks import common
 from benchmarks.cost_data import candidates, workloads
 from benchmarks.cost_data.candidates import Candidate, CandidateTask
-from benchmarks.cost_data.dataset import Dataset, Group, Program, load, merge, save
-from benchmarks.processes import Process, ProcessFailed, python
+from benchmarks.cost_data.dataset import Dataset, Group, Program, load, merge, refreshed, save
+from benchmarks.cost_data.own_spaces import has_other_space
+from benchmarks.cost_data.timer import Timer, Times
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
-from fleet.artifacts.artifact import Artifact
 from fleet.cost_model.learn import LearnRecord, learn
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
@@ -44,39 +50,11 @@ _ROUNDS = (0.7, 0.3)
 
 _SEARCH_TIMEOUT_SEC = 80.0
 _BUILD_TIMEOUT_SEC = 12.0
-_RUN_TIMEOUT_SEC = 30.0
 _AGAIN = 4.0
 """A candidate within so many times the best is timed a second time, later."""
 
-
-class Timer:
-    """The process that times candidates; a new one after a crash. One caller at a time."""
-
-    def __init__(self, prefix: Sequence[str], log_path: Path) -> None:
-        self._command = [*prefix, *python("benchmarks.cost_data.timing")]
-        self._log_path = log_path
-        self._process: Process | None = None
-        self.lock = threading.Lock()
-
-    def __call__(self, artifact: Artifact, best_sec: float) -> list[float]:
-        """Return seconds per run by repeat; none if it failed."""
-        if self._process is None:
-            self._process = Process(self._command, self._log_path, environment={"TVM_NUM_THREADS": "1"}).__enter__()
-        args = [[list(spec.shape), spec.dtype, spec.is_output] for spec in artifact.args]
-        request = {"path": str(artifact.path), "digest": artifact.digest, "args": args}
-        try:
-            best = best_sec if math.isfinite(best_sec) else None
-            answer = self._process.ask({**request, "best_sec": best}, _RUN_TIMEOUT_SEC)
-        except ProcessFailed:
-            self.close()
-            return []
-        return list(answer.get("run_secs", []))
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.__exit__(None, None, None)
-            self._process = None
+_MOST_DISTURBED = 0.5
+"""Of a workload's candidates; with more, the data set keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +63,7 @@ class Measured:
 
     candidate: Candidate
     features: NDArray[np.float32]
-    run_secs: list[float]
-
-    @property
-    def best_sec(self) -> float:
-        """Least time; infinite if it failed."""
-        return min(self.run_secs, default=math.inf)
+    times: Times
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,22 +76,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no workload after that")
     parser.add_argument("--target", default=host_target_json(), help="what to build for (default: this machine)")
     parser.add_argument("--prefix", default="", help="put before the measuring process: 'nice -n -12 taskset -c 1'")
+    parser.add_argument("--refresh", type=Path, metavar="DATASET", help="collect workloads of this data set anew")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="refresh workloads with one of these in their name")
+    parser.add_argument("--list", action="store_true", help="only print which workloads would be refreshed")
     parser.add_argument("--merge", action="store_true", help="only make one file of what is there")
     options = parser.parse_args(argv)
     options.work_dir.mkdir(parents=True, exist_ok=True)
+    old = load(options.refresh) if options.refresh else None
     if not options.merge:
-        _collect(options)
+        _collect(options, old)
+    if options.list:
+        return 0
     parts = [load(path) for path in sorted(options.work_dir.glob("*.npz"))]
-    merged = merge(parts, _provenance(parts))
+    merged = merge(parts, _provenance(parts)) if old is None else refreshed(old, list(filter(_is_calm, parts)))
     save(options.out, merged)
     common.say(f"{merged.records} records of {len(merged.groups)} workloads, {options.out.stat().st_size} bytes")
     return 0
 
 
-def _collect(options: argparse.Namespace) -> None:
+def _collect(options: argparse.Namespace, old: Dataset | None) -> None:
     deadline = time.monotonic() + 60 * options.minutes
     timer = Timer(options.prefix.split(), options.work_dir / "timing.log")
-    machine = common.machine()
+    collected = {**common.machine(), "code": _code(), "tvm": version("apache-tvm")}
     with (
         BuildPool(2, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=options.target) as pool,
         ThreadPoolExecutor(2) as threads,
@@ -129,12 +108,17 @@ def _collect(options: argparse.Namespace) -> None:
                 return f"{program.operator}: no time left"
             started = time.monotonic()
             group = _measure_workload(program, pool, timer, options.candidates)
-            save(path, Dataset(provenance={**machine, "ended_at": common.machine()["measured_at"]}, groups=[group]))
+            ended_at = common.machine()["measured_at"]
+            group = replace(group, collected={**collected, "ended_at": ended_at})
+            save(path, Dataset(provenance=dict(group.collected), groups=[group]))
             took_sec = time.monotonic() - started
             return f"{program.model} {program.operator}: {len(group)} candidates, {_summary(group)}, {took_sec:.0f} s"
 
         try:
-            programs = pool.submit_within(600.0, workloads.programs, options.target).result()[: options.workloads]
+            programs = _programs(options, old, pool)[: options.workloads]
+            if options.list:
+                print("\n".join(f"{program.model} {program.operator}" for program in programs), flush=True)
+                return
             paths = [options.work_dir / f"{program.shash}.npz" for program in programs]
             todo = [pair for pair in zip(programs, paths, strict=True) if not pair[1].exists()]
             common.say(f"{len(programs)} workloads, {len(programs) - len(todo)} are there")
@@ -142,6 +126,41 @@ def _collect(options: argparse.Namespace) -> None:
                 common.say(f"{time.strftime('%X')} {number + 1}/{len(todo)} {_outcome(done)}")
         finally:
             timer.close()
+
+
+def _programs(options: argparse.Namespace, old: Dataset | None, pool: BuildPool) -> list[Program]:
+    """Return what is to be collected."""
+    if old is None:
+        return pool.submit_within(600.0, workloads.programs, options.target).result()
+    if options.only:
+        groups = [group for group in old.groups if any(text in _name(group.program) for text in options.only)]
+    else:
+        asked = [pool.submit_within(_SEARCH_TIMEOUT_SEC, has_other_space, group) for group in old.groups]
+        groups = [group for group, answer in zip(old.groups, asked, strict=True) if answer.result()]
+    elsewhere = {group.program.target_json for group in groups} - {options.target}
+    if elsewhere:
+        raise InvalidRequest(f"the data set is of {elsewhere}, this machine is {options.target}")
+    return [group.program for group in groups]
+
+
+def _name(program: Program) -> str:
+    return f"{program.model} {program.operator}"
+
+
+def _is_calm(part: Dataset) -> bool:
+    """Tell whether the times of a workload are worth keeping; say so of one whose are not."""
+    (group,) = part.groups
+    share = float(group.is_disturbed.mean())
+    if share > _MOST_DISTURBED:
+        common.say(f"{_name(group.program)}: {share:.0%} were disturbed, the data set keeps what it has")
+    return share <= _MOST_DISTURBED
+
+
+def _code() -> str:
+    """Return the commit that this is run from; nothing where there is none."""
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=common.REPOSITORY, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _outcome(done) -> str:  # type: ignore[no-untyped-def]
@@ -162,10 +181,12 @@ def _measure_workload(program: Program, pool: BuildPool, timer: Timer, count: in
     return Group(
         program=program,
         features=[one.features for one in measured],
-        run_sec=np.array([one.best_sec for one in measured]),
-        spread=np.array([_spread(one.run_secs) for one in measured], np.float32),
+        run_sec=np.array([one.times.best_sec for one in measured]),
+        spread=np.array([_spread(one.times.run_secs) for one in measured], np.float32),
+        is_disturbed=np.array([one.times.is_disturbed for one in measured], bool),
         sources=[one.candidate.source for one in measured],
         traces=[one.candidate.trace_json for one in measured],
+        collected={},
     )
 
 
@@ -175,7 +196,7 @@ def _found(program: Program, pool: BuildPool, measured: Sequence[Measured], coun
         mod_json=program.mod_json,
         target_json=program.target_json,
         count=count,
-        times=tuple((one.candidate.trace_json, one.best_sec) for one in measured),
+        times=tuple((one.candidate.trace_json, one.times.best_sec) for one in measured),
         model=learn([_lesson(program, one) for one in measured]) if measured else None,
         seed=seed,
     )
@@ -214,25 +235,25 @@ def _measured(
             built.append((candidate, future.result()))
         except (BuildError, InvalidRequest):
             continue  # what does not build is no lesson about speed
-    times: list[list[float]] = [[] for _ in built]
+    times = [Times() for _ in built]
     with timer.lock:
         best = math.inf
         for index in range(len(built)):
-            times[index] += timer(built[index][1].artifact, best)
-            best = min([best, *times[index]])
-        again = [index for index, secs in enumerate(times) if secs and min(secs) < _AGAIN * best]
+            times[index] = timer.time_calmly(built[index][1].artifact, best)
+            best = min(best, times[index].best_sec)
+        again = [index for index, one in enumerate(times) if one.run_secs and one.best_sec < _AGAIN * best]
         random.Random(seed).shuffle(again)
         for index in again:
-            times[index] += timer(built[index][1].artifact, math.inf)
+            times[index] += timer.time_calmly(built[index][1].artifact, math.inf)
     empty: NDArray[np.float32] = np.empty((0, 0), np.float32)
     return [
-        Measured(candidate, one.features if one.features is not None else empty, secs)
-        for (candidate, one), secs in zip(built, times, strict=True)
+        Measured(candidate, one.features if one.features is not None else empty, timed)
+        for (candidate, one), timed in zip(built, times, strict=True)
     ]
 
 
 def _lesson(program: Program, one: Measured) -> LearnRecord:
-    return LearnRecord(workload=program.shash, run_sec=one.best_sec, features=one.features)
+    return LearnRecord(workload=program.shash, run_sec=one.times.best_sec, features=one.features)
 
 
 def _spread(run_secs: Sequence[float]) -> float:
@@ -244,12 +265,11 @@ def _summary(group: Group) -> str:
     if not len(times):
         return "none ran"
     best_ms, middle_ms = times.min() * 1e3, np.median(times) * 1e3
-    return f"best {best_ms:.3f} ms, median {middle_ms:.3f} ms, median spread {np.median(group.spread):.3f}"
+    spread, disturbed = np.median(group.spread), group.is_disturbed.sum()
+    return f"best {best_ms:.3f} ms, median {middle_ms:.3f} ms, median spread {spread:.3f}, {disturbed} disturbed"
 
 
 def _provenance(parts: Sequence[Dataset]) -> dict[str, object]:
-    from importlib.metadata import version
-
     first = parts[0].provenance
     ends = sorted(str(part.provenance["ended_at"]) for part in parts)
     return {

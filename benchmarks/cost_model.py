@@ -106,6 +106,7 @@ def usable(group: Group) -> Group:
         spread=group.spread[kept],
         sources=[group.sources[index] for index in kept],
         traces=[group.traces[index] for index in kept],
+        is_disturbed=group.is_disturbed[kept],
     )
 
 
@@ -119,8 +120,9 @@ def samples_of(group: Group) -> list[Sample]:
             flop=group.program.flop,
             device_model="x86_64_v4",
             instruction_set="avx512 vnni",
+            is_disturbed=bool(is_disturbed),
         )
-        for features, run_sec in zip(group.features, group.run_sec, strict=True)
+        for features, run_sec, is_disturbed in zip(group.features, group.run_sec, group.is_disturbed, strict=True)
     ]
 
 
@@ -193,7 +195,9 @@ def _training_times(groups: Sequence[Group]) -> dict[str, float]:
                 for round_ in range(10) for group in groups if len(group) >= _OWN_RECORDS)  # fmt: skip
     chosen, left = [], _TRAINED
     for group in repeated:
-        part = replace(group, features=group.features[:left], run_sec=group.run_sec[:left])
+        part = replace(
+            group, features=group.features[:left], run_sec=group.run_sec[:left], is_disturbed=group.is_disturbed[:left]
+        )
         chosen.append(part)
         left -= len(part)
         if left < _OWN_RECORDS:

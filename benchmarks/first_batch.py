@@ -20,9 +20,9 @@ if not __package__:  # run as a file: python benchmarks/first_batch.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
-from benchmarks.collect import Timer
 from benchmarks.cost_data.dataset import Group, Program, load
 from benchmarks.cost_data.neighbours import neighbours_seeds
+from benchmarks.cost_data.timer import Timer
 from benchmarks.cost_model import DATA
 from benchmarks.warm_start import Lab, built_candidates, in_turns
 from cross.pool.build_pool import BuildPool

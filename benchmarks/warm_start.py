@@ -9,28 +9,36 @@ operators that the data set has, three are of operators that it does not have.
 What counts is when each first held a candidate within 2 % of the one that the cold search holds after its last trial.
 The least of hundreds of times is luck as much as speed, so what a search held is timed again beside that one, in turns:
 these times decide, and count for neither side. A warm search ends when it is there, or has had as many trials.
+
+Where the static schedule, the first trial of both sides, is there already, there is nothing to save: such searches are
+listed, and counted apart. The figures are geometric means over those where something was to be saved.
+
+An hour can be had in parts: with --results each comparison is appended to a file as a line, and what the file has is
+not run again; --minutes begins no comparison after that time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import math
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 if not __package__:  # run as a file: python benchmarks/warm_start.py
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
-from benchmarks.collect import Timer
 from benchmarks.cost_data import workloads
 from benchmarks.cost_data.dataset import Program
 from benchmarks.cost_data.neighbours import neighbours_seeds
+from benchmarks.cost_data.timer import Timer
+from benchmarks.cost_data.warmth import Row, read_rows, summary
 from benchmarks.cost_model import DATA
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target_json
@@ -56,6 +64,7 @@ _BATCH = 8
 _REACHED = 1.02
 _TURNS = 5
 _SEARCH_TIMEOUT_SEC = 180.0
+_PREPARE_TIMEOUT_SEC = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +82,15 @@ class Lab:
 class Held:
     """A candidate that was the best of a search for a while."""
 
-    trials: float
-    """How many it took to find it; infinite for one that was never found."""
+    trials: int
+    """How many it took to find it."""
 
     wall_sec: float
     """Seconds that it took, from the start."""
 
     artifact: Artifact
+    is_static: bool
+    """The static schedule, before any search."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,39 +100,71 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workloads", type=int, default=len(_SEEN) + len(_NEW), help="only the first so many")
     parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose operator has this in its name")
     parser.add_argument("--first-seed", type=int, default=0, help="rounds count from it (default: 0)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="append to it; what it has is not run again")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no comparison after that")
     parser.add_argument("--prefix", default="", help="put before the measuring process, as in benchmarks.collect")
     options = parser.parse_args(argv)
-    machine, target = common.machine(), host_target_json()
+    machine = common.machine()
     trials = options.trials or (_QUICK_TRIALS if options.quick else _TRIALS)
     rounds = options.rounds or (1 if options.quick else 3)
     wanted = [pair for both in zip(_SEEN, _NEW, strict=True) for pair in both][
         : 1 if options.quick else options.workloads
     ]
     wanted = [(model, operator) for model, operator in wanted if options.only in operator]
-    rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory(prefix="fleet-warm-") as folder:
-        timer = Timer(options.prefix.split(), Path(folder) / "timing.log")
-        with BuildPool(2, target_json=target) as pool:
-            try:
-                for model, operator in wanted:
-                    program = pool.submit_within(
-                        300.0, workloads.find_program, model, operator, target, folder
-                    ).result()
-                    seeds = pool.submit_within(300.0, neighbours_seeds, program, DATA).result()
-                    lab = Lab(program=program, seeds=seeds, pool=pool, timer=timer, folder=Path(folder))
-                    for seed in range(options.first_seed, options.first_seed + rounds):
-                        row = _compare(lab, trials, seed)
-                        rows += [row] if row is not None else []
-                        common.say(f"{row}")
-            finally:
-                timer.close()
-    figures = _figures(rows, trials)
+    rows = read_rows(options.results, trials) if options.results else []
+    there = {(row.operator, row.seed) for row in rows}
+    asked = [
+        (model, operator, seed)
+        for model, operator in wanted
+        for seed in range(options.first_seed, options.first_seed + rounds)
+        if (operator, seed) not in there
+    ]
+    for row in _compared(asked, trials, options.prefix.split(), 60 * options.minutes):
+        rows.append(row)
+        common.say(f"{row}")
+        if options.results:
+            with options.results.open("a") as file:
+                print(json.dumps({**asdict(row), "machine": machine}), file=file)
+    figures = {
+        "name": "warm_start",
+        "unit": "trials until within 2 % of the best of a cold search, where its static schedule is not",
+        "trials": trials,
+        **summary(rows),
+    }
     _print(figures, rows, machine, quick=options.quick)
-    common.print_json({**figures, "quick": options.quick, "machine": machine, "all": rows}, wanted=options.json)
+    every = [asdict(row) for row in rows]
+    common.print_json({**figures, "quick": options.quick, "machine": machine, "all": every}, wanted=options.json)
     return 0
 
 
-def _compare(lab: Lab, trials: int, seed: int) -> dict[str, object] | None:
+def _compared(
+    asked: Sequence[tuple[str, str, int]], trials: int, prefix: Sequence[str], most_sec: float
+) -> Iterator[Row]:
+    """Yield comparisons until the time is over, each as soon as it is there."""
+    if not asked:
+        return
+    deadline, target, labs = time.monotonic() + most_sec, host_target_json(), dict[str, Lab]()
+    with (
+        tempfile.TemporaryDirectory(prefix="fleet-warm-") as folder,
+        contextlib.closing(Timer(prefix, Path(folder) / "timing.log")) as timer,
+        BuildPool(2, target_json=target) as pool,
+    ):
+        for model, operator, seed in asked:
+            if time.monotonic() > deadline:
+                return
+            if operator not in labs:
+                found = pool.submit_within(
+                    _PREPARE_TIMEOUT_SEC, workloads.find_program, model, operator, target, folder
+                )
+                program = found.result()
+                seeds = pool.submit_within(_PREPARE_TIMEOUT_SEC, neighbours_seeds, program, DATA).result()
+                labs[operator] = Lab(program=program, seeds=seeds, pool=pool, timer=timer, folder=Path(folder))
+            row = _compare(labs[operator], trials, seed)
+            if row is not None:
+                yield row
+
+
+def _compare(lab: Lab, trials: int, seed: int) -> Row | None:
     cold = [held for batch in _search(lab, trials, seed, is_warm=False) for held in batch]
     if not cold:
         return None
@@ -137,18 +180,20 @@ def _compare(lab: Lab, trials: int, seed: int) -> dict[str, object] | None:
         ),
         None,
     )
-    return {
-        "operator": lab.program.operator,
-        "is_new": (lab.program.model, lab.program.operator) in _NEW,
-        "seed": seed,
-        "cold_trials": cold_there.trials,
-        "warm_trials": warm_there.trials if warm_there else trials + 1.0,
-        "cold_sec": round(cold_there.wall_sec, 2),
-        "warm_sec": round(warm_there.wall_sec if warm_there else time.monotonic() - started, 2),
-        "is_reached": warm_there is not None,
-        "best_us": round(secs[-1] * 1e6, 2),
-        "to_gain": round(secs[0] / secs[-1] - 1, 3),
-    }
+    return Row(
+        operator=lab.program.operator,
+        is_new=(lab.program.model, lab.program.operator) in _NEW,
+        seed=seed,
+        trials=trials,
+        cold_trials=cold_there.trials,
+        warm_trials=warm_there.trials if warm_there else trials + 1,
+        cold_sec=round(cold_there.wall_sec, 2),
+        warm_sec=round(warm_there.wall_sec if warm_there else time.monotonic() - started, 2),
+        is_reached=warm_there is not None,
+        is_static_enough=cold_there.is_static,
+        best_us=round(secs[-1] * 1e6, 2),
+        to_gain=round(secs[0] / secs[-1] - 1, 3),
+    )
 
 
 def in_turns(timer: Timer, artifacts: Sequence[Artifact]) -> list[float]:
@@ -204,7 +249,8 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
                 lessons.append(LearnRecord(workload=program.shash, run_sec=run_sec, features=built.features))
             if run_sec < best_sec:
                 best_sec, now_sec = run_sec, spent_sec + time.monotonic() - started
-                found.append(Held(trials=len(records), wall_sec=now_sec, artifact=built.artifact))
+                held = Held(trials=len(records), wall_sec=now_sec, artifact=built.artifact, is_static=task.is_static)
+                found.append(held)
         spent_sec += time.monotonic() - started
         yield found
 
@@ -228,40 +274,49 @@ def built_candidates(lab: Lab, traces: Sequence[str]) -> Iterator[BuiltCandidate
             yield None
 
 
-def _figures(rows: Sequence[dict[str, object]], trials: int) -> dict[str, object]:
-    def mean(key: str, *, is_new: bool | None = None) -> float:
-        values = [float(str(row[key])) for row in rows if is_new is None or row["is_new"] is is_new]
-        return round(statistics.geometric_mean(values), 2) if values else math.nan
-
-    cold, warm = mean("cold_trials"), mean("warm_trials")
-    return {
-        "name": "warm_start",
-        "unit": "trials until within 2 % of the best of a cold search",
-        "trials": trials,
-        "peer": cold,
-        "ours": warm,
-        "ratio": round(cold / warm, 2),
-        "seconds": {"peer": mean("cold_sec"), "ours": mean("warm_sec")},
-        "other_shapes": {"peer": mean("cold_trials", is_new=False), "ours": mean("warm_trials", is_new=False)},
-        "reached": sum(bool(row["is_reached"]) for row in rows),
-        "new_operators": {"peer": mean("cold_trials", is_new=True), "ours": mean("warm_trials", is_new=True)},
-    }
-
-
-def _print(
-    figures: dict[str, object], rows: Sequence[dict[str, object]], machine: common.Machine, *, quick: bool
-) -> None:
-    columns = ("", "seed", "cold [trials]", "warm [trials]", "cold [s]", "warm [s]", "best [us]", "to gain")
-    keys = ("operator", "seed", "cold_trials", "warm_trials", "cold_sec", "warm_sec", "best_us", "to_gain")
-    notes = [
-        f"geometric means: {figures['peer']} trials cold, {figures['ours']} warm; a search has {figures['trials']}",
-        f"warm searches that came there: {figures['reached']} of {len(rows)}",
-        "to gain: by which share the first trial is slower than the cold search's last best",
-        *common.doubts(machine),
+def _print(figures: common.JsonObject, rows: Sequence[Row], machine: common.Machine, *, quick: bool) -> None:
+    columns = ("", "seed", "cold [trials]", "warm", "cold [s]", "warm", "ratio", "best [us]", "to gain", "to save")
+    shown = [
+        (
+            row.operator,
+            str(row.seed),
+            str(row.cold_trials),
+            f"{'' if row.is_reached else 'over '}{min(row.warm_trials, row.trials)}",
+            f"{row.cold_sec:.1f}",
+            f"{row.warm_sec:.1f}",
+            f"{row.ratio:.2f}",
+            f"{row.best_us:.1f}",
+            f"{row.to_gain:.1%}",
+            "nothing: static" if row.is_static_enough else "yes",
+        )
+        for row in rows
     ]
-    if quick:
-        notes.append("quick: too few trials for figures to quote")
-    common.print_table("cold and warm searches", columns, [[str(row[key]) for key in keys] for row in rows], notes)
+    notes = [
+        f"nothing to save in {figures['static_enough']} of {len(rows)}: the static schedule, the first trial of both "
+        "sides, is there already",
+        *(_sentence(name, figures[key]) for name, key in _PARTS.items()),
+        "ratio: warm trials / cold trials; to gain: by which share the static schedule is slower than the best",
+        *common.doubts(machine, quick=quick),
+    ]
+    common.print_table("cold and warm searches", columns, shown, notes)
+
+
+_PARTS = {
+    "of all where there was something to save": "to_save",
+    "operators that the data does not have (goal 0.5)": "new_operators",
+    "other shapes of operators that it has (goal 0.33)": "other_shapes",
+}
+
+
+def _sentence(name: str, part: common.JsonObject) -> str:
+    if not part["searches"]:
+        return f"{name}: none, so nothing can be said"
+    trials, seconds = part["trials"], part["seconds"]
+    return (
+        f"{name}: {trials['cold']} trials cold, {trials['warm']} warm, ratio {trials['ratio']} "
+        f"({trials['least']} to {trials['most']}); {seconds['cold']} s cold, {seconds['warm']} s warm, "
+        f"ratio {seconds['ratio']}; {part['reached']} of {part['searches']} warm searches came there"
+    )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from fleet.domain.operators import describe_workload
 from fleet.workloads.workload import Workload
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)
+"""1 does not say which candidates were disturbed, nor of each workload when it was collected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,11 @@ class Group:
     """Where a candidate comes from: "own" space, "rules" of MetaSchedule at random, or "evolved" from good ones."""
 
     traces: list[str]
+    is_disturbed: NDArray[np.bool_]
+    """Each time of it was taken while something else ran."""
+
+    collected: Mapping[str, object]
+    """When, on which machine and by which code."""
 
     def __len__(self) -> int:
         return len(self.run_sec)
@@ -93,6 +100,7 @@ def save(path: Path, dataset: Dataset) -> None:
         "format": _FORMAT,
         "provenance": dataset.provenance,
         "programs": [asdict(group.program) for group in groups],
+        "collected": [dict(group.collected) for group in groups],
     }
     temporary = path.with_suffix(".tmp.npz")
     np.savez_compressed(
@@ -105,6 +113,7 @@ def save(path: Path, dataset: Dataset) -> None:
         features=np.concatenate([row for row in rows if len(row)]).astype(np.float16),
         run_sec=np.concatenate([group.run_sec for group in groups]),
         spread=np.concatenate([group.spread for group in groups]).astype(np.float32),
+        disturbed=np.concatenate([group.is_disturbed for group in groups]).astype(bool),
     )
     temporary.replace(path)
 
@@ -118,11 +127,13 @@ def load(path: Path) -> Dataset:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     header = _unpacked(arrays["header"])
-    if header["format"] != _FORMAT:
-        raise ValueError(f"{path} has format {header['format']}; this version reads {_FORMAT}")
+    if header["format"] not in _FORMATS:
+        raise ValueError(f"{path} has format {header['format']}; this version reads {_FORMATS}")
     ends = np.cumsum(arrays["stores"], dtype=np.int64)
     rows = np.split(arrays["features"].astype(np.float32), ends[:-1])
     traces, sources = _unpacked(arrays["traces"]), _unpacked(arrays["sources"])
+    disturbed = arrays.get("disturbed", np.zeros(len(rows), bool))
+    collected = header.get("collected", [header["provenance"]] * len(header["programs"]))
     groups, at = [], 0
     for index, size in enumerate(arrays["sizes"].tolist()):
         here = slice(at, at + size)
@@ -134,6 +145,8 @@ def load(path: Path) -> Dataset:
                 spread=arrays["spread"][here],
                 sources=sources[index],
                 traces=traces[index],
+                is_disturbed=disturbed[here],
+                collected=collected[index],
             )
         )
         at += size
@@ -143,6 +156,13 @@ def load(path: Path) -> Dataset:
 def merge(parts: Sequence[Dataset], provenance: dict[str, object]) -> Dataset:
     """Return all groups of several data sets as one."""
     return Dataset(provenance=provenance, groups=[group for part in parts for group in part.groups])
+
+
+def refreshed(old: Dataset, parts: Sequence[Dataset]) -> Dataset:
+    """Return a data set with some workloads collected anew, each in its place; all others are what they were."""
+    new = {group.program.shash: group for part in parts for group in part.groups}
+    groups = [new.get(group.program.shash, group) for group in old.groups]
+    return replace(old, provenance={**old.provenance, "refreshed": len(new)}, groups=groups)
 
 
 def _packed(value: object) -> NDArray[np.uint8]:

@@ -1,21 +1,81 @@
-"""Trains the snapshot that comes with the package: `python -m benchmarks.cost_data.prior`."""
+"""Trains the snapshot that comes with the package.
+
+    python -m benchmarks.cost_data.prior
+    python -m benchmarks.cost_data.prior --before OLD.npz    # only if the data set's last change did not make it worse
+
+With --before, one model is trained on the data set as it is and one as it was, both without the workloads of the frozen
+split, on which they are compared.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
 from benchmarks import common
-from benchmarks.cost_data.dataset import load
-from benchmarks.cost_model import DATA, samples_of, usable
+from benchmarks.cost_data.dataset import Group, load
+from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
 from fleet.cost_model.prior import PATH
-from fleet.cost_model.training import train_snapshot
+from fleet.cost_model.ranking import ranked_right
+from fleet.cost_model.samples import Query
+from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.training import is_not_worse, train_snapshot
 
 
-def main() -> None:
-    """Train, and write it into the package."""
-    groups = [usable(group) for group in load(DATA).groups]
-    snapshot = train_snapshot(sample for group in groups for sample in samples_of(group))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, and write it into the package; the exit code is 1 if it would be worse."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_data.prior", description=__doc__)
+    parser.add_argument("--before", type=Path, metavar="DATASET", help="the data set as it was")
+    options = parser.parse_args(argv)
+    groups = _groups(DATA)
+    if options.before and not _passes(groups, _groups(options.before)):
+        return 1
+    snapshot = _trained(groups)
     PATH.write_bytes(snapshot.content)
     common.say(f"{len(snapshot.content)} bytes, {dict(snapshot.metrics)}, {snapshot.digest}")
+    return 0
+
+
+def _passes(groups: Sequence[Group], before: Sequence[Group]) -> bool:
+    evaluated = frozenset(json.loads(SPLIT.read_text())["evaluated"])
+    now, then = _trained(groups, without=evaluated), _trained(before, without=evaluated)
+    left = [group for group in groups if group.program.shash in evaluated]
+    pairs = {name: np.array([_pairs(model, group) for group in left]) for name, model in (("now", now), ("then", then))}
+    difference = pairs["now"] - pairs["then"]
+    error = difference.std(ddof=1) / np.sqrt(len(difference))
+    passes = is_not_worse(now, then, [sample for group in left for sample in samples_of(group)])
+    common.say(
+        f"pairs right of {len(left)} workloads left out: {pairs['now'].mean():.4f}, {pairs['then'].mean():.4f} before; "
+        f"paired {difference.mean():+.4f}, standard error {error:.4f}: {'not worse' if passes else 'worse'}"
+    )
+    return passes
+
+
+def _groups(path: Path) -> list[Group]:
+    return [usable(group) for group in load(path).groups]
+
+
+def _trained(groups: Sequence[Group], *, without: Collection[str] = ()) -> Snapshot:
+    return train_snapshot(
+        sample for group in groups if group.program.shash not in without for sample in samples_of(group)
+    )
+
+
+def _pairs(model: Snapshot, group: Group) -> float:
+    first = samples_of(group)[0]
+    query = Query(
+        features=group.features,
+        flop=group.program.flop,
+        device_model=first.device_model,
+        instruction_set=first.instruction_set,
+    )
+    return ranked_right(model.predict(query).log_sec, group.run_sec)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

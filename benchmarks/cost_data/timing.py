@@ -2,7 +2,8 @@
 
     {"path": "...", "digest": "...", "args": [[[64, 64], "float32", false], ...], "best_sec": 0.001}
 
-is answered by {"run_secs": [...]}, or {"error": "..."}. It runs what device agents run, without an agent.
+is answered by {"run_secs": [...], "is_disturbed": false}, or {"error": "..."}. It runs what device agents run, without
+an agent, and calls a time disturbed where an agent would: the thread waited for a processor.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import contextlib
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+from device_agents.measuring.contention import find_contention, waited_sec_by_thread
 from device_agents.runtimes.contract import CandidateFailed
 from device_agents.runtimes.tvm import TvmRuntime
 from fleet.domain.measuring import Evaluator, TensorSpec, Trial
@@ -36,12 +39,14 @@ def main() -> None:
             artifact_digest=request["digest"],
             args=tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in request["args"]),
         )
+        waited, started = waited_sec_by_thread(os.getpid()), time.perf_counter()
         try:
             run_secs = _time(runtime, trial, request["path"], request["best_sec"])
         except CandidateFailed as error:
             print(json.dumps({"error": str(error)}), flush=True)
-        else:
-            print(json.dumps({"run_secs": run_secs}), flush=True)
+            continue
+        contention = find_contention(waited, waited_sec_by_thread(os.getpid()), time.perf_counter() - started)
+        print(json.dumps({"run_secs": run_secs, "is_disturbed": contention is not None}), flush=True)
 
 
 def _rank_session() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.cost_data.dataset import Dataset, Group, Program, load, save
+from benchmarks.cost_data.dataset import Dataset, Group, Program, load, refreshed, save
+from benchmarks.cost_data.timer import Times
 from benchmarks.cost_model import DATA, SPLIT
 
 
@@ -23,6 +25,8 @@ def made_up(shash: str) -> Group:
         spread=np.array([0.125, 0.25], np.float32),
         sources=["own", "rules"],
         traces=["[]", "[[], []]"],
+        is_disturbed=np.array([True, False]),
+        collected={"ended_at": "2026-11-22"},
     )
 
 
@@ -36,9 +40,37 @@ def test_a_data_set_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found.provenance == {"cpu": "some"}
     assert [group.program for group in found.groups] == [made_up("1").program, made_up("2").program]
     for group, wanted in zip(found.groups, (made_up("1"), made_up("2")), strict=True):
-        assert (group.sources, group.traces) == (wanted.sources, wanted.traces)
-        np.testing.assert_array_equal(group.run_sec, wanted.run_sec)
-        assert all(np.array_equal(one, other) for one, other in zip(group.features, wanted.features, strict=True))
+        assert_same(group, wanted)
+
+
+def assert_same(group: Group, wanted: Group) -> None:
+    assert (group.program, group.sources, group.traces) == (wanted.program, wanted.sources, wanted.traces)
+    assert group.collected == wanted.collected
+    np.testing.assert_array_equal(group.run_sec, wanted.run_sec)
+    np.testing.assert_array_equal(group.is_disturbed, wanted.is_disturbed)
+    assert all(np.array_equal(one, other) for one, other in zip(group.features, wanted.features, strict=True))
+
+
+def test_a_workload_that_is_collected_anew_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    """It takes its place, says itself when it was collected, and changes nothing else in the file."""
+    path = tmp_path / "some.npz"
+    save(path, Dataset(provenance={"cpu": "some"}, groups=[made_up(name) for name in "123"]))
+    old = load(path)
+    again = replace(made_up("2"), run_sec=np.array([2e-3, 3e-3]), collected={"ended_at": "2026-11-23"})
+
+    save(path, refreshed(old, [Dataset(provenance={}, groups=[again])]))
+
+    for group, wanted in zip(load(path).groups, (old.groups[0], again, old.groups[2]), strict=True):
+        assert_same(group, wanted)
+
+
+def test_a_disturbed_time_counts_only_where_there_is_no_other() -> None:
+    """Timed again in calm, a candidate is not disturbed any more, in whichever order."""
+    calm, disturbed = Times(run_secs=(2.0,)), Times(run_secs=(1.0,), is_disturbed=True)
+
+    assert [calm + disturbed, disturbed + calm] == [calm, calm]
+    assert disturbed + disturbed == Times(run_secs=(1.0, 1.0), is_disturbed=True)
+    assert disturbed + Times() == Times() + disturbed == disturbed
 
 
 @pytest.mark.slow
@@ -50,3 +82,21 @@ def test_the_frozen_split_is_of_workloads_of_the_data_set() -> None:
 
     assert len(set(evaluated)) >= 20
     assert min(records[shash] for shash in evaluated) > 60
+
+
+@pytest.mark.slow
+def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
+    """The data of a workload is old once tuning would try other programs first."""
+    from benchmarks.cost_data.candidates import CandidateTask, own_candidates
+    from benchmarks.cost_data.own_spaces import has_other_space
+    from fleet.workloads.programs import matmul
+
+    target_json = '{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}'
+    workload = matmul(16)
+    task = CandidateTask(mod_json=workload.mod_json, target_json=target_json, count=9)
+    traces = [candidate.trace_json for candidate in own_candidates(task)]
+    program = replace(made_up("1").program, mod_json=workload.mod_json, target_json=target_json)
+    group = replace(made_up("1"), program=program, sources=["own"] * len(traces), traces=traces)
+
+    assert not has_other_space(group)
+    assert has_other_space(replace(group, sources=group.sources[1:], traces=group.traces[1:]))

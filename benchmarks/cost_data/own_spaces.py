@@ -1,0 +1,21 @@
+"""Is a workload's own space still the one that its recorded candidates come from?"""
+
+from __future__ import annotations
+
+import itertools
+
+from benchmarks.cost_data.dataset import Group
+from cross.targets.intrinsics import load_intrinsics
+from fleet.optimizer.tasks.search_state import SearchState
+
+_FIRST = 8
+"""What tuning tries first, and what `collect` takes for certain; the rest of a large space is a sample."""
+
+
+def has_other_space(group: Group) -> bool:
+    """Tell whether the space begins with other programs than those recorded. Runs where TVM may be loaded."""
+    load_intrinsics(group.program.target_json)
+    state = SearchState(group.program.mod_json, group.program.target_json)
+    now = list(dict.fromkeys(made.program for made in itertools.islice(state.own_space(), _FIRST)))
+    own = [trace for trace, source in zip(group.traces, group.sources, strict=True) if source == "own"]
+    return [state.program_of(trace) for trace in own[: len(now)]] != now
