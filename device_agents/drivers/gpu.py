@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from device_agents.driver import Driver
 from device_agents.machine.blocking_reads import Source
 from device_agents.machine.host import Host, slug
+from device_agents.machine.linux import look_at
 from device_agents.runtimes.check import tvm_library_folder
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.tvm_versions import tvm_version
@@ -131,7 +132,8 @@ def descends_from(pid: int, ancestor: int) -> bool:
     while pid > 1:
         if pid == ancestor:
             return True
-        pid = _parent(pid)
+        process = look_at(pid)
+        pid = process.parent if process is not None else 0
     return pid == ancestor
 
 
@@ -154,15 +156,6 @@ def python_package_library(package: str, name: str) -> list[str]:
     """Return the path of a library inside a vendor's Python package, where no linker looks; empty if there is none."""
     site = Path(sysconfig.get_path("platlib")) / package
     return [str(path) for path in sorted(site.glob(f"*/lib/{name}"))[:1]]
-
-
-def _parent(pid: int) -> int:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    # The name of the program stands in parentheses and may hold anything.
-    return int(stat.rpartition(")")[2].split()[1])
 
 
 def _pid_namespace() -> str:

@@ -75,7 +75,7 @@ def _glob(pattern: str) -> list[str]:
 def outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths, in order, without those below another."""
     kept: list[str] = []
-    for path in sorted({os.path.normpath(path) for path in paths}):
+    for path in sorted({os.path.normpath(path) for path in paths}, key=lambda path: path.split("/")):
         if not kept or not path.startswith(f"{kept[-1]}/"):
             kept.append(path)
     return kept

@@ -98,10 +98,10 @@ class Process:
 def look_at(pid: int) -> Process | None:
     """Return what the kernel says of a process; None when there is none of this number."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command in brackets may hold spaces and brackets itself.
+    # The command in brackets is whatever its process likes: with spaces, brackets, and bytes that are no text.
     fields = stat[stat.rindex(")") + 2 :].split()
     return Process(
         pid=pid, state=fields[0], parent=int(fields[1]), session=int(fields[3]), started_ticks=int(fields[19])

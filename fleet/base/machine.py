@@ -24,7 +24,7 @@ def process_age_sec() -> float:
     By the clock that the kernel notes a start in. psutil's time of a start is only right to a second or so: it adds
     that to the time of the boot, which the kernel tells in whole seconds.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
     started_at = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_at
 

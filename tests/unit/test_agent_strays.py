@@ -28,6 +28,14 @@ time.sleep(3600)
 """
 """A process that starts another, in a session of its own if asked to."""
 
+NAMELESS = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b") \\xff", 0, 0, 0)
+print("named", flush=True)
+time.sleep(3600)
+"""
+"""A process whose name is no text, and looks as if it ended early."""
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -110,3 +118,12 @@ def test_this_process_is_seen_as_it_is() -> None:
 
     assert (mine.parent, mine.session, mine.state) == (os.getppid(), os.getsid(0), "R")
     assert linux.look_at(2**22 + 1) is None
+
+
+def test_a_process_may_have_any_name(start: Start) -> None:
+    """One that is no text kept the agent from starting, and a worker that took it could not be buried."""
+    process = start(code=NAMELESS)
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    assert look_at(process.pid).parent == os.getpid()

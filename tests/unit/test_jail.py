@@ -86,7 +86,7 @@ def test_a_worker_sees_libraries_and_what_it_was_given_and_no_home(tmp_path: Pat
 
 def test_nothing_is_shown_twice() -> None:
     """A path below another one is there with it."""
-    assert outermost(["/usr/lib", "/usr", "/usrlocal", "/opt/a/../b"]) == ["/opt/b", "/usr", "/usrlocal"]
+    assert outermost(["/usr/lib", "/usr", "/usr-local", "/opt/a/../b"]) == ["/opt/b", "/usr", "/usr-local"]
 
 
 def test_device_files_are_found_by_pattern(tmp_path: Path) -> None:
