@@ -48,6 +48,11 @@ def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memor
     """
     if len(family) > MAX_PROCESSES:
         return Excess(kind=ErrorKind.OUT_OF_MEMORY, message=f"started more than {MAX_PROCESSES} processes")
+    try:
+        files, disk = count_files(home, at_most=_MAX_FILES)
+    except OSError as error:
+        # Or what is in there would count as nothing: a folder that is too deep to have a path, or that it shut.
+        return Excess(kind=ErrorKind.OUT_OF_DISK, message=f"made folders that nobody can look into ({error.strerror})")
     unlinked = _unlinked_files(family)
     home_device = _device_of(home)
     memory = sum(map(linux.resident_bytes, family))
@@ -58,7 +63,6 @@ def find_excess(family: Sequence[int], home: str, limits: WorkerLimits, in_memor
             kind=ErrorKind.OUT_OF_MEMORY,
             message=f"held {memory // _MIB} MiB; the limit is {limits.memory_bytes // _MIB} MiB",
         )
-    files, disk = count_files(home, at_most=_MAX_FILES)
     if files > _MAX_FILES:
         return Excess(kind=ErrorKind.OUT_OF_DISK, message=f"made more than {_MAX_FILES} files")
     disk += sum(size for (device, _), size in unlinked.items() if device == home_device)
@@ -74,22 +78,23 @@ def count_files(directory: str, *, at_most: int) -> tuple[int, int]:
     """Return how many files lie below a directory and what they take on disk [bytes]; stop soon after `at_most` files.
 
     Files that vanish meanwhile count as nothing.
+
+    Raises:
+        OSError: a directory cannot be looked into.
     """
     count = total = 0
     waiting = [directory]
     while waiting and count <= at_most:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    count += 1
-                    if count > at_most:
-                        break
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-        except FileNotFoundError:
-            continue
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if count > at_most:
+                    break
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
     return count, total
 
 

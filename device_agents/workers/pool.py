@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import re
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from device_agents.jail.privileges import free_uids, groups_for
 from device_agents.jail.view import device_files, readable_paths
 from device_agents.machine import linux
 from device_agents.machine.ending import end
+from device_agents.machine.removal import remove_tree
 from device_agents.workers.family import Family
 from device_agents.workers.handle import Patience, WorkerHandle
 from device_agents.workers.ledger import Ledger
@@ -143,7 +143,7 @@ class WorkerPool:
         await asyncio.to_thread(self._ledger.kill_listed)
         self._is_adopting = linux.adopt_orphans()
         self._strays.note_own()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        remove_tree(self._directory)
         self._directory.mkdir(mode=0o700, parents=True)
         if self._is_jailed:
             self._open_groups()
@@ -183,7 +183,7 @@ class WorkerPool:
         self._ledger.keep(())
         if self._groups is not None:
             self._groups.close()
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, self._directory)
 
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None when the warm process did not do it."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from device_agents.machine.removal import remove_tree
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -54,4 +56,4 @@ class Room:
 
     def remove(self) -> None:
         """Remove all of it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from device_agents.runtimes.contract import CandidateFailed, classify
 from device_agents.workers.limits import WorkerLimits, count_files, find_excess
+from device_agents.workers.room import Room
 from fleet.domain.measuring import ErrorKind
 
 _HOLDS_A_FILE = """
@@ -55,6 +57,49 @@ def test_a_directory_is_measured_with_all_below_it(tmp_path: Path) -> None:
     assert 100_000 <= size < 300_000
     assert count_files(str(tmp_path / "gone"), at_most=100) == (0, 0)
     assert count_files(str(tmp_path), at_most=1)[0] == 2
+
+
+def nest(folder: Path, depth: int, name: str) -> None:
+    """Make folders in one another, as a kernel can: deeper than any path reaches."""
+    place = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+    os.close(place)
+
+
+def test_a_folder_that_nobody_can_look_into_is_more_than_a_worker_may_make(tmp_path: Path) -> None:
+    """What looks after its limits ended at one that is too deep to have a path: from then on there were none."""
+    limits = WorkerLimits(memory_bytes=2**40, disk_bytes=2**40)
+    assert find_excess([], str(tmp_path), limits) is None
+    nest(tmp_path, 20, "n" * 250)
+
+    excess = find_excess([], str(tmp_path), limits)
+
+    assert excess is not None
+    assert excess.kind is ErrorKind.OUT_OF_DISK
+
+
+@pytest.mark.slow
+def test_whatever_a_worker_leaves_is_removed(tmp_path: Path) -> None:
+    """Folders deeper than a recursion reaches, shut ones, and links, which lead to what stays."""
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    room = Room.make(tmp_path / "worker")
+    nest(room.home, 1200, "deep")
+    (room.home / "link").symlink_to(tmp_path)
+    (room.home / "shut").mkdir()
+    (room.home / "shut" / "link").symlink_to(kept)
+    (room.home / "shut" / "inner").mkdir(mode=0)
+    (room.home / "shut").chmod(0)
+
+    room.remove()
+
+    assert list(tmp_path.iterdir()) == [kept]
+    room.remove()
 
 
 def test_open_files_without_a_name_count_as_what_they_lie_on(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Removes what kernels left behind, who may have made it as hard as they can."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with what is in it, as far as that can be removed, however deep it is and whoever may look in.
+
+    Folders are moved up before they are emptied: a few thousand in one another, which take a kernel a moment, are more
+    than a recursion reaches, or the name of a file can say.
+    """
+    with contextlib.suppress(OSError):
+        with _entered(folder) as top:
+            waiting = _empty(top, top)
+            while waiting:
+                name = waiting.pop()
+                with contextlib.suppress(OSError):
+                    with _entered(name, top) as place:
+                        waiting += _empty(place, top)
+                    os.rmdir(name, dir_fd=top)
+        folder.rmdir()
+
+
+def _empty(place: int, top: int) -> list[str]:
+    """Remove the files of a folder, and move its folders into `top`; return their names there."""
+    moved = []
+    for path in Path(f"/proc/self/fd/{place}").iterdir():
+        with contextlib.suppress(OSError):
+            try:
+                path.unlink()
+            except IsADirectoryError:
+                fresh = secrets.token_hex(8)
+                with _entered(path.name, place):
+                    os.rename(path.name, fresh, src_dir_fd=place, dst_dir_fd=top)
+                moved.append(fresh)
+    return moved
+
+
+@contextlib.contextmanager
+def _entered(folder: Path | str, at: int | None = None) -> Iterator[int]:
+    """Open a folder, and take back the right to change it, which a kernel may have taken away."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    try:
+        Path(f"/proc/self/fd/{place}").chmod(0o700)
+        yield place
+    finally:
+        os.close(place)
