@@ -34,9 +34,10 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SEC = 0.1
 _LONGEST_PAUSE_SEC = 2.0
 _STRAY_GRACE_SEC = 1.0
+"""A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
+
 _MESSAGE_EVENTS = 500
 """Most events in one message: trackers take messages of at most 1 MiB."""
-"""A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
 
 _FATAL = (
     *(grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT),

@@ -24,6 +24,7 @@ from fleet.graph.attention_program import (
 )
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, share, split_at_borders, split_by_kind, vector_width
+from fleet.spaces.tiles import divisors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,8 +107,8 @@ def attention_schedules(mod: IRModule, facts: ProcessorFacts, wanted: Sequence[A
 
 def attention_tiles(sizes: _Sizes, facts: ProcessorFacts) -> list[AttentionTile]:
     """Return all sensible tiles, the most promising first."""
-    score_vectors = _divisors(sizes.padded // sizes.score_lanes, facts.registers)
-    value_vectors = _divisors(sizes.value_width // sizes.value_lanes, facts.registers)
+    score_vectors = divisors(sizes.padded // sizes.score_lanes, facts.registers)
+    value_vectors = divisors(sizes.value_width // sizes.value_lanes, facts.registers)
     found = [
         AttentionTile(rows, of_scores, of_values)
         for rows in range(1, min(sizes.tokens, _MOST_ROWS) + 1)
@@ -155,10 +156,6 @@ def _rounds(tasks: int, cores: int) -> float:
 def _step(rows: int, vectors: int, facts: ProcessorFacts) -> float:
     loads = rows + 2 * vectors  # keys and values come from the second cache, a row's number from the first
     return max(rows * vectors / facts.fmas_per_cycle, loads / facts.loads_per_cycle, facts.latency) + 0.1 * loads
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [size for size in range(1, min(number, most) + 1) if number % size == 0]
 
 
 def _sizes(schedule: Schedule, facts: ProcessorFacts) -> _Sizes:

@@ -89,7 +89,7 @@ def _sorted_tiles(product: Product, facts: ProcessorFacts) -> tuple[Tile, ...]:
         Tile(y, x, vectors, lanes, order, unroll, depth, last)
         for vectors, lanes, last in _vectors(_columns(product), facts)
         for x in range(1, min(width, _MOST_ROWS) + 1)
-        for y in _divisors(height, 7)
+        for y in divisors(height, 7)
         if fits_registers(Tile(y, x, vectors, lanes, Order.ROWS), facts)
         for order in Order
         for unroll in (1, 4)
@@ -251,7 +251,7 @@ def _vectors(columns: int, facts: ProcessorFacts) -> list[tuple[int, int, int]]:
     whole = [
         (vectors, lanes, 0)
         for lanes in _lanes(columns, facts)
-        for vectors in _divisors(columns // lanes, _MOST_VECTORS)
+        for vectors in divisors(columns // lanes, _MOST_VECTORS)
     ]
     full, last = divmod(columns, facts.lanes)
     is_cut = 0 < full < _MOST_VECTORS and _FEWEST_LANES <= last == last & -last
@@ -265,5 +265,6 @@ def fits_registers(tile: Tile, facts: ProcessorFacts) -> bool:
     return sums + tile.vectors + scalars <= facts.registers and sums <= facts.registers - _SPARE_REGISTERS
 
 
-def _divisors(number: int, most: int) -> list[int]:
+def divisors(number: int, most: int) -> list[int]:
+    """Return the divisors of a number up to a limit, the smallest first."""
     return [size for size in range(1, min(number, most) + 1) if number % size == 0]
