@@ -22,7 +22,7 @@ from fleet.domain.jobs import JobStatus
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
-from fleet.errors import CacheFull, InvalidRequest, LibraryError
+from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, ModelRun
 from fleet.models.model import Model, ModelFormat
 from fleet.optimizer.conditions import Conditions
@@ -321,7 +321,7 @@ class JobRun:
                 await asyncio.to_thread(
                     self.entry.tell, replace(report, selector=self.options.selector, notices=tuple(self.notices))
                 )
-            except LibraryError as error:  # the job itself stops when it cannot store a result
+            except FleetError as error:  # the job itself stops when it cannot store a result
                 logger.warning("progress not stored", extra={"job": begun.job.name, "error": str(error)})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PUBLISH_SEC):

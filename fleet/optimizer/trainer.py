@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.errors import FleetError, LibraryError
+from fleet.errors import FleetError
 from fleet.library import Memory, StoredSample, StoredSnapshot, Term
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.train import TARGET_KINDS, Trained, train
@@ -83,7 +83,7 @@ class Trainer:
         try:
             return await self._train(term) if await asyncio.to_thread(self._is_due) else None
         finally:
-            with suppress(LibraryError):  # lost, or gone with the library: it ends by itself
+            with suppress(FleetError):  # lost, or gone with the library: it ends by itself
                 term.close()
 
     async def _train(self, term: Term) -> StoredSnapshot | None:
@@ -102,7 +102,7 @@ class Trainer:
         return await asyncio.to_thread(lambda: term.publish(trained.snapshot, publishes=trained.is_not_worse))
 
     async def _renew(self, term: Term) -> None:
-        with suppress(LibraryError):  # `publish` says so
+        with suppress(FleetError):  # `publish` says so
             while True:
                 await asyncio.sleep(self.lease_sec / 3)
                 if not await asyncio.to_thread(term.renew):
@@ -128,7 +128,7 @@ async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -
     listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
     try:
         await asyncio.shield(listening)
-    except LibraryError as error:
+    except FleetError as error:
         logger.warning("not listening for snapshots any more", extra={"error": str(error)})
     finally:
         stopping.set()

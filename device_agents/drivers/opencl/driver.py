@@ -50,13 +50,13 @@ _MOST_THREADS = {"cpu": 256}
 
 _MOST_THREADS_ELSEWHERE = 1024
 _CHECK_SEC = 60.0
+"""Interval between checks that a device is still there. Each starts a process, on cores that may be measured."""
+
 _DEVICE_FILES = (
     *("/dev/dri/*", "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/mali*", "/dev/kgsl-3d0", "/dev/pvr*"),
     *("/dev/galcore", "/dev/dxg", "/dev/ion", "/dev/dma_heap/*"),
 )
 """Of the GPUs that have an OpenCL driver."""
-
-"""Interval between checks that a device is still there. Each starts a process, on cores that may be measured."""
 
 DRIVERS = Source(name="the device's OpenCL driver", remedy="try: clinfo -l", limit_sec=3.0)
 """Has a longer limit than others: each look starts a process, which takes a second on a small board."""
