@@ -52,9 +52,6 @@ class MachineTurns:
         """Return the turns that all processes here take; None where the temporary folder is not shared or usable."""
         folder = Path(tempfile.gettempdir()) / "tvm-fleet-turns"
         try:
-            if not folder.is_dir():
-                folder.mkdir(exist_ok=True)
-                folder.chmod(0o1777)
             os.close(_opened(folder / "gate"))
         except OSError as error:
             logger.warning("no turns with other processes", extra={"folder": str(folder), "error": str(error)})
@@ -101,7 +98,11 @@ def _opened(path: Path) -> int:
     """Open a lock file, which another user may have made: such a one may not be opened as if it were to be made."""
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     with contextlib.suppress(PermissionError):  # another user was quicker
+        if not path.parent.is_dir():  # the first time, or where what lies in temporary folders for days is removed
+            path.parent.mkdir(exist_ok=True)
+            path.parent.chmod(0o1777)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    with contextlib.suppress(PermissionError):
         os.fchmod(descriptor, _MODE)
     return descriptor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,3 +130,13 @@ async def test_who_is_cancelled_while_waiting_leaves_nothing_locked(
 
     async with asyncio.timeout(10), turns.turn(Side.BUILDING):
         assert builder.poll() is None
+
+
+async def test_turns_go_on_when_their_files_were_tidied_away(tmp_path: Path) -> None:
+    """An optimizer runs for months, and systems empty temporary folders after days: each job failed from then on."""
+    turns = MachineTurns(tmp_path / "turns")
+    async with turns.turn(Side.BUILDING):
+        shutil.rmtree(tmp_path / "turns")
+
+    async with turns.turn(Side.MEASURING):
+        assert (tmp_path / "turns").is_dir()
