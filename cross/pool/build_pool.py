@@ -259,8 +259,7 @@ class _Slot:
         """Serve tasks until the queue is closed and empty."""
         with scratch_dir("build") as scratch:
             log_path = scratch / "worker.log"
-            with contextlib.suppress(BuildError):  # reported again, and to someone, with the first task
-                self._warm_worker(log_path)
+            self._try_to_warm(log_path)
             while (task := tasks.get(self.index)) is not None:
                 if task.future.set_running_or_notify_cancel():
                     self._serve(task, log_path)
@@ -280,9 +279,7 @@ class _Slot:
             self._drop_worker()
             logger.warning("build worker replaced", extra={"task": task.name, "kind": error.kind})
             task.future.set_exception(error)
-            if not self._is_killed:
-                with contextlib.suppress(BuildError):
-                    self._warm_worker(log_path)
+            self._try_to_warm(log_path)
             return
         except Exception as error:
             self._drop_worker()
@@ -293,6 +290,11 @@ class _Slot:
             task.future.set_exception(answer.error)
         else:
             task.future.set_result(answer.value)
+
+    def _try_to_warm(self, log_path: Path) -> None:
+        """Have a worker ready for the next task. What fails is reported, and to someone, with that task."""
+        with contextlib.suppress(Exception):
+            self._warm_worker(log_path)
 
     def _warm_worker(self, log_path: Path) -> _Worker:
         if self._is_killed:

@@ -201,6 +201,35 @@ with BuildPool(1) as pool:
 """
 
 
+CRAMPED_SCRIPT = """
+import itertools
+import os
+import resource
+from pathlib import Path
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
+with BuildPool(1) as pool:
+    pool.submit(tasks.process_id).result()
+with BuildPool(1) as pool:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = (number for number in itertools.count() if not Path(f"/proc/self/fd/{number}").exists())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(free) + 1, limits[1]))
+    print(type(pool.submit(tasks.add, 1, 1).exception(timeout=60)).__name__)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    print(pool.submit(tasks.add, 1, 1).result(timeout=60))
+"""
+
+
+def test_who_cannot_start_a_worker_says_so_and_can_later(tmp_path: Path) -> None:
+    """Where there were too many open files for a moment, as at the start, tasks were waited for without end."""
+    script = tmp_path / "cramped.py"
+    script.write_text(CRAMPED_SCRIPT)
+
+    done = subprocess.run([sys.executable, script], env=here(), capture_output=True, text=True, check=False)
+
+    assert done.stdout.split() == ["OSError", "2"], done.stderr
+
+
 PRELOADING_SCRIPT = """
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
