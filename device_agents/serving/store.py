@@ -118,6 +118,7 @@ class ArtifactStore:
         if self._uploads >= _MOST_UPLOADS:
             raise LimitReached(f"{self._uploads} uploads to this agent are under way; finish one first")
         self._make_room(size_bytes)
+        self._make_room_on_disk(size_bytes)
         incoming = Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
         self._reserved_bytes += size_bytes
         self._uploads += 1
@@ -160,13 +161,21 @@ class ArtifactStore:
 
     def _make_room(self, size_bytes: int) -> None:
         while self._total_bytes + self._reserved_bytes + size_bytes > self._max_bytes:
-            unused = next((digest for digest in self._sizes if digest not in self._users), None)
+            unused = self._oldest_unused()
             if unused is None:
                 raise CacheFull(
                     f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, and "
                     f"uploads under way {self._reserved_bytes}; {size_bytes} more do not fit; raise cache_max_bytes"
                 )
             self._forget(unused)
+
+    def _make_room_on_disk(self, size_bytes: int) -> None:
+        """Let go what nobody uses where the disk, which is others' too, has less room than the store may take."""
+        while (unused := self._oldest_unused()) and shutil.disk_usage(self._directory).free < size_bytes:
+            self._forget(unused)
+
+    def _oldest_unused(self) -> str | None:
+        return next((digest for digest in self._sizes if digest not in self._users), None)
 
     def _forget(self, digest: str) -> None:
         self._total_bytes -= self._sizes.pop(digest, 0)
