@@ -51,7 +51,7 @@ class BuildCache:
     max_bytes: int = DEFAULT_MAX_BYTES
 
     def get(self, key: str, out_dir: Path) -> Artifact | None:
-        """Write a library into a folder as `build` does; None: it is not here, or damaged."""
+        """Write a library into a folder as `build` does; None: it is not here or damaged, or does not fit."""
         path = self._path(key)
         try:
             check, _, body = path.read_bytes().partition(b"\n")
@@ -66,11 +66,14 @@ class BuildCache:
         facts, _, packed = body.partition(b"\n")
         content = zlib.decompress(packed)
         found = hashlib.sha256(content).hexdigest()
-        out_dir.mkdir(parents=True, exist_ok=True)
         known = facts_from_json(facts.decode())
         artifact = Artifact(path=out_dir / f"{found}.so", digest=f"sha256:{found}", **known)
-        _write(side_file_of(artifact.path), facts)
-        _write(artifact.path, content)
+        try:
+            out_dir.mkdir(parents=True, exist_ok=True)
+            _write(side_file_of(artifact.path), facts)
+            _write(artifact.path, content)
+        except OSError:
+            return None  # whoever builds it meets the same, and says it
         return artifact
 
     def put(self, key: str, artifact: Artifact, chance: random.Random | None = None) -> None:

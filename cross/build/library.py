@@ -118,7 +118,7 @@ def _finish(library: Module, target_json: str, out_dir: Path, facts: ArtifactFac
             _move_into_place(linked, artifact)
     except OSError as error:
         problem = f"cannot write artifacts to {out_dir}: {error.strerror}"
-        raise (DiskFull if error.errno == errno.ENOSPC else BuildError)(problem) from error
+        raise (DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else BuildError)(problem) from error
     return artifact
 
 

@@ -149,7 +149,7 @@ def _write_files(directory: Path, lines_by_name: dict[str, list[str]], *, overwr
     except OSError as error:
         for temporary, _ in written:
             temporary.unlink(missing_ok=True)
-        kind = DiskFull if error.errno == errno.ENOSPC else LibraryError
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else LibraryError
         raise kind(f"cannot write to {directory}: {error.strerror}") from error
 
 

@@ -120,6 +120,14 @@ def test_a_folder_that_cannot_be_written_costs_no_build(tmp_path: Path) -> None:
     assert cache.get("abc", tmp_path / "out") is None
 
 
+def test_what_has_no_room_is_a_miss(cache: BuildCache, tmp_path: Path) -> None:
+    """The build that follows says what is wrong there; a miss that raised counted as the candidate's own failure."""
+    cache.put("abc", make_artifact(tmp_path / "made"))
+    (tmp_path / "file").touch()
+
+    assert cache.get("abc", tmp_path / "file" / "out") is None
+
+
 @pytest.mark.slow
 def test_a_candidate_is_compiled_once(cache: BuildCache, tmp_path: Path) -> None:
     """A build takes what the cache has for its program, features beside it; another program is compiled."""
