@@ -315,6 +315,7 @@ class _Batch:
                         if measurement.error in _NOT_RUN and not self.problem:
                             self._note_refusal(measurement)
                         if not self.problem:  # once one was refused, what follows does not count
+                            self._check_asked(measurement)
                             yield self._in_flight.popleft(), _credible(measurement)
             except _LOST as error:
                 has_suspect = bool(self._in_flight) and not self.problem and isinstance(error, DeviceUnreachable)
@@ -357,6 +358,15 @@ class _Batch:
             if self._queue.is_final or not self._in_flight:
                 return False
         return False
+
+    def _check_asked(self, measurement: Measurement) -> None:
+        """Refuse what is no answer to the trial that is next: no candidate is to blame for it, and none gets its times.
+
+        Raises:
+            DeviceFaulted: it is for another, or there is none.
+        """
+        if not self._in_flight or measurement.candidate_id != self._in_flight[0].trial.candidate_id:
+            raise DeviceFaulted(f"the agent of {self._device.name} answered what it was not asked")
 
     def _note_refusal(self, measurement: Measurement) -> None:
         self.problem, self.is_fruitless = measurement.error_message or str(measurement.error), True

@@ -66,6 +66,17 @@ async def test_times_that_are_none_are_an_error(tmp_path: Path, times: tuple[flo
     assert not result.run_secs
 
 
+async def test_answers_to_what_was_not_asked_are_nobodys_times(tmp_path: Path) -> None:
+    """An agent that mixes its answers up is given up for another; what it was asked is measured there."""
+    async with seated() as (agent, seat, notices):
+        agent.answer = lambda count, asked: (
+            measurement_pb2.Measurement(candidate_id="another", run_secs=[1e-9]) if count == 2 else good(asked)
+        )
+        results = await measured(seat, artifact(tmp_path), 3)
+    assert [(result.candidate_id, result.run_secs) for result in results] == [(name, (1e-6,)) for name in "012"]
+    assert any("answered what it was not asked" in notice for notice in notices)
+
+
 async def test_a_call_puts_a_missing_artifact_again(tmp_path: Path) -> None:
     """An artifact that the agent lost is no fault of the candidate."""
     async with seated() as (agent, seat, _):
