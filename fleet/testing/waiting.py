@@ -13,12 +13,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_TIMEOUT_SEC = 30.0
+"""Only what fails takes so long: what takes a moment on an idle machine took over ten seconds on a busy one."""
+
 _PAUSE_SEC, _MAX_PAUSE_SEC = 0.01, 0.5
 _PAUSE_PER_LOOK = 3.0
 """Pause, in times of what the last look took."""
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], timeout_sec: float = 10.0) -> T:
+async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], timeout_sec: float = _TIMEOUT_SEC) -> T:
     """Return the first true value of `predicate`, which may be async.
 
     Raises:
@@ -38,7 +41,7 @@ async def eventually(predicate: Callable[[], T | Awaitable[T | None] | None], ti
         await asyncio.sleep(_pause_sec(looked_at_sec))
 
 
-def eventually_sync(predicate: Callable[[], T], timeout_sec: float = 10.0) -> T:
+def eventually_sync(predicate: Callable[[], T], timeout_sec: float = _TIMEOUT_SEC) -> T:
     """Return the first true value of `predicate`, for code without an event loop.
 
     Raises:

@@ -99,7 +99,7 @@ async def test_leases_work_and_end_while_the_tracker_is_down(bench: Bench) -> No
     holder = bench.holding(epoch=1, ttl_sec=1.0)
     assert kind_of(await holder.run(b"latency_us:50")) == "UNSPECIFIED"
     pid = await holder.open()
-    await eventually(lambda: not is_alive(pid), timeout_sec=5.0)
+    await eventually(lambda: not is_alive(pid))
 
     with pytest.raises(LeaseExpired):
         await holder.open()
@@ -244,7 +244,7 @@ async def test_what_a_worker_writes_can_be_watched(bench: Bench) -> None:
 
     await eventually(is_heard)
     await holder.close_session()
-    await asyncio.wait_for(watching, 5.0)
+    await asyncio.wait_for(watching, 30)
 
 
 async def test_devices_of_one_agent_run_side_by_side(tmp_path: Path) -> None:

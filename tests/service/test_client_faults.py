@@ -22,7 +22,7 @@ async def test_a_callback_that_fails_costs_no_device() -> None:
         await eventually(lambda: "acquire" in tracker.kinds())
         acquire = next(event.acquire for event in tracker.seen if event.WhichOneof("kind") == "acquire")
         tracker.streams[0].put_nowait(lease_service_pb2.TrackerEvent(granted=tracker.grant(acquire)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             device = await waiting
         await device.release()
 
@@ -34,5 +34,5 @@ async def test_an_answer_of_a_newer_tracker_ends_no_stream() -> None:
         tracker.end(device.lease.name, 99)
         await eventually(lambda: device.ended)
         await device.release()
-        async with asyncio.timeout(5), client.acquire("simulated") as other:
+        async with asyncio.timeout(30), client.acquire("simulated") as other:
             assert other.ended is None

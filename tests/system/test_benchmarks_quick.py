@@ -208,7 +208,7 @@ def test_process_ends_with_all_its_children(tmp_path: Path) -> None:
         child_pid = int(process.wait_for(r"^\d+$")[0])
         assert is_alive(child_pid)
 
-    eventually_sync(lambda: not is_alive(child_pid), timeout_sec=5.0)
+    eventually_sync(lambda: not is_alive(child_pid))
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ async def test_a_pool_ends_without_it(pool: WorkerPool) -> None:
     assert pool.worker_pids == [worker.pid]
     os.kill(worker.pid, signal.SIGSTOP)  # or it would end by itself with its socket
 
-    await asyncio.wait_for(pool.close(), 5)
+    await asyncio.wait_for(pool.close(), 30)
 
     await eventually(lambda: not linux.is_running(worker.pid))
 
@@ -74,7 +74,7 @@ async def test_killing_does_not_wait_for_ever(pool: WorkerPool, deaf: DeafToKill
     await driver.open(pool)
     device = ServedDevice(driver, asyncio.Lock())
 
-    await asyncio.wait_for(worker.kill(), 5)
+    await asyncio.wait_for(worker.kill(), 30)
     device.killed = worker
     health = await device.health()
 

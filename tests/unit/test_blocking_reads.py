@@ -69,9 +69,15 @@ async def test_a_read_that_hangs_is_waited_for_once_and_never_asked_again(
 
 async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
     """A driver that answered is not said to hang because this process had no time to listen."""
-    reads = BlockingReads(SOURCE)
-    asking = asyncio.create_task(reads.ask(lambda: "answer"))
+    reads, is_read = BlockingReads(SOURCE), threading.Event()
+
+    def read() -> str:
+        is_read.set()
+        return "answer"
+
+    asking = asyncio.create_task(reads.ask(read))
     await asyncio.sleep(0)
+    is_read.wait(30)
     time.sleep(3 * SOURCE.limit_sec)  # noqa: ASYNC251 - what makes the loop busy
 
     assert "answer" == await asking
