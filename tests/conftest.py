@@ -6,12 +6,17 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.programs import made_once
+
+if TYPE_CHECKING:
+    from fleet.library import Library
 
 # How long an example takes depends on what else the machine does: hypothesis sets a deadline of 200 ms otherwise.
 settings.register_profile("fleet", deadline=None)
@@ -34,3 +39,12 @@ for _name in ("CONFIG", "FORMAT", "LIBRARY", "SELECTOR", "TRACKER"):
 def agent_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What TVM made for the tests of agents: see `tests.service.agent_models`."""
     return made_once(tmp_path_factory, "tests.service.agent_models")
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    """A library in SQLite."""
+    from fleet.library import Library
+
+    with Library.open(tmp_path / "library.sqlite") as library:
+        yield library

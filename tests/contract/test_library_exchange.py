@@ -22,12 +22,6 @@ PI4 = RecordScope(target_json="", device_model="pi4", tvm_version="0.27.0")
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 4}
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Any:
-    with Library.open(tmp_path / "library.sqlite") as library:
-        yield library
-
-
 def matmul(size: int) -> Any:
     return module_of(programs.matmul(size).mod_json)
 

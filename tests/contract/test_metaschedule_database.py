@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.slow
 
 X86 = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 4}
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with Library.open(tmp_path / "library.sqlite") as library:
-        yield library
 
 
 def matmul(size: int) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,12 +34,6 @@ class Fragile(Threads):
 
     def _die(self) -> None:
         raise BuildError("the worker crashed")
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with Library.open(tmp_path / "library.sqlite") as library:
-        yield library
 
 
 def add(library: Library, *traces: str) -> None:

@@ -72,12 +72,6 @@ def user() -> Credentials:
 _USER = credentials(Role.USER)
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with Library.open(tmp_path / "library.sqlite") as library:
-        yield library
-
-
 async def content_of(call: Watching) -> bytes:
     answer = await call.read()
     assert isinstance(answer, snapshot_service_pb2.WatchSnapshotsResponse)

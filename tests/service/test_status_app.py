@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -62,12 +62,6 @@ async def agent(served: ServedTracker) -> AsyncIterator[SimulatedAgent]:
 async def client(served: ServedTracker, agent: SimulatedAgent) -> AsyncIterator[fleet.aio.Fleet]:
     async with fleet.aio.connect(served.address, holder="ann@desk") as client:
         yield client
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> Iterator[Library]:
-    with Library.open(tmp_path / "library.sqlite") as library:
-        yield library
 
 
 class Screen:
