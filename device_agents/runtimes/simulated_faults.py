@@ -6,6 +6,7 @@ They are done and not pretended: the process is a real one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from device_agents.runtimes.contract import CandidateFailed
 from fleet.domain.measuring import ErrorKind
 
 _HANG_SEC = 3600.0
+_PR_SET_NAME = 15
 _MIB = 1024 * 1024
 
 _BROKEN: list[str] = []
@@ -72,6 +74,20 @@ def _fill_file(_: str) -> None:
     with Path("filler").open("wb") as file:
         while True:
             file.write(bytes(_MIB))
+
+
+def _dig(_: str) -> None:
+    """Make folders in one another, deeper than a path can say."""
+    for _depth in range(1200):
+        Path("deep" * 50).mkdir()
+        os.chdir("deep" * 50)
+    time.sleep(_HANG_SEC)
+
+
+def _rename_and_crash(_: str) -> None:
+    """Take a name that is no text, and die of it."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b") \xff", 0, 0, 0)
+    _crash("")
 
 
 def _scribble(_: str) -> None:
@@ -139,6 +155,8 @@ FAULTS: dict[str, Callable[[str], None]] = {
     "leak": _leak,
     "disk": _fill_disk,
     "bigfile": _fill_file,
+    "dig": _dig,
+    "nameless": _rename_and_crash,
     "close_fds": _close_descriptors,
     "scribble": _scribble,
     "fork": _leave_child,

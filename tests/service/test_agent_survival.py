@@ -85,6 +85,8 @@ async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_p
         (b"oom", "OUT_OF_MEMORY", "the limit is 256 MiB"),
         (b"disk", "OUT_OF_DISK", "the limit is 32 MiB"),
         (b"bigfile", "OUT_OF_DISK", "limit"),
+        (b"dig", "OUT_OF_DISK", "nobody can look into"),
+        (b"nameless", "CRASHED", "SIGSEGV"),
         (b"close_fds", "CRASHED", ""),
         (b"scribble", "CRASHED", "not an answer"),
         (b"raise:no such luck", "RUN_FAILED", "no such luck"),
