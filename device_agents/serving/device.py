@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,8 @@ from device_agents.measuring.reference import ReferenceTimes
 from device_agents.workers.handle import WorkerHandle
 from fleet.domain.devices import Telemetry
 from fleet.domain.measuring import ErrorKind
+
+logger = logging.getLogger(__name__)
 
 _FRESH_SEC = 0.02
 """A reading this young is reused: the one after a candidate serves as the one before the next."""
@@ -52,6 +55,7 @@ class ServedDevice:
         """The worker that was killed last; until it is gone, the device takes no lease."""
 
         self._quiet = asyncio.Lock()
+        self._told: set[str] = set()
         self._trials = 0
         self._trial_times: deque[float] = deque()
         self._last_error = ""
@@ -94,7 +98,7 @@ class ServedDevice:
 
     async def read_temp_c(self) -> float | None:
         """Return the device's current temperature; None if it has no sensor."""
-        return (await self.driver.telemetry()).temp_c
+        return (await self._telemetry()).temp_c
 
     def learn(self, error: ErrorKind | None, message: str) -> None:
         """Take note of how a trial ended; `error` is None when it gave a time."""
@@ -108,7 +112,7 @@ class ServedDevice:
         """Return current readings, with the counts of trials."""
         now = time.monotonic()
         if self._reading is None or now - self._read_at_sec > _FRESH_SEC:
-            self._reading = await self.driver.telemetry()
+            self._reading = await self._telemetry()
             self._read_at_sec = now
         while self._trial_times and self._trial_times[0] < now - _RATE_WINDOW_SEC:
             self._trial_times.popleft()
@@ -123,7 +127,27 @@ class ServedDevice:
     async def health(self) -> Health:
         """Tell whether the device can take a lease."""
         fault = self._fault() or self._stuck_worker()
-        return Health(is_healthy=False, reason=fault) if fault else await self.driver.probe()
+        if fault:
+            return Health(is_healthy=False, reason=fault)
+        try:
+            return await self.driver.probe()
+        except Exception as error:  # noqa: BLE001 - a driver may be anybody's: it costs its own device, not the others
+            return Health(is_healthy=False, reason=self._complaint(error))
+
+    async def _telemetry(self) -> Telemetry:
+        try:
+            return await self.driver.telemetry()
+        except Exception as error:  # noqa: BLE001 - see above; a lease goes on without readings
+            self._complaint(error)
+            return Telemetry(read_at_sec=time.time())
+
+    def _complaint(self, error: Exception) -> str:
+        """Say that the driver failed; with its traceback in the log, once for each kind of error."""
+        kind = type(error).__name__
+        if kind not in self._told:
+            self._told.add(kind)
+            logger.error("a driver failed", extra={"device": self.name}, exc_info=error)
+        return f"its driver failed: {kind}: {error}"
 
     def _stuck_worker(self) -> str:
         if self.killed is None or not self.killed.is_stuck:

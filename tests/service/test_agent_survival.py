@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from device_agents.driver import Health
 from device_agents.drivers.simulated import SimulatedDriver
 from device_agents.serving.timing import Timing
+from fleet.domain.devices import Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
@@ -71,6 +73,32 @@ async def test_a_device_that_goes_after_a_candidate_ran_takes_no_time_away(tmp_p
     assert kind_of(ran) == "UNSPECIFIED", ran.error_message
     assert kind_of(refused) == "DEVICE_FAULTED"
     assert "the phone is away" in refused.error_message
+
+
+class CarelessDriver(SimulatedDriver):
+    """Somebody's first driver."""
+
+    def _probe(self) -> Health:
+        raise KeyError("battery")
+
+    def _telemetry(self) -> Telemetry:
+        raise ZeroDivisionError
+
+
+async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
+    """The tracker hears of it and of the others; one reading that a driver did not foresee took them all away."""
+    drivers = [
+        *CarelessDriver.from_config({"name": "odd"}, where="test", host_name="here"),
+        *SimulatedDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here"),
+    ]
+    async with serve_bench(tmp_path, CONFIG, drivers=drivers) as bench:
+        await eventually(lambda: len(bench.tracker.reports) == 2)
+        odd = bench.tracker.reports["devices/odd"]
+        measured = await bench.holding(epoch=1).run(b"latency_us:50")
+
+    assert not odd.is_healthy
+    assert odd.reason == "its driver failed: KeyError: 'battery'"
+    assert kind_of(measured) == "UNSPECIFIED", measured.error_message
 
 
 @pytest.mark.parametrize(
