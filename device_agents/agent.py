@@ -35,6 +35,7 @@ from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
+from fleet.base.network import address_of
 from fleet.base.version import package_version
 from fleet.domain.devices import Inventory
 from fleet.errors import AlreadyExists, BuildError, ConfigError, DeviceError, DeviceMissing, FleetError
@@ -334,7 +335,7 @@ class Agent:
         host = "" if self._home.host in _ANY_HOST else self._home.host
         return Hello(
             agent_id=self._agent_id,
-            address=self._config.advertise_address or f"{host}:{self.port}",
+            address=self._config.advertise_address or address_of(host, self.port),
             inventories={driver.name: self._inventory(driver) for driver in self._drivers},
             version=package_version(),
         )

@@ -23,7 +23,7 @@ from device_agents.serving.membership import Membership
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
-from fleet.base.network import check_address, listening_host, refuse_network, refuse_plain_network
+from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken, parse_join_token
@@ -115,7 +115,7 @@ async def _serve(options: AgentOptions) -> int:
         await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC))
         if not stopped.is_set():
             names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
-            sys.stdout.write(f"agent listening on {home.host}:{agent.port}, serving {names}\n")
+            sys.stdout.write(f"agent listening on {address_of(home.host, agent.port)}, serving {names}\n")
             sys.stdout.flush()
         await stopped.wait()
     finally:

@@ -33,6 +33,11 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def address_of(host: str, port: int) -> str:
+    """Return "host:port"; one of IPv6 stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def is_answered(address: str, timeout_sec: float = 2.0) -> bool:
     """Tell whether anything listens at an address."""
     try:

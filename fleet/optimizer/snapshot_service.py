@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from fleet.base.network import address_of
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest
@@ -85,7 +86,7 @@ async def serving_snapshots(
     port = rpc.bind(server, where.host, where.port, server_security(credentials), what="the optimizer")
     await server.start()
     following = asyncio.create_task(follow(memory, servicer.publish), name="follow snapshots for others")
-    address = f"{where.host}:{port}"
+    address = address_of(where.host, port)
     logger.info("snapshots served", extra={"address": address})
     try:
         yield address

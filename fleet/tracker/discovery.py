@@ -12,7 +12,7 @@ import socket
 from zeroconf import InterfaceChoice, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from fleet.base.network import is_loopback
+from fleet.base.network import address_of, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ async def find_tracker(timeout_sec: float = 3.0) -> str | None:
         if await service.async_request(zeroconf, _ASK_MS) and not found.done():
             addresses = service.parsed_addresses()
             if addresses:
-                found.set_result(f"{addresses[0]}:{service.port}")
+                found.set_result(address_of(addresses[0], service.port or 0))
 
     def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         if state_change is ServiceStateChange.Added and service_type == SERVICE_TYPE:

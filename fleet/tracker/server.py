@@ -17,7 +17,7 @@ import grpc.aio
 
 from fleet.base import config
 from fleet.base.clock import Clock, SystemClock
-from fleet.base.network import refuse_network, refuse_plain_network
+from fleet.base.network import address_of, refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
 from fleet.errors import ConfigError
 from fleet.identity.credentials import PlainSecret
@@ -170,7 +170,7 @@ class Tracker:
         stubs.add_identity_service(server, self.identity_servicer, guard)
         host = self.settings.host
         port = rpc.bind(server, host, self.settings.port, security, what="the tracker")
-        self.address = f"{host}:{port}"
+        self.address = address_of(host, port)
         self._serve_account()
         await server.start()
         self._server = server

@@ -22,6 +22,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from fleet.base.network import address_of
 from fleet.errors import (
     AlreadyExists,
     BuildError,
@@ -166,7 +167,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCre
     refused = _reason_not_to_bind(host, port) if port else None
     if refused is None:
         try:
-            address = f"{_bracketed(host)}:{port}"
+            address = address_of(host, port)
             return server.add_secure_port(address, security) if security else server.add_insecure_port(address)
         except RuntimeError as error:
             refused = str(error)
@@ -435,10 +436,6 @@ def _reason_not_to_bind(host: str, port: int) -> str | None:
         except OSError as error:
             return "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
     return None
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _snake(name: str) -> str:

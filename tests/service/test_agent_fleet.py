@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fleet.domain.devices import Inventory, RuntimeKind
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.errors import ArtifactRefused, LeaseRevoked
 from fleet.testing import ServedTracker, eventually, serve_tracker
+from fleet.tracker.server import Tracker, TrackerConfig
 from tests.programs import is_alive
 
 pytestmark = pytest.mark.slow
@@ -48,6 +50,28 @@ async def collect(measurements: AsyncIterator[Measurement]) -> list[Measurement]
 
 def trial(built: Artifact) -> Trial:
     return Trial(candidate_id=built.path.name, artifact_digest=built.digest)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="IPv6")
+async def test_tracker_and_agent_are_reached_over_ipv6(tmp_path: Path) -> None:
+    """Each says its address as those who connect there have to write it."""
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no loopback of IPv6")
+    config = parse_config(CONFIG)
+    async with Tracker(TrackerConfig(host="::1", port=0, state_dir=tmp_path / "tracker", is_discoverable=False)) as one:
+        home = Home(tracker=one.address, state_dir=tmp_path / "agent", host="::1")
+        async with Agent(config, make_drivers(config), home) as agent, fleet.aio.connect(one.address) as client:
+            assert await agent.wait_attached(30.0)
+            async with client.acquire("name=sim") as device:
+                built = artifact(tmp_path, b"latency_us:40")
+                await device.ensure([built])
+                (result,) = await collect(device.measure([trial(built)]))
+
+    assert result.error is None
+    assert [one.address.rpartition(":")[0], device.address.rpartition(":")[0]] == ["[::1]", "[::1]"]
 
 
 class PlainDriver(SimulatedDriver):

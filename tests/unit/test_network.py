@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.base.network import host_of, is_loopback, refuse_network, refuse_plain_network
+from fleet.base.network import address_of, check_address, host_of, is_loopback, refuse_network, refuse_plain_network
 from fleet.errors import ConfigError
 
 
@@ -32,3 +32,12 @@ def test_everything_else_is_reached_by_others(host: str) -> None:
 def test_the_host_of_an_address(address: str, host: str) -> None:
     """Brackets around IPv6 stay, as in URLs."""
     assert host == host_of(address)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5", "pi4.local", "::1", "[::1]", "fd00::5"])
+def test_an_address_is_written_as_it_is_read(host: str) -> None:
+    """Whatever version of IP, and with or without brackets."""
+    address = address_of(host, 9290)
+
+    check_address(address, "it")
+    assert host_of(address).strip("[]") == host.strip("[]")
