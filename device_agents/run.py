@@ -71,7 +71,7 @@ class AgentOptions:
     """A join token, used unless the agent has joined that fleet before."""
 
     token_file: Path | None = None
-    """A file with one, which is removed when it has been used; it need not be there."""
+    """A file with one, which is removed when it is read; it need not be there."""
 
     is_plain: bool = False
     """Without TLS, on this machine alone, with a tracker of this account that runs without as well."""

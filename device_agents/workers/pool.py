@@ -188,8 +188,8 @@ class WorkerPool:
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None when the warm process did not do it."""
         worker_id = next(self._ids)
-        group = self._groups.make(f"worker-{worker_id}", self._limits.memory_bytes) if self._groups else None
         room = Room.make(self._directory / f"worker-{worker_id}")
+        group = self._groups.make(f"worker-{worker_id}", self._limits.memory_bytes) if self._groups else None
         cell = self._cell(spec, room, group)
         order = WorkerOrder(
             runtime=spec.runtime,

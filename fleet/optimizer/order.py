@@ -25,8 +25,9 @@ FORMAT = 1
 
 _OF_TRANSFORMERS = "hf:"
 _MOST = 2**31 - 1
-_MOST_MINUTES = 366 * 24 * 60
 """Trials, and seeds: what a database's integer holds."""
+
+_MOST_MINUTES = 366 * 24 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,9 +249,7 @@ def _lanes(columns: int, facts: ProcessorFacts) -> list[int]:
 def _vectors(columns: int, facts: ProcessorFacts) -> list[tuple[int, int, int]]:
     """Return how the columns can be cut: so many vectors a tile, of so many lanes, and so many in the last, if cut."""
     whole = [
-        (vectors, lanes, 0)
-        for lanes in _lanes(columns, facts)
-        for vectors in divisors(columns // lanes, _MOST_VECTORS)
+        (vectors, lanes, 0) for lanes in _lanes(columns, facts) for vectors in divisors(columns // lanes, _MOST_VECTORS)
     ]
     full, last = divmod(columns, facts.lanes)
     is_cut = 0 < full < _MOST_VECTORS and _FEWEST_LANES <= last == last & -last

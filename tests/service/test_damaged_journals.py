@@ -275,6 +275,8 @@ def test_the_copy_is_as_new_as_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     journal.open(NOW)
     fill(journal)
+    for suffix in ("", "-journal"):
+        (tmp_path / f".{copy_path(journal.path).name}.4242{suffix}").write_text("of a tracker killed as it copied")
 
     assert keep_copy(journal.path)
     assert not keep_copy(journal.path)

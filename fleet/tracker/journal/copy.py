@@ -50,7 +50,8 @@ def keep_copy(journal: Path) -> bool:
         if kept.exists() and _commits(kept) == _chain_commits(source):
             return False
         fresh = kept.with_name(f".{kept.name}.{os.getpid()}")
-        fresh.unlink(missing_ok=True)
+        for left in kept.parent.glob(f".{kept.name}.*"):  # by a tracker that was killed here
+            left.unlink(missing_ok=True)
         try:
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
