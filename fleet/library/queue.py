@@ -31,6 +31,9 @@ from fleet.library.values import Job, JobState, Optimizer
 CLAIM_SEC = 30.0
 """A claim lasts this long unless it is renewed. An optimizer of the same host is seen to be gone at once."""
 
+_FORGOTTEN_AFTER = timedelta(days=1)
+"""By then, an optimizer of which nothing is heard is gone, and not only cut off."""
+
 _NOBODY: Mapping[str, object] = {"host": "", "pid": 0, "process_started_sec": 0.0}
 _UNDER_WAY = (JobState.QUEUED, JobState.RUNNING)
 
@@ -231,7 +234,7 @@ class JobQueue:
             "alive_until": claim_end(),
         }
         with engines.writing(self._engine) as connection:
-            connection.execute(optimizers.delete().where(optimizers.c.alive_until < now))
+            connection.execute(optimizers.delete().where(optimizers.c.alive_until < now - _FORGOTTEN_AFTER))
             connection.execute(optimizers.insert(), {**row, **stored.this_process()})
         return name
 

@@ -7,6 +7,7 @@ the next process on its machine, goes on with its jobs from their records.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -76,7 +77,7 @@ async def serve(options: OptimizerOptions) -> None:
     """Take jobs and run them until cancelled. Jobs that run then go back into the queue.
 
     Raises:
-        LibraryError: the library cannot be used any more.
+        LibraryError: the library cannot be opened.
         TrackerUnavailable: no tracker answers.
     """
     check_versions()
@@ -116,20 +117,28 @@ class Optimizer:
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Take and run jobs until cancelled."""
+        """Take and run jobs until cancelled. A library that is away for a while is waited for."""
         queue = self._shop.library.queue
         self._name = await asyncio.to_thread(queue.register, tracker=self._tracker, holder=account_name())
         logger.info("optimizer started", extra={"optimizer": self._name, "library": self._shop.library.url})
         try:
+            is_away = False
             while True:
-                await asyncio.to_thread(queue.alive, self._name)
-                await self._fill()
+                try:
+                    await asyncio.to_thread(queue.alive, self._name)
+                    await self._fill()
+                    is_away = False
+                except FleetError as error:
+                    if not is_away:
+                        logger.warning("the library is asked again and again", extra={"error": str(error)})
+                    is_away = True
                 await asyncio.sleep(_POLL_SEC)
         finally:
             for job in self._running:
                 job.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
-            queue.leave(self._name)
+            with contextlib.suppress(FleetError):  # it is taken from the list soon, whatever it says last
+                queue.leave(self._name)
 
     async def _fill(self) -> None:
         """Take jobs while there is room for more."""

@@ -273,6 +273,22 @@ def test_optimizers_are_known_while_they_are_alive(library: Library) -> None:
     assert library.queue.optimizers() == []
 
 
+def test_an_optimizer_that_was_cut_off_comes_back(library: Library, url: str) -> None:
+    """Another one that begins meanwhile does not take it from the list for good."""
+    name = library.queue.register(tracker="here:1", holder="me@here")
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        past = datetime.now(UTC) - timedelta(minutes=1)
+        connection.execute(schema.optimizers.update().values(alive_until=past))
+    engine.dispose()
+    other = library.queue.register(tracker="here:1", holder="me@here")
+    assert [item.name for item in library.queue.optimizers()] == [other]
+
+    library.queue.alive(name)
+
+    assert [item.name for item in library.queue.optimizers()] == [name, other]
+
+
 def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path) -> None:
     """Whatever its size; twice the same is kept once."""
     content = bytes(range(256)) * (5 << 12) + b"end"
