@@ -296,7 +296,7 @@ class Fleet:
             if store.age_sec(self.address) > _FRESH_SEC:
                 from fleet.wire.joining import renew_account  # takes 20 ms to import
 
-                await renew_account(self.address, store)
+                await renew_account(self.address, self._open_calls().connection.proof, store)
             await asyncio.sleep(_RENEW_EACH_SEC)
 
     async def _explain(self) -> None:

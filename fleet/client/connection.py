@@ -47,11 +47,13 @@ class TrackerConnection:
         """
         version = self._store.version(self.address)
         if self._proof is None or version != self._version:
-            found = self._store.find(self.address) or await _find_proof(self.address, self._store)
+            found = _kept(self.address, self._store, self._proof)
+            found = found or await _find_proof(self.address, self._store)
             if found is None:
                 raise not_joined(self.address)
+            if found != self._proof:
+                self._channels.append(make_channel(self.address, found))
             self._proof, self._version = found, version
-            self._channels.append(make_channel(self.address, found))
         while len(self._channels) > _KEPT:
             await self._channels.pop(0).close()
         return self._channels[-1]
@@ -82,10 +84,18 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
         raise not_joined(address)
 
     def current() -> Credentials:
-        kept = store.find(address)
+        kept = _kept(address, store, first)
         return kept if isinstance(kept, Credentials) else first
 
     return current
+
+
+def _kept(address: str, store: CredentialStore, known: Proof | None) -> Proof | None:
+    """Return the credentials for a tracker as they are kept now: by its address, or by the authority of known ones."""
+    found = store.find(address)
+    if found is None and isinstance(known, Credentials):
+        return store.of_authority(known.authority_pem)
+    return found
 
 
 async def _find_proof(address: str, store: CredentialStore) -> Proof | None:

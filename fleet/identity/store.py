@@ -9,6 +9,7 @@ address that it was given; where the same tracker is reached by another address,
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from pathlib import Path
@@ -58,17 +59,13 @@ class CredentialStore:
         return next((known for known in self.all() if known.authority_pem == authority_pem), None)
 
     def version(self, address: str) -> tuple[int, int]:
-        """Return what changes whenever the file does; cheap."""
-        try:
-            found = self.path_of(address).stat()
-        except OSError:
-            return (0, 0)
-        return (found.st_mtime_ns, found.st_ino)
+        """Return what changes whenever the credentials for a tracker may have; cheap."""
+        return _version(self.path_of(address)) or _version(self.folder) or (0, 0)
 
     def age_sec(self, address: str) -> float:
-        """Return how long ago the credentials for a tracker were written; 0: there are none."""
-        written_ns, _ = self.version(address)
-        return max(time.time() - written_ns / 1e9, 0.0) if written_ns else 0.0
+        """Return how long ago the credentials for a tracker's address were written; infinite: there are none."""
+        version = _version(self.path_of(address))
+        return max(time.time() - version[0] / 1e9, 0.0) if version is not None else math.inf
 
     def save(self, address: str, proof: Proof, *, home: Path | None = None) -> Path:
         """Keep credentials for a tracker; return where.
@@ -85,6 +82,17 @@ class CredentialStore:
         write_private(path, note + proof.to_pem())
         return path
 
+    def replace(self, former: Credentials, fresh: Credentials) -> None:
+        """Keep newer credentials wherever the former ones are kept.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        for path in sorted(self.folder.glob("*.pem")):
+            with contextlib.suppress(FileNotFoundError, ConfigError):
+                if parse_proof(read_private(path), where=str(path)) == former:
+                    write_private(path, _note(path) + fresh.to_pem())
+
     def forget(self, address: str) -> None:
         """Remove the credentials for a tracker. Idempotent."""
         self.path_of(address).unlink(missing_ok=True)
@@ -96,6 +104,14 @@ class CredentialStore:
                 home = _HOME.search(path.read_bytes()[:4096])
                 if home is not None and not Path(home[1].decode(errors="surrogateescape")).exists():
                     path.unlink()
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_ino)
 
 
 def _note(path: Path) -> bytes:

@@ -115,13 +115,17 @@ async def find_proof(address: str, store: CredentialStore) -> Proof | None:
     return next((known for known in others if pin_of(known.authority_pem) == shown), None)
 
 
-async def renew_account(address: str, store: CredentialStore) -> None:
-    """Renew this account's certificate for a tracker when it is time. Best effort: weeks are left then."""
+async def renew_account(address: str, proof: Proof, store: CredentialStore) -> None:
+    """Renew this account's certificate for a tracker, wherever it is kept, when it is time.
+
+    Best effort: weeks are left then.
+    """
+    if not isinstance(proof, Credentials):
+        return
     try:
-        kept = store.find(address)
-        fresh = await renewed(address, kept, dt.datetime.now(dt.UTC)) if isinstance(kept, Credentials) else None
+        fresh = await renewed(address, proof, dt.datetime.now(dt.UTC))
         if fresh is not None:
-            store.save(address, fresh)
+            store.replace(proof, fresh)
     except (FleetError, OSError) as error:
         logger.warning("certificate is not renewed yet", extra={"tracker": address, "reason": str(error)})
 

@@ -14,6 +14,7 @@ from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from device_agents.serving.membership import Membership
 from fleet.base.private_files import write_private
+from fleet.client.connection import TrackerConnection
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
     NotAllowed,
@@ -131,9 +132,9 @@ async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
         )
         store.save(served.address, ends_soon)
         try:
-            await renew_account(served.address, store)
+            await renew_account(served.address, ends_soon, store)
             fresh = account_proof(served.address)
-            await renew_account(served.address, store)
+            await renew_account(served.address, fresh, store)
             again = account_proof(served.address)
         finally:
             store.save(served.address, kept)
@@ -142,6 +143,27 @@ async def test_an_accounts_certificate_is_renewed_before_it_ends() -> None:
     assert fresh == again
     assert not needs_renewal(fresh.certificate_pem, now)
     assert read_identity(ends_soon.certificate_pem) == read_identity(fresh.certificate_pem)
+
+
+async def test_a_certificate_is_renewed_by_any_address_of_its_tracker(tmp_path: Path) -> None:
+    """Where it was kept for another one; who uses it goes on with the newer one."""
+    now, store = dt.datetime.now(dt.UTC), CredentialStore(tmp_path)
+    async with serve_tracker() as served:
+        ends_soon = issue_own(
+            authority(), make_key(), name="alice", role=Role.USER, now=now - CERTIFICATE_LIFE + dt.timedelta(days=5)
+        )
+        store.save("lab.example.org:9290", ends_soon)
+        connection = TrackerConnection(served.address, store)
+        await connection.channel()
+
+        await renew_account(served.address, connection.proof, store)
+        await connection.channel()
+        await connection.close()
+
+    assert connection.proof == store.find("lab.example.org:9290")
+    assert isinstance(connection.proof, Credentials)
+    assert not needs_renewal(connection.proof.certificate_pem, now)
+    assert len(store.all()) == 1
 
 
 async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -> None:
