@@ -194,6 +194,20 @@ def test_no_driver_and_no_loader_are_told_apart(monkeypatch: pytest.MonkeyPatch,
         find_opencl_devices((sys.executable, "-c", other))
 
 
+def test_what_a_driver_prints_is_no_answer() -> None:
+    """Some greet on stdout, in whatever encoding, also at the end of their process."""
+    chatty = (
+        "import atexit, os, device_agents.drivers.opencl.devices as d\n"
+        "d.LOADER = 'libNoSuchOpenCL.so'\n"
+        "say, find = lambda: os.write(1, b'driver 1.0 \\xa9\\n'), d.list_devices\n"
+        "atexit.register(say)\n"
+        "d.list_devices = lambda: say() and find()\n"
+        "d.main()"
+    )
+    with pytest.raises(ConfigError, match="ocl-icd-libopencl1"):
+        find_opencl_devices((sys.executable, "-c", chatty))
+
+
 async def test_a_driver_that_hangs_holds_up_nobody() -> None:
     """One look hangs, and no others are started; the agent goes on, says why, and is well once the driver answers."""
     gpu = replace(find_opencl_devices()[0], type="gpu")

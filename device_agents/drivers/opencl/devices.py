@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -85,11 +86,11 @@ def find_opencl_devices(
         DeviceError: a driver crashed or hung.
     """
     try:
-        child = subprocess.run(list(command), capture_output=True, text=True, timeout=_TIMEOUT_SEC, check=False)
+        child = subprocess.run(list(command), capture_output=True, timeout=_TIMEOUT_SEC, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"listing the OpenCL devices took over {_TIMEOUT_SEC:.0f} s; try: clinfo -l") from error
     if child.returncode != 0:
-        said = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        said = child.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
         raise DeviceError(f"an OpenCL driver fails while its devices are listed: {said[0]}; try: clinfo -l")
     answer = json.loads(child.stdout)
     if problem := answer.get("problem"):
@@ -199,12 +200,15 @@ def _text(content: bytes) -> str:
 
 
 def main() -> int:
-    """Print the answer for `find_opencl_devices`."""
+    """Print the answer for `find_opencl_devices`, and nothing else: what drivers print goes with their errors."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
     try:
         answer: dict[str, object] = {"devices": [asdict(device) for device in list_devices()]}
     except ConfigError as error:
         answer = {"problem": str(error)}
-    sys.stdout.write(json.dumps(answer))
+    with os.fdopen(answers, "w") as file:
+        file.write(json.dumps(answer))
     return 0
 
 
