@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from fleet.artifacts.artifact import Artifact
-from fleet.client.trial_queue import QueuedTrial, TrialQueue
+from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
 from fleet.domain.leases import LeaseWish
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.selectors import Condition, Selector
@@ -176,7 +176,7 @@ class SteadyDevice:
         when they are measured."""
         if self._device is not None and self._device.ended is None:
             with contextlib.suppress(FleetError):
-                await self._device.ensure(artifacts)
+                await self._ensure(self._device, artifacts)
 
     async def measure(
         self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
@@ -186,10 +186,7 @@ class SteadyDevice:
         Raises:
             DeviceUnreachable: the device answers but never gives a result.
         """
-        by_digest = {artifact.digest: artifact for artifact in artifacts}
-        ending = [*trials[:-1], *(replace(trial, ends_batch=True) for trial in trials[-1:])]
-        queue = TrialQueue([QueuedTrial(by_digest[trial.artifact_digest], trial) for trial in ending])
-        async with aclosing(self.drain(queue)) as results:
+        async with aclosing(self.drain(TrialQueue(queued_batch(artifacts, trials)))) as results:
             async for _, measurement in results:
                 yield measurement
 

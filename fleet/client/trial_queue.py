@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import Measurement, Trial
@@ -19,6 +19,13 @@ class QueuedTrial:
     artifact: Artifact
     trial: Trial
     result: Future[Measurement] = field(default_factory=Future)
+
+
+def queued_batch(artifacts: Iterable[Artifact], trials: Sequence[Trial]) -> list[QueuedTrial]:
+    """Return trials that belong together, the last of them marked as such."""
+    by_digest = {artifact.digest: artifact for artifact in artifacts}
+    ending = [*trials[:-1], *(replace(trial, ends_batch=True) for trial in trials[-1:])]
+    return [QueuedTrial(by_digest[trial.artifact_digest], trial) for trial in ending]
 
 
 class TrialQueue:
@@ -46,6 +53,11 @@ class TrialQueue:
         """Add to the front, in this order."""
         self._waiting.extendleft(reversed(list(trials)))
         self._has_work.set()
+
+    def drop(self, trials: Iterable[QueuedTrial]) -> None:
+        """Forget some that wait."""
+        dropped = set(trials)
+        self._waiting = deque(queued for queued in self._waiting if queued not in dropped)
 
     def peek(self, count: int) -> list[QueuedTrial]:
         """Return the next few without taking them."""

@@ -3,8 +3,8 @@
 The core (`fleet.optimizer.core.state`) decides; the loop performs its effects and feeds back their results. Two tasks
 are joined by a queue of one batch. If the device is on another machine, the next batch is made while the last one is
 measured. If builds and measurements share cores, they take turns anyway, so the next batches wait for the results of
-the last and are the better for it. A few workloads are searched side by side then: one search keeps one core busy.
-With several devices, each measures a batch of another workload.
+the last and are the better for it. A few workloads are searched side by side then: one search keeps one core busy. The
+last workload of a job is searched while its batch is built. With several devices, each measures a batch of another one.
 """
 
 from __future__ import annotations
@@ -156,9 +156,8 @@ class TuningLoop:
                 await self.apply(ev.RunOffWanted(item.workload.shash))
 
     async def _produce(self, queue: asyncio.Queue[Round | None]) -> None:
-        searches = min(self._core.conditions.search_threads, _MOST_SEARCHES) if self._turns.shares_cores else 1
         try:
-            while any(rounds := await together({f"search {n}": self._make_round() for n in range(searches)})):
+            while any(rounds := await self._make_rounds()):
                 for made in rounds:
                     if made is not None and made[1]:
                         await queue.put(made)
@@ -168,10 +167,17 @@ class TuningLoop:
             await self._stop_searching_ahead()
         await queue.put(None)
 
+    async def _make_rounds(self) -> Sequence[Round | None]:
+        """Search and build for several workloads side by side, where nothing is measured meanwhile."""
+        is_one = not self._turns.shares_cores or self._core.is_alone
+        count = 1 if is_one else min(self._core.conditions.search_threads, _MOST_SEARCHES)
+        return await together({f"search {n}": self._make_round() for n in range(count)})
+
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
         """Measure what comes through a queue until None does, on all devices.
 
-        A device alone gets the next batch while the last is stored and checked; one of several leaves it to the others.
+        A device alone gets the next batch while the last is measured, stored and checked; one of several leaves it to
+        the others.
         """
         lanes = 1 if self._turns.shares_cores or len(self._benches) > 1 else 2
         consumers = [bench for bench in self._benches for _ in range(lanes)]
@@ -216,8 +222,9 @@ class TuningLoop:
                 wanted = await self._next_effect(ev.RoundWanted())
                 match wanted:
                     case ev.Claim():
-                        self._go_on_searching_ahead()
-                        await self._perform([wanted])
+                        builds = await self._claim(wanted)
+                        self._go_on_searching_ahead()  # of this workload, too: what is built is known by now
+                        await self._perform(builds)
                         ours = [d for d in wanted.traces_by_digest if (wanted.workload, d) in self._core.candidates]
                         return wanted.workload, tuple(ours)
                     case ev.Propose():
@@ -228,6 +235,11 @@ class TuningLoop:
                     case None:
                         return None
 
+    async def _claim(self, wanted: ev.Claim) -> list[ev.Effect]:
+        """Claim candidates; return what is to be done with those that nobody else has."""
+        async with aclosing(self._recorder.claim(wanted)) as claimed:
+            return [effect async for event in claimed for effect in feed(self._core, event)]
+
     async def _next_effect(self, wanted: ev.RoundWanted | ev.AheadWanted) -> ev.Claim | ev.Propose | None:
         """Return what is to be done next, with the newest cost model."""
         async with self._learning:
@@ -237,8 +249,8 @@ class TuningLoop:
         return found
 
     def _go_on_searching_ahead(self) -> None:
-        """Search while others build and measure. Where they share cores, they would only wait for each other."""
-        if not self._turns.shares_cores and not self._is_searching_ahead():
+        """Search while others build and measure. Where they share cores, they mostly would wait for each other."""
+        if self._core.searches_beside_builds and not self._is_searching_ahead():
             self._ahead = asyncio.create_task(self._search_ahead(), name="search ahead")
 
     def _is_searching_ahead(self) -> bool:
@@ -254,6 +266,8 @@ class TuningLoop:
                 if (wanted := await self._next_effect(ev.AheadWanted())) is None:
                     return
                 await self._perform([wanted])
+            if self._turns.shares_cores:  # what is built by now is measured first
+                return
 
     async def _stop_searching_ahead(self) -> None:
         if self._ahead is not None:

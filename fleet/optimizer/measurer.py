@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from fleet.client.line import TrialLine
 from fleet.client.steady import SteadyDevice
 from fleet.domain.measuring import ErrorKind
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
@@ -31,15 +32,25 @@ class Measurer:
         self._ended_at = -math.inf
         """When the last batch had its last result, on the monotonic clock."""
 
-    async def measure(self, effect: Measure) -> AsyncGenerator[Measured | MeasureEnded, None]:
+    @property
+    def is_calm(self) -> bool:
+        """Whether the last candidate did not break down."""
+        return not self._errors_in_a_row
+
+    async def measure(
+        self, effect: Measure, line: TrialLine | None = None
+    ) -> AsyncGenerator[Measured | MeasureEnded, None]:
         """Measure all trials, in order, or as many as it takes to suspect the device.
+
+        Args:
+            line: of the device, to measure through while another batch has not ended.
 
         Raises:
             DeviceUnreachable: see SteadyDevice.measure.
         """
         await asyncio.sleep(effect.pause_sec)
         started, is_suspected = time.monotonic(), False
-        async with aclosing(self._device.measure(effect.artifacts, effect.trials)) as measurements:
+        async with aclosing((line or self._device).measure(effect.artifacts, effect.trials)) as measurements:
             async for measurement in measurements:
                 self._errors_in_a_row = self._errors_in_a_row + 1 if measurement.error in _BROKEN else 0
                 yield Measured(effect.batch, self._device.last_name, measurement)

@@ -73,9 +73,11 @@ def bad(request: measurement_pb2.MeasureRequest, error: Any) -> measurement_pb2.
 
 
 @contextlib.asynccontextmanager
-async def seated(address: str = "") -> AsyncGenerator[tuple[OddAgent, SteadyDevice, list[str]], None]:
+async def seated(
+    address: str = "", agent: OddAgent | None = None
+) -> AsyncGenerator[tuple[OddAgent, SteadyDevice, list[str]], None]:
     """Serve a tracker with one odd device, found at `address` if given, and sit down."""
-    agent, notices = OddAgent(), list[str]()
+    agent, notices = agent or OddAgent(), list[str]()
     async with (
         serving(session=agent) as agent.address,
         serve_tracker() as tracker,

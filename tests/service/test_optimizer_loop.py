@@ -41,7 +41,7 @@ from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from fleet.v1 import measurement_pb2
 from fleet.workloads.workload import Workload
 from tests.service.client_fakes import serving
-from tests.service.odd_agent import OddAgent, artifact, good, seated
+from tests.service.odd_agent import OddAgent, artifact, bad, good, seated
 
 
 class BuiltAlready:
@@ -102,15 +102,21 @@ WORKLOAD = Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args
 
 @contextlib.asynccontextmanager
 async def bench(
-    folder: Path, pool: BuiltAlready | None = None, *, shares_cores: bool = True
+    folder: Path,
+    pool: BuiltAlready | None = None,
+    *,
+    agent: OddAgent | None = None,
+    shares_cores: bool = True,
+    **changes: int,
 ) -> AsyncGenerator[Bench, None]:
     item = WorkloadProgress(workload=WORKLOAD)
     notices: list[str] = []
     core = JobCore(JobProgress(notice=notices.append))
     with Library.open(folder / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
-        terms = conditions(folder, library.start_job(title="t").name)
-        async with seated() as (agent, device, _):
+        found = conditions(folder, library.start_job(title="t").name)
+        terms = replace(found, shares_cores=shares_cores, **changes)
+        async with seated(agent=agent) as (agent, device, _):
             core.apply(JobStarted(terms, 100, [item]))
             turns, pool = Turns(shares_cores=shares_cores), pool or BuiltAlready(folder)
             loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns)
@@ -268,6 +274,9 @@ class Searching(BuiltAlready):
         self.endless: int | None = 4
         """Which build that is."""
 
+        self.told: list[tuple[int, int]] = []
+        """How many results, and candidates under way, each search was told of."""
+
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if isinstance(args[-1], BuildTask) and args[-1].trace_json == f'["{self.endless}"]':
             return Future()
@@ -277,6 +286,7 @@ class Searching(BuiltAlready):
         self, key: str, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Future[Any]:
         task: ProposeTask = args[-1]
+        self.told.append((len(task.records), len(task.known)))
         old = {trace_digest(record.trace_json) for record in task.records} | task.known
         fresh = [trace for n in range(self.most) if trace_digest(trace := f'["{n}"]') not in old]
         found = [
@@ -317,6 +327,24 @@ async def test_a_job_that_is_cut_off_with_batches_ahead_measures_nothing_twice(t
         [f'["{n}"]' for n in range(5, 8)],
     ]
     assert again.workload("w").trials == 4
+
+
+@pytest.mark.parametrize(("threads", "under_way"), [(2, 1), (1, 0)])
+async def test_where_cores_are_shared_a_workload_alone_is_searched_while_a_batch_is_built(
+    tmp_path: Path, threads: int, under_way: int
+) -> None:
+    """With one core for both there is nothing to gain: each batch is searched for when all results are there."""
+    pool = Searching(tmp_path)
+    pool.endless = 2
+    async with bench(tmp_path, pool, shares_cores=True, search_threads=threads) as job:
+        running = asyncio.create_task(job.loop.run())
+        stuck = trace_digest('["2"]')
+        await eventually(lambda: stuck in job.item.under_way and len(pool.told) == 3)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    assert pool.told == [(0, 0), (1, under_way), (2, under_way)]
+    assert job.item.trials == 2
 
 
 class Vanishing(OddAgent):
@@ -395,6 +423,61 @@ async def test_the_next_batch_is_measured_while_the_last_is_checked(tmp_path: Pa
     assert trials[0] == 1
     assert job.item.trials == 4
     assert job.item.best_trace is not None
+
+
+class Reading(OddAgent):
+    """Takes in what is sent while it measures; answers the last trial of its first batch once `before_last` holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Any = None
+        self.came: list[str] = []
+        self.came_before_last: int | None = None
+        self.before_last: Callable[[], bool] = lambda: True
+
+    async def measure(self, requests: Any, context: Any) -> AsyncGenerator[measurement_pb2.MeasureResponse, None]:  # type: ignore[override]
+        taken: asyncio.Queue[measurement_pb2.MeasureRequest | None] = asyncio.Queue()
+        reading = asyncio.create_task(self._read(requests, taken))
+        while (request := await taken.get()) is not None:
+            if request.ends_batch and self.came_before_last is None:
+                await eventually(self.before_last)
+                self.came_before_last = len(self.came)
+            found = good(request) if self.error is None else bad(request, self.error)
+            yield measurement_pb2.MeasureResponse(measurement=found)
+        await reading
+
+    async def _read(self, requests: Any, taken: asyncio.Queue[measurement_pb2.MeasureRequest | None]) -> None:
+        async for request in requests:
+            self.came.append(request.candidate_id)
+            taken.put_nowait(request)
+        taken.put_nowait(None)
+
+
+async def test_the_next_batch_is_on_its_way_before_the_last_is_measured(tmp_path: Path) -> None:
+    """A device of its own waits for no round trip between batches."""
+    pool, agent = Searching(tmp_path), Reading()
+    pool.most, pool.endless = 8, None
+    agent.before_last = lambda: len(agent.came) > 4
+    async with bench(tmp_path, pool, agent=agent, shares_cores=False, batch_size=4) as job:
+        await job.loop.run()
+
+    assert agent.came_before_last is not None
+    assert job.item.trials == 8
+
+
+async def test_no_batch_is_sent_ahead_while_candidates_break_down(tmp_path: Path) -> None:
+    """The device may be to blame: the next batch waits until it is known whether that is so."""
+    pool, agent = Searching(tmp_path), Reading()
+    pool.most, pool.endless = 8, None
+    agent.error = measurement_pb2.ERROR_KIND_CRASHED
+    async with bench(tmp_path, pool, agent=agent, shares_cores=False, batch_size=4) as job:
+        agent.before_last = lambda: job.item.trials > 1  # by then another batch would have come
+        running = asyncio.create_task(job.loop.run())
+        await eventually(lambda: agent.came_before_last is not None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    assert agent.came_before_last == 4
 
 
 def conditions(folder: Path, job_name: str) -> Conditions:

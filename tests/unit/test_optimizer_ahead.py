@@ -86,7 +86,7 @@ def test_what_is_two_batches_behind_is_thrown_away() -> None:
 
 
 def test_where_cores_are_shared_a_batch_knows_all_results() -> None:
-    """Nothing is measured while a search runs there, so nothing is gained by an old one."""
+    """Nothing is measured while a search runs there, so nothing is gained by an old one where it has all cores."""
     job = Script(shares_cores=True)
     job.find(*"abcdefgh")
     job.run(ev.RoundWanted())
@@ -95,6 +95,42 @@ def test_where_cores_are_shared_a_batch_knows_all_results() -> None:
     effects = job.feed(ev.RoundWanted())
 
     assert (chosen(effects), asked(effects)) == ([], ["w"])
+
+
+def test_where_cores_are_shared_one_workload_alone_is_searched_while_its_batch_is_built() -> None:
+    """Its search has one core, so the other would wait for it: a batch knows all results but those of the last."""
+    job = Script(shares_cores=True, search_threads=2)
+    job.find(*"abcdefgh")
+    job.run(ev.RoundWanted())
+    job.run(ev.BatchWanted("w", list("abcd")))
+
+    assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
+    job.run(ev.Proposed("w", {name: name for name in "efgh"}))
+    assert asked(job.feed(ev.AheadWanted())) == ["w"]
+    job.find(*"ijklmnop")
+    job.run(ev.BatchWanted("w", list("efgh")))
+    assert chosen(job.feed(ev.RoundWanted())) == [("w", list("ijkl"))]
+
+
+def test_where_cores_are_shared_several_workloads_are_searched_with_all_results() -> None:
+    """They keep all cores busy side by side: nothing would be gained by an old search."""
+    job = Script(begun("a"), begun("b"), shares_cores=True, search_threads=2)
+
+    assert not job.core.searches_beside_builds
+    job.core.workload("b").closed_because = "enough"
+    assert job.core.searches_beside_builds
+
+
+def test_a_workload_that_nobody_waits_for_has_whole_batches() -> None:
+    """A smaller one would only cost another search, and another way to the device and back."""
+    counts = []
+    for others in ([], [begun("b")]):
+        job = Script(begun("a"), *others, batch_size=16)
+        job.run(ev.Found("a", tuple(expecting(f"a{n}", 0.9, 1.1) for n in range(32))))
+        batches = plan(job.core.progress, job.core.conditions, 100).batches
+        counts.append(next(batch.count for batch in batches if batch.workload == "a"))
+
+    assert counts[0] == 16 > counts[1]
 
 
 def test_only_who_knows_less_than_it_could_is_searched_ahead() -> None:

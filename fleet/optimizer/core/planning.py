@@ -10,7 +10,7 @@ from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.values import DeviceState, Outcome, Plan, WorkloadState
+from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, DeviceState, Outcome, Plan, WorkloadState
 from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
@@ -20,8 +20,6 @@ _ROUND_BUILDER_SEC = 1.0
 _TRIAL_BUILDER_SEC = 0.5
 """Processor time of a search, and of each candidate that it finds and that is built [s]: a round of eight on a 3x3
 convolution. They count as one search and one build beside those that were measured."""
-
-_BATCHES_BEHIND = 2
 
 _BELIEVED = 0.95
 """A roofline is wrong for all once a workload takes less than this share of what it allows."""
@@ -37,20 +35,36 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Pla
     states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
     if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
         states = [replace(state, least_sec=0.0) for state in states]
-    ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, conditions)}
+    ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, progress, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
     return prioritize(states, predictions, [device], 0.0, seed=conditions.seed)
 
 
-def has_ahead(item: WorkloadProgress, conditions: Conditions) -> bool:
+def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditions) -> bool:
     """Tell whether a workload has candidates ahead that may be built now.
 
     Where searches have the cores to themselves until the next batch is measured, only what the newest results brought
-    forth may. Where they go on meanwhile, a search may know nothing of the batch that is measured and of the next.
+    forth may. Where one goes on while a batch is built, it knows nothing of that; where device and builders share no
+    cores, nothing of the batch that is measured either.
     """
-    oldest = 0 if conditions.shares_cores else _BATCHES_BEHIND * conditions.batch_size
+    beside_device, beside_builds = not conditions.shares_cores, searches_beside_builds(progress, conditions)
+    oldest = (beside_device + beside_builds) * conditions.batch_size
     return bool(item.shelf.candidates) and item.shelf.age(item.trials) <= oldest
+
+
+def searches_beside_builds(progress: JobProgress, conditions: Conditions) -> bool:
+    """Tell whether a search goes on while a batch is built.
+
+    Where device and builders share cores, only if one would be idle otherwise: several workloads are searched side by
+    side, but the search of one has one core, and the next batch waits for it.
+    """
+    return not conditions.shares_cores or (is_alone(progress) and conditions.search_threads > 1)
+
+
+def is_alone(progress: JobProgress) -> bool:
+    """Tell whether there is one workload left to tune."""
+    return sum(not item.closed_because for item in progress.workloads) == 1
 
 
 def least_sec(workload: Workload, roofline: Roofline) -> float:
@@ -98,13 +112,14 @@ def _state_of(
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
         trials_left=min(trials_left, conditions.enough - had),
+        least_batch=conditions.batch_size if is_alone(progress) else SMALLEST_BATCH,
         max_batch=conditions.batch_size,
         trial_device_sec=max(trial_sec, 1e-9),
         round_device_sec=rounds.idle_sec / rounds.count if rounds.count else 0.0,
         trial_builder_sec=_mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC),
         round_builder_sec=_mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC),
         outcomes=tuple(item.outcomes),
-        is_busy=bool(item.asked) or (item.is_searched and not has_ahead(item, conditions)),
+        is_busy=bool(item.asked) or (item.is_searched and not has_ahead(item, progress, conditions)),
         closed_because=item.closed_because,
     )
 

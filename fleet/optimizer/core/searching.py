@@ -9,7 +9,14 @@ from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ahead import Shelf
 from fleet.optimizer.core.entries import Candidate, Stage
 from fleet.optimizer.core.ledger import close
-from fleet.optimizer.core.planning import forget_forecast, has_ahead, least_sec, plan
+from fleet.optimizer.core.planning import (
+    forget_forecast,
+    has_ahead,
+    is_alone,
+    least_sec,
+    plan,
+    searches_beside_builds,
+)
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.recording import Recording
 from fleet.optimizer.prioritizer.sentences import finish_sentence, sentence
@@ -53,7 +60,7 @@ class Searching(Recording):
         """Claim the next batch. Where nothing of it is ahead, or what is there is too old, search first."""
         for batch in self._plan():
             item = self.workload(batch.workload)
-            if has_ahead(item, self.conditions):
+            if has_ahead(item, self.progress, self.conditions):
                 self._take(item, batch)
                 return
             if not item.is_searched:
@@ -145,6 +152,16 @@ class Searching(Recording):
         self._effects.append(
             ev.Propose(workload=event.workload, count=1, seed=0, records=(), known=known, is_static=True)
         )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one workload left to tune."""
+        return is_alone(self.progress)
+
+    @property
+    def searches_beside_builds(self) -> bool:
+        """Whether a search goes on while a batch is built."""
+        return searches_beside_builds(self.progress, self.conditions)
 
     @property
     def has_trials_left(self) -> bool:

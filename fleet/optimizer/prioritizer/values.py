@@ -20,6 +20,9 @@ the candidates that would be measured next, in that order."""
 Predictions = Mapping[str, LogSecs]
 """By the workload's name. One that has none is judged by its records alone."""
 
+SMALLEST_BATCH = 4
+"""A smaller batch is proposed only where no more trials are left or allowed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
@@ -69,6 +72,10 @@ class WorkloadState:
     """Batches so far, whether measured or not."""
 
     trials_left: int = 1_000_000
+    least_batch: int = SMALLEST_BATCH
+    """Fewest trials in one batch, unless there are fewer left. A small batch passes the turn on sooner: one that nobody
+    waits for has all that it may have, since each costs a search and the way there and back."""
+
     max_batch: int = 8
     """Most trials in one batch, >= 1."""
 

@@ -15,9 +15,6 @@ from fleet.optimizer.prioritizer.values import DeviceState, LogSecs, Outcome, Wo
 HORIZONS = (1, 2, 4, 8)
 """Batches that are looked ahead. One batch often gains nothing where four gain much."""
 
-SMALLEST_BATCH = 4
-"""A smaller batch is proposed only where no more trials are left or allowed."""
-
 _FUTURES = 128
 _DOUBT = 0.05
 """Share of a workload's time that estimates are taken to have promised, and kept, before the first outcome."""
@@ -69,7 +66,7 @@ def estimate(
         state: with a known time and trials left.
         left_sec: until its job has to be over; what takes longer is not looked at, except the smallest batch.
     """
-    sizes = _sizes(min(state.max_batch, state.trials_left))
+    sizes = _sizes(state.least_batch, min(state.max_batch, state.trials_left))
     ahead = min(max(sizes) * max(HORIZONS), max(state.trials_left, max(sizes)))
     rng = np.random.default_rng([seed, zlib.crc32(state.name.encode()), len(state.run_secs)])
     futures = from_records(state.run_secs, ahead, _FUTURES, rng, usual_spread)
@@ -116,9 +113,9 @@ def _kept(outcomes: Sequence[Outcome], before: float) -> float:
     return min(max(gained / expected, _LEAST_TRUST), _MOST_TRUST)
 
 
-def _sizes(most: int) -> list[int]:
+def _sizes(least: int, most: int) -> list[int]:
     """Return the batch sizes to choose from: doubling up to what is allowed."""
-    sizes = [min(SMALLEST_BATCH, most)]
+    sizes = [min(least, most)]
     while sizes[-1] < most:
         sizes.append(min(2 * sizes[-1], most))
     return sizes

@@ -1,0 +1,84 @@
+"""Batches that follow each other on one device without a gap between them.
+
+A batch that is sent when the last result of the one before has come leaves the device idle for a round trip. In a line
+it may be sent sooner, and all go through one stream: in order, so that what a stream promises holds for all of them. If
+the connection to the agent breaks, the first trial without a result is the suspect, and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from fleet.artifacts.artifact import Artifact
+from fleet.base.tasks import stopped
+from fleet.client.steady import SteadyDevice
+from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
+from fleet.domain.measuring import Measurement, Trial
+
+_LOOK_SEC = 0.2
+"""A stream that was refused a trial ends after this, while others are still in the line."""
+
+
+class TrialLine:
+    """The trials of several batches on one device. Nothing else is to be measured on it while there are any."""
+
+    def __init__(self, device: SteadyDevice) -> None:
+        self._device = device
+        self._queue = TrialQueue(idle_sec=_LOOK_SEC)
+        self._unanswered: set[QueuedTrial] = set()
+        self._draining: asyncio.Task[None] | None = None
+
+    async def measure(
+        self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
+    ) -> AsyncGenerator[Measurement, None]:
+        """Measure all trials, in order, when those that are in the line have been.
+
+        Raises:
+            DeviceUnreachable: see `SteadyDevice.measure`.
+        """
+        waiting = deque(queued_batch(artifacts, trials))
+        for queued in waiting:
+            self._queue.put(queued)
+        self._unanswered.update(waiting)
+        self._go_on()
+        try:
+            while waiting:
+                # Shielded: who stops waiting for a result has not unsent the trial.
+                measurement = await asyncio.shield(asyncio.wrap_future(waiting[0].result))
+                waiting.popleft()
+                yield measurement
+        finally:
+            left = [queued for queued in waiting if not queued.result.done()]
+            if left:
+                await self._stop()
+                self._queue.drop(left)
+                self._unanswered.difference_update(left)
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if self._unanswered and (self._draining is None or self._draining.done()):
+            self._draining = asyncio.create_task(self._drain(), name="measure a line")
+
+    async def _stop(self) -> None:
+        """Stop what is under way. Whatever has no result is in the queue again."""
+        if self._draining is not None:
+            await stopped(self._draining)
+
+    async def _drain(self) -> None:
+        try:
+            while self._unanswered:
+                await self._drain_once()
+        except Exception as error:  # noqa: BLE001 - whoever waits for a result gets it
+            self._queue.fail_all(error)
+            self._unanswered.clear()
+
+    async def _drain_once(self) -> None:
+        async with aclosing(self._device.drain(self._queue)) as results:
+            async for queued, measurement in results:
+                queued.result.set_result(measurement)
+                self._unanswered.discard(queued)
+                if not self._unanswered:
+                    return
