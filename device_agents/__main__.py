@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m device_agents", description="Serve this machine's devices.")
-    parser.add_argument("--tracker", metavar="HOST:PORT", help=f"where to attach (127.0.0.1:{TRACKER_PORT})")
+    parser.add_argument(
+        "--tracker", metavar="HOST:PORT", help=f"where to attach (127.0.0.1:{TRACKER_PORT}); -: stdin says it"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="agent.yaml; without it, what is found here")
     parser.add_argument(
         "--driver", action="append", metavar="NAME", help="without --config: serve what this driver finds; repeatable"

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from fleet.identity.join_tokens import JoinToken, parse_join_token
 
 T = TypeVar("T")
 
+_BY_STDIN = "-"
 _ATTACH_WAIT_SEC = 2.0
 """How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
 nobody much."""
@@ -49,7 +50,7 @@ class AgentOptions:
     """What the one who starts an agent says; the rest stands in agent.yaml. None: the default."""
 
     tracker: str | None = None
-    """ "host:port"; default: agent.yaml's, else 127.0.0.1:9290."""
+    """ "host:port"; "-": the first line of stdin says it; default: agent.yaml's, else 127.0.0.1:9290."""
 
     config_path: Path | None = None
     """agent.yaml; default: serve what is found here."""
@@ -84,12 +85,22 @@ def run_agent(options: AgentOptions) -> int:
     logs.setup(options.log_level)
     forbid_inspection()
     try:
-        return asyncio.run(_serve(options))
+        return asyncio.run(_serve(_told(options)))
     except KeyboardInterrupt:
         return 0
     except FleetError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
+
+
+def _told(options: AgentOptions) -> AgentOptions:
+    """Wait for the tracker's address, where that comes later than everything else."""
+    if options.tracker != _BY_STDIN:
+        return options
+    address = sys.stdin.readline().strip()
+    if not address:
+        raise ConfigError("stdin ended before it said where the tracker is")
+    return replace(options, tracker=address)
 
 
 async def _serve(options: AgentOptions) -> int:

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,11 @@ class Child:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    async def start(self) -> re.Match[str]:
+    async def start(self, first_line: Awaitable[str] | None = None) -> re.Match[str]:
         """Start it and wait for the line that says it is serving.
+
+        Args:
+            first_line: what it reads from its stdin; it is started before that is known.
 
         Raises:
             FleetError: it ended or stayed silent; the message carries its last lines.
@@ -77,13 +80,15 @@ class Child:
             self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *bound_to_me(self.spec.command),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.DEVNULL if first_line is None else asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to handle: children stop in order
             )
         try:
             async with asyncio.timeout(self.spec.ready_timeout_sec):
+                if first_line is not None:
+                    await _tell(self._process, await first_line)
                 match = await self._ready_line(self._process)
         except TimeoutError:
             await self.stop()
@@ -147,6 +152,15 @@ class Child:
         if not lines and folder.exists() and shutil.disk_usage(folder).free < _LOG_BYTES:
             return f"; {folder} has no room left, not even for its log"
         return "".join(f"\n  {self.spec.name}: {line}" for line in lines)
+
+
+async def _tell(process: asyncio.subprocess.Process, line: str) -> None:
+    """Write a line to a child's stdin, and no more. One that has ended by now says why elsewhere."""
+    if process.stdin is not None:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(f"{line}\n".encode())
+            await process.stdin.drain()
+        process.stdin.close()
 
 
 async def keep_running(child: Child, on_change: Callable[[str], object]) -> None:

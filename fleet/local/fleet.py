@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fleet.base.scratch import scratch_dir
+from fleet.base.tasks import together
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError, TrackerUnavailable
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 _TRACKER_READY = re.compile(r"tracker listening on (?P<address>\S+)")
 _AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+), serving (?P<devices>.*)")
 _NOTHING = "nothing yet"
+_BY_STDIN = "-"
+"""To an agent: its tracker's address comes through stdin."""
+
 _POLL_SEC = 0.05
 
 
@@ -89,9 +93,10 @@ class LocalFleet:
             FleetError: one of them did not start; the message carries its last lines.
         """
         self.state_dir = self._state_dir()
+        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            await self._start_tracker()
-            await self._start_agent()
+            # Side by side: the agent is loaded by the time that it has to know where the tracker listens.
+            await together({"start tracker": self._start_tracker(address), "start agent": self._start_agent(address)})
             if self._has_devices:
                 await self._await_devices()
         except BaseException:
@@ -124,29 +129,17 @@ class LocalFleet:
             raise ConfigError(f"cannot keep state in {folder}: {error.strerror}; name another --state-dir") from error
         return folder
 
-    async def _start_tracker(self) -> None:
+    async def _start_tracker(self, found: asyncio.Future[str]) -> None:
         self.tracker = Child(self._tracker_spec(self._port))
         self.address = (await self.tracker.start())["address"]
         # After a restart it has to be where agents and clients look for it.
         self.tracker.spec = self._tracker_spec(int(self.address.rpartition(":")[2]))
+        found.set_result(self.address)
 
-    async def _start_agent(self) -> None:
-        config = ("--config", str(self._agent_config)) if self._agent_config is not None else ()
-        self.agent = Child(
-            ChildSpec(
-                name="agent",
-                command=(
-                    *(sys.executable, "-m", "device_agents", "--tracker", self.address, "--port", "0"),
-                    *("--state-dir", str(self.state_dir / "agent")),
-                    *config,
-                    *(word for name in self._agent_drivers for word in ("--driver", name)),
-                ),
-                ready=_AGENT_READY,
-                log_path=self.state_dir / "log" / "agent.log",
-                ready_timeout_sec=self._ready_timeout_sec,
-            )
-        )
-        ready = await self.agent.start()
+    async def _start_agent(self, tracker: asyncio.Future[str]) -> None:
+        self.agent = Child(self._agent_spec(_BY_STDIN))
+        ready = await self.agent.start(tracker)
+        self.agent.spec = self._agent_spec(self.address)
         self.agent_address = ready["address"]
         self._has_devices = not ready["devices"].startswith(_NOTHING)
         if not self._has_devices and self._agent_drivers:
@@ -154,6 +147,21 @@ class LocalFleet:
             raise FleetError(
                 f"no device of kind {kinds} is connected to this machine; connect one (phones: adb devices)"
             )
+
+    def _agent_spec(self, tracker: str) -> ChildSpec:
+        config = ("--config", str(self._agent_config)) if self._agent_config is not None else ()
+        return ChildSpec(
+            name="agent",
+            command=(
+                *(sys.executable, "-m", "device_agents", "--tracker", tracker, "--port", "0"),
+                *("--state-dir", str(self.state_dir / "agent")),
+                *config,
+                *(word for name in self._agent_drivers for word in ("--driver", name)),
+            ),
+            ready=_AGENT_READY,
+            log_path=self.state_dir / "log" / "agent.log",
+            ready_timeout_sec=self._ready_timeout_sec,
+        )
 
     def _tracker_spec(self, port: int) -> ChildSpec:
         options = TrackerOptions(port=port, state_dir=self.state_dir / "tracker")

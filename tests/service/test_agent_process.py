@@ -79,6 +79,16 @@ def run_to_its_end(folder: Path, yaml: str = YAML, *arguments: str) -> tuple[int
         return agent.finish()
 
 
+def test_an_agent_that_is_never_told_of_a_tracker_says_so(tmp_path: Path) -> None:
+    """Who started it for a tracker of its own has ended before that listened."""
+    command = [sys.executable, "-m", "device_agents", "--tracker", "-", "--state-dir", tmp_path]
+
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "error: stdin ended before it said where the tracker is\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_agent_cleanly(tmp_path: Path, tracker: StubTracker, number: int) -> None:
     """Exit code 0, one line on stdout, no process left, in the middle of a measurement too."""

@@ -270,6 +270,26 @@ async def test_a_child_that_does_not_start_is_heard_alone(tmp_path: Path) -> Non
     assert str(caught.value) == "the child did not start (exit code 1)\n  child: error: the port is taken"
 
 
+async def test_a_child_may_be_told_late_what_it_needs(tmp_path: Path) -> None:
+    """It is started before the line that it reads is known, and its stdin ends with it."""
+    program = "import sys; print('ready with', sys.stdin.read().split())"
+    spec = ChildSpec(
+        name="child",
+        command=(sys.executable, "-c", program),
+        ready=re.compile("ready with (?P<told>.*)"),
+        log_path=tmp_path / "child.log",
+    )
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    child = Child(spec)
+
+    starting = asyncio.create_task(child.start(told))
+    await eventually(lambda: child.pid)
+    told.set_result("a line")
+
+    assert (await starting)["told"] == "['a', 'line']"
+    await child.stop()
+
+
 async def test_a_device_shows_its_last_hour(local: LocalFleet) -> None:
     """People get a plot, scripts get the samples."""
     process = await start(local, "devices", "show", "sim")
