@@ -10,6 +10,7 @@ from fleet.cli import options, stepping
 from fleet.cli.profile_view import render_profile
 from fleet.cli.shapes import parse_one_shape
 from fleet.cli.tables import WideOption, make_console
+from fleet.domain.selectors import parse_selector
 from fleet.export.targets import target_of
 from fleet.models.model import check_exists
 from fleet.optimizer.profiling.profile import ModelProfile
@@ -63,6 +64,7 @@ def profile(
     check_exists(model)
     wanted = ProfileOptions(
         model=model,
+        device_kind=parse_selector(options.selector_or_default(on)).kind,
         library=library,
         target_json=target_of(target) if target else None,
         shapes=parse_one_shape(shape or ()),
@@ -82,9 +84,8 @@ def profile(
     )
 
     async def work() -> ModelProfile:
-        async with holding as device:
-            with options.working("opening the device") as say:
-                return await profile_model(wanted, device, say)
+        with options.working(f"profiling {model.name}") as say:
+            return await profile_model(wanted, holding, say)
 
     found = options.run(work())
     if options.wants_json(ctx, json_output):

@@ -33,7 +33,7 @@ from fleet.cli.tables import WideOption
 from fleet.domain.jobs import parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
-from fleet.models.model import is_of_transformers
+from fleet.models.model import check_exists, is_of_transformers
 from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.job import TuneOptions, trial_evaluator
 from fleet.optimizer.order import check_options
@@ -227,6 +227,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             compares_model=compare_model,
         )
         check_options(options, datetime.now(UTC))
+        check_exists(options.model, takes_programs=True)
         typed = [name for name in _HERE_ONLY if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
         flags = tuple(f"--{name.replace('_', '-')}" for name in typed)
         act(options, Asked(as_json=wants_json(ctx, json_output), is_wide=wide, here_only=flags))

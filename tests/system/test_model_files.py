@@ -61,12 +61,15 @@ def test_a_model_that_is_none(command: str, tmp_path: Path) -> None:
     assert "starting" not in said
 
 
-@pytest.mark.parametrize("command", ["build", "explain"])
+@pytest.mark.parametrize("command", ["build", "explain", "profile"])
 def test_a_model_that_is_cut_short(command: str, two_products: Path, tmp_path: Path) -> None:
-    """What the parser says, in one line."""
+    """What the parser says, in one line, before a device is leased or a fleet started for it."""
     (tmp_path / "cut.onnx").write_bytes(two_products.read_bytes()[:-9])
 
-    assert "cut.onnx is no ONNX model" in refused(command, str(tmp_path / "cut.onnx"))
+    said = refused(command, str(tmp_path / "cut.onnx"))
+
+    assert "cut.onnx is no ONNX model" in said
+    assert "starting" not in said
 
 
 def test_an_exported_model_that_is_none(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import math
 import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cross.pool.build_pool import BuildPool
+from cross.targets.intrinsics import target_hint
 from cross.targets.target import parse_target
 from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
@@ -55,6 +56,9 @@ class ProfileOptions:
     """One `fleet profile`."""
 
     model: Path
+    device_kind: str | None = None
+    """Kind of the device, if it is known before there is one: "cpu", "cuda"."""
+
     library: str | None = None
     target_json: str | None = None
     """The target to use instead of the device's own."""
@@ -78,11 +82,12 @@ class ProfileOptions:
 
 
 async def profile_model(
-    options: ProfileOptions, device: Device, say: Callable[[str], object] = lambda _: None
+    options: ProfileOptions, holding: AbstractAsyncContextManager[Device], say: Callable[[str], object] = lambda _: None
 ) -> ModelProfile:
     """Profile a model on a device.
 
     Args:
+        holding: gives the device; entered once the model is read, which may take minutes or fail.
         say: called with what happens now.
 
     Raises:
@@ -91,16 +96,28 @@ async def profile_model(
         MeasurementError: it does not run on the device.
     """
     check_versions()
-    refuse_unfit(device.name, device.inventory)
     check_exists(options.model)
-    target_json = options.target_json or device.inventory.target_json
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_dir("artifacts"))
-        pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=target_json)
+        wanted = options.target_json or target_hint(options.device_kind)
+        pool = BuildPool(options.workers, timeout_sec=_BUILD_TIMEOUT_SEC, target_json=wanted)
         stack.callback(pool.shutdown, wait=False)
         pool.start()
-        run = _Profiling(options=options, device=device, pool=pool, target_json=target_json, folder=folder, say=say)
-        return await run.run()
+        say(f"reading {options.model.name}")
+        model = await _read(options, pool)
+        say("opening the device")
+        async with holding as device:
+            refuse_unfit(device.name, device.inventory)
+            run = _Profiling(
+                options=options,
+                device=device,
+                pool=pool,
+                model=model,
+                target_json=options.target_json or device.inventory.target_json,
+                folder=folder,
+                say=say,
+            )
+            return await run.run()
 
 
 def refuse_unfit(name: str, inventory: Inventory) -> None:
@@ -132,6 +149,19 @@ def runs_for(run_sec: float) -> int:
     return max(_FEWEST_RUNS, min(_MOST_RUNS, round(_MEASURED_SEC / run_sec)))
 
 
+async def _read(options: ProfileOptions, pool: Pool) -> Model:
+    async with Turns.of_this_machine().building():
+        return await run_within(
+            pool,
+            _COMPILE_TIMEOUT_SEC,
+            load_model,
+            options.model,
+            shapes=dict(options.shapes),
+            batch_size=options.input_batch_size,
+            random_weights_seed=options.seed if options.random_weights else None,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Profiling:
     """One run, step by step: first everything is built, then everything measured, as both may share their cores."""
@@ -139,16 +169,16 @@ class _Profiling:
     options: ProfileOptions
     device: Device
     pool: Pool
+    model: Model
     target_json: str
     folder: Path
     say: Callable[[str], object]
 
     async def run(self) -> ModelProfile:
-        options, inventory = self.options, self.device.inventory
+        options, model, inventory = self.options, self.model, self.device.inventory
         turns = Turns.of_this_machine()
         async with turns.building():
-            self.say(f"importing {options.model.name}")
-            model = await self._import()
+            self.say("finding the operators")
             workloads = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, extract, model, self.target_json)
             traces = {} if options.is_untuned else await asyncio.to_thread(self._traces, workloads)
             self.say("compiling the model")
@@ -160,7 +190,7 @@ class _Profiling:
             built = await self._build_alone(workloads, traces) if options.measures_alone else {}
         async with turns.measuring(inventory):
             self.say(f"timing the operators in their place on {self.device.name}")
-            measured = await self._measure_model(artifact, model)
+            measured = await self._measure_model(artifact)
             if measured.operators is None:
                 raise InvalidRequest(
                     f"the agent of {self.device.name} is too old to time operators in their place; update it"
@@ -170,7 +200,7 @@ class _Profiling:
             alone = await self._measure_alone(workloads, built, runs)
             roofline = await measure_roofline(self.device, peaks)
             self.say("profiling ONNX Runtime")
-            reference = await self._profile_reference(model, runs)
+            reference = await self._profile_reference(runs)
         calls = measured.operators.calls
         own = [call for call in calls if call.function.startswith(VM_PREFIX)]
         instrumented_sec = statistics.median(measured.operators.run_secs)
@@ -189,18 +219,6 @@ class _Profiling:
             roofline=roofline,
             reference=reference,
             notes=self._notes(measured, workloads, alone, roofline),
-        )
-
-    async def _import(self) -> Model:
-        options = self.options
-        return await run_within(
-            self.pool,
-            _COMPILE_TIMEOUT_SEC,
-            load_model,
-            options.model,
-            shapes=dict(options.shapes),
-            batch_size=options.input_batch_size,
-            random_weights_seed=options.seed if options.random_weights else None,
         )
 
     def _traces(self, workloads: Sequence[Workload]) -> dict[str, str]:
@@ -234,12 +252,12 @@ class _Profiling:
                 built[workload.shash] = result
         return built
 
-    async def _measure_model(self, artifact: Artifact, model: Model) -> Measurement:
-        once = await self.device.time(artifact, model.inputs, evaluator=Evaluator(), timeout_sec=_RUN_TIMEOUT_SEC)
+    async def _measure_model(self, artifact: Artifact) -> Measurement:
+        once = await self.device.time(artifact, self.model.inputs, evaluator=Evaluator(), timeout_sec=_RUN_TIMEOUT_SEC)
         runs = self.options.runs or runs_for(once.median_sec)
         return await self.device.time(
             artifact,
-            model.inputs,
+            self.model.inputs,
             evaluator=Evaluator(repeat=runs),
             timeout_sec=_RUN_TIMEOUT_SEC + 3 * runs * once.median_sec,
             operator_runs=runs,
@@ -273,17 +291,17 @@ class _Profiling:
             if measurement.run_secs
         }
 
-    async def _profile_reference(self, model: Model, runs: int) -> ReferenceProfile | None:
+    async def _profile_reference(self, runs: int) -> ReferenceProfile | None:
         inventory = self.device.inventory
         is_processor = parse_target(self.target_json)["kind"] == "llvm"
         if not is_processor or inventory.host_fingerprint != machine_fingerprint():
             return None
-        inputs = [given for given in make_inputs(model.inputs, 0) if not isinstance(given, TensorSpec)]
+        inputs = [given for given in make_inputs(self.model.inputs, 0) if not isinstance(given, TensorSpec)]
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,
             profile_reference,
-            model,
+            self.model,
             inputs,
             threads=inventory.core_count,
             runs=runs,
