@@ -196,6 +196,11 @@ class Agent:
             raise self._link.refusal
         return True
 
+    async def attached(self) -> None:
+        """Wait until the tracker answers, however long that takes, and whatever it refuses until then."""
+        if self._link is not None:
+            await self._link.attached.wait()
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -1,8 +1,10 @@
 """Runs an agent until a signal: what `python -m device_agents` and `fleet agent serve` both do.
 
-Prints one line when it is ready: `agent listening on 127.0.0.1:PORT, serving devices/x`. Ends cleanly on SIGTERM and
-SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs. What is left then goes as
-after a kill -9: the keepers of the workers see its end, kill what they keep, and end.
+Prints one line once its tracker has it: `agent listening on 127.0.0.1:PORT, serving devices/x`; where that takes
+longer than a moment, another one before: `agent listening on 127.0.0.1:PORT, waiting for the tracker at ADDRESS with
+devices/x`. Ends cleanly on SIGTERM and SIGINT, at any time; at once on a second one, and after a while in any case,
+whatever hangs. What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep,
+and end.
 """
 
 from __future__ import annotations
@@ -32,8 +34,7 @@ T = TypeVar("T")
 
 _BY_STDIN = "-"
 _ATTACH_WAIT_SEC = 2.0
-"""How long the ready line waits for the tracker: who sees it can then acquire at once, and a missing tracker delays
-nobody much."""
+"""How long the tracker may take before it is said that it does; a refusal within this time ends the agent."""
 
 _JOIN_WAIT_SEC = 15.0
 """The same where it joins a fleet first, by a token: on a slow board that takes some seconds."""
@@ -123,17 +124,25 @@ async def _serve(options: AgentOptions) -> int:
     agent = Agent(config, make_drivers(config, where=where), home)
     try:
         await _unless(stopped, agent.open())
-        await _unless(stopped, agent.wait_attached(_ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC))
+        wait_sec = _ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC
+        is_attached = await _unless(stopped, agent.wait_attached(wait_sec))
+        if not is_attached and not stopped.is_set():
+            _say(agent, home, f"waiting for the tracker at {home.tracker} with")
+            await _unless(stopped, agent.attached())
         if not stopped.is_set():
-            names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
-            sys.stdout.write(f"agent listening on {address_of(home.host, agent.port)}, serving {names}\n")
-            sys.stdout.flush()
+            _say(agent, home, "serving")
         await stopped.wait()
     finally:
         await agent.close()
         if stopped.is_set():
             _end_in(_THREADS_SEC, 0)
     return 0
+
+
+def _say(agent: Agent, home: Home, what: str) -> None:
+    names = ", ".join(agent.device_names) or "nothing yet: no device is connected"
+    sys.stdout.write(f"agent listening on {address_of(home.host, agent.port)}, {what} {names}\n")
+    sys.stdout.flush()
 
 
 async def join_fleet(token: str, tracker: str, state_dir: Path | None) -> Path:
@@ -199,13 +208,12 @@ def _host(options: AgentOptions) -> str:
     return host
 
 
-async def _unless(stopped: asyncio.Event, work: Coroutine[object, object, T]) -> None:
-    """Do something, but no longer than until it is time to stop."""
+async def _unless(stopped: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """Do something, but no longer than until it is time to stop; return None then."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     for task in (working, stopping):
         task.cancel()
     await asyncio.gather(working, stopping, return_exceptions=True)
-    if not working.cancelled():
-        working.result()
+    return None if working.cancelled() else working.result()

@@ -27,7 +27,7 @@ _START_SEC = 300
 """20 s for the old one to end, 120 s for the new one, and as much again for going back."""
 
 _SSH_FAILED = 255
-_LISTENING = re.compile(r"agent listening on (\S+), serving (.+)")
+_LISTENING = re.compile(r"agent listening on (\S+), (?:serving|waiting for the tracker at \S+ with) (.+)")
 _HINTS = (
     ("Permission denied", "give the board your key first: ssh-copy-id {host}"),
     ("Host key verification failed", "log in once by hand and check the board's key: ssh {host}"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from device_agents.machine import linux
-from fleet.testing import eventually
+from fleet.testing import SimulatedAgent, eventually, serve_tracker
 from tests.programs import is_alive
 from tests.service.agent_bench import Holder, StubTracker, admit, marked_processes, request_for
 from tests.service.opencl_presence import require_opencl
@@ -41,10 +41,10 @@ class AgentProcess:
             text=True,
         )
 
-    def port(self) -> int:
-        """Wait for the ready line."""
+    def port(self, what: str = "serving") -> int:
+        """Wait for the next line, which has to say that it does this."""
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"agent listening on 127\.0\.0\.1:(\d+), serving devices/sim\n", line)
+        found = re.fullmatch(rf"agent listening on 127\.0\.0\.1:(\d+), {what} devices/sim\n", line)
         assert found, line + self.process.stderr.read()
         return int(found[1])
 
@@ -135,6 +135,18 @@ def open_files(pid: int) -> list[Path]:
     return []
 
 
+async def test_an_agent_says_that_it_serves_once_its_tracker_has_it(tmp_path: Path) -> None:
+    """One with a copied key is refused while the other is there, and must not say that it serves until that is gone."""
+    async with serve_tracker() as tracker:
+        other = SimulatedAgent(tracker.address, ["devices/sim"])
+        await other.open()
+        with running(tmp_path, tracker.address) as agent:
+            port = await asyncio.to_thread(agent.port, f"waiting for the tracker at {tracker.address} with")
+            await other.close()
+
+            assert port == await asyncio.to_thread(agent.port)
+
+
 async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker: StubTracker) -> None:
     """kill -9 of the agent leaves no process, and another agent can take its place."""
     with running(tmp_path, tracker.address) as agent:
@@ -203,7 +215,7 @@ def test_other_machines_need_a_flag(tmp_path: Path) -> None:
 def test_a_second_agent_on_the_same_state_or_port_is_refused(tmp_path: Path) -> None:
     """Two agents never share a cache, nor connections."""
     with running(tmp_path, "127.0.0.1:1") as agent:
-        port = agent.port()
+        port = agent.port("waiting for the tracker at 127.0.0.1:1 with")
 
         same_state = run_to_its_end(tmp_path)
         same_port = run_to_its_end(tmp_path / "other", YAML, "--port", str(port))

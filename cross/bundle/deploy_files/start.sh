@@ -77,7 +77,7 @@ launch() {
 # $1: for how many half seconds. Leaves what the agent says in $line.
 serves() {
   for _ in $(seq "$1"); do
-    line=$(grep '^agent listening on ' "$dir/agent.log") && return 0
+    line=$(grep '^agent listening on ' "$dir/agent.log" | tail -n 1) && [ -n "$line" ] && return 0
     if [ "$way" = nohup ]; then
       is_agent "$(cat "$dir/agent.pid")" || kill -0 "$(cat "$dir/agent.pid")" 2>/dev/null || return 1
     fi
