@@ -70,6 +70,7 @@ def test_a_model_is_tuned_from_the_wheel_alone(installed: Path, two_products: Pa
         return done.stdout
 
     assert "problem" not in run("fleet", "doctor", "--quick")
+    assert run("python", "-m", "fleet.testing.models", "tabular", "--to", "begin.onnx") == "begin.onnx\n"
     assert "rpi4-64" in run("fleet", "targets")
     run("fleet", "tune", "model.onnx", "--trials", "2", "--library", "records.sqlite")
     said = run("python", "-c", _USES_WHAT_WAS_TUNED)

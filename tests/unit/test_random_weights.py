@@ -130,9 +130,10 @@ def test_a_node_that_nobody_can_run_does_not_stop_the_drawing(caplog: pytest.Log
 
 @pytest.mark.slow
 def test_generated_models_are_the_same_every_time(tmp_path: Path) -> None:
-    """Figures of different days are about the same model, byte for byte."""
-    paths = [write("keyword_spotting", tmp_path / folder) for folder in ("a", "b")]
+    """Figures of different days are about the same model, byte for byte, whatever the file is called."""
+    paths = [write("keyword_spotting", tmp_path / to) for to in ("folder", "model.onnx")]
 
+    assert paths == [tmp_path / "folder/keyword_spotting.onnx", tmp_path / "model.onnx"]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert load_model(paths[0]).input_names == ("cepstra",)
 

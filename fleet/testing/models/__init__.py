@@ -22,8 +22,9 @@ from fleet.testing.models.quantized import quantized
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["GENERATED", "HELD_OUT", "build", "write"]
+__all__ = ["GENERATED", "HELD_OUT", "SUFFIX", "build", "write"]
 
+SUFFIX = ".onnx"
 _SEED = 0
 _INT8 = "resnet18_int8"
 
@@ -65,11 +66,11 @@ def build(name: str) -> ModelProto:
     return model
 
 
-def write(name: str, folder: Path | str) -> Path:
-    """Build a model, save it as FOLDER/NAME.onnx, and return that path."""
+def write(name: str, to: Path | str) -> Path:
+    """Build a model, save it as TO/NAME.onnx, or as TO if that ends so, and return that path."""
     import onnx
 
-    path = Path(folder) / f"{name}.onnx"
+    path = Path(to) if Path(to).suffix == SUFFIX else Path(to) / f"{name}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save_model(build(name), str(path))
     return path
