@@ -195,8 +195,10 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         json_output: JsonOption = False,
     ) -> None:
         selectors = tuple(on or [selector_or_default(None)])
+        found = _model_path(model, is_changed=bool(shape or batch_size or random_weights))
         options = TuneOptions(
-            model=_model_path(model, is_changed=bool(shape or batch_size or random_weights)),
+            model=found,
+            program="" if found == Path(model) else model,
             selector=selectors[0],
             also_on=selectors[1:],
             devices=devices,

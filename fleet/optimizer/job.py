@@ -50,6 +50,9 @@ class TuneOptions:
     """One `fleet tune`."""
 
     model: Path
+    program: str = ""
+    """What its user calls the program in `model`, where that is not the file: "matmul-256", "MODULE:NAME"."""
+
     selector: str = "cpu"
     also_on: tuple[str, ...] = ()
     """Selectors of more kinds of boards: the job tunes for each of them, with an equal share of its trials."""
@@ -123,7 +126,7 @@ class TuneOptions:
     @property
     def title(self) -> str:
         """Return what the job is called: as its model is named to `fleet tune` where it lies."""
-        name = self.model.name
+        name = Path(self.program or self.model).name
         return f"{PREFIX}{name.removeprefix(PREFIX)}" if is_of_transformers(self.model) else name
 
     def conditions(self) -> dict[str, object]:

@@ -64,6 +64,12 @@ def test_a_job_is_called_as_its_model_is_named(model: str, title: str) -> None:
     assert TuneOptions(model=Path(model)).title == title
 
 
+@pytest.mark.parametrize("program", ["matmul-256", "programs.of_mine:product", "programs.py:product"])
+def test_a_job_of_a_program_is_called_as_its_user_calls_that(program: str) -> None:
+    """Not by the file that it was written to, which nobody typed and nobody else has."""
+    assert TuneOptions(model=Path("cache/1234/product.json"), program=program).title == program
+
+
 @pytest.mark.parametrize("spec", [None, {}, {"format": 99}])
 def test_what_cannot_be_run_is_refused(spec: object) -> None:
     """A job of `fleet tune`, or one from a version that writes otherwise."""
