@@ -12,7 +12,8 @@ from rich.table import Table
 
 from fleet.cli import options
 from fleet.cli.shapes import parse_shapes
-from fleet.cli.tables import engine_name, make_console
+from fleet.cli.tables import make_console
+from fleet.dashboard.words import engine_name
 from fleet.export.service import Exported, ExportOptions
 from fleet.export.service import export as run_export
 from fleet.export.targets import target_of

@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from fleet.cli import options, stepping
-from fleet.cli.tables import duration, engine_name, make_console
+from fleet.cli.tables import duration, make_console
+from fleet.dashboard.words import engine_name
 from fleet.domain.measuring import Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServedShapes, ServeReport

@@ -39,7 +39,6 @@ class WorkloadRow:
     errors: Mapping[str, int]
 
 
-_ENGINES = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "ai_edge_litert": "LiteRT", "onnx": "the package onnx"}
 _PIPED_COLUMNS = 1_000
 """Wider than any table, where no terminal has a width: what another program reads is not cut."""
 
@@ -53,11 +52,6 @@ def make_console(*, is_wide: bool) -> Console:
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         return Console(highlight=False, markup=False, width=_PIPED_COLUMNS)
     return Console(highlight=False, markup=False, width=max(console.width, WIDE_COLUMNS)) if is_wide else console
-
-
-def engine_name(reference: str) -> str:
-    """Return what people call whoever computed a reference: an engine by its package, or the untuned program."""
-    return _ENGINES.get(reference, f"the {reference} program" if reference else "")
 
 
 def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:

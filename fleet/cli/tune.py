@@ -14,10 +14,11 @@ from rich.spinner import Spinner
 from fleet.base.machine import process_age_sec
 from fleet.cli.json_out import print_document
 from fleet.cli.options import stderr
-from fleet.cli.tables import engine_name, make_console
+from fleet.cli.tables import make_console
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports, render_progress, stopped_line
 from fleet.cli.watching import submit_and_watch
+from fleet.dashboard.words import engine_name
 from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Library, Optimizer
 from fleet.optimizer.core.progress import JobProgress

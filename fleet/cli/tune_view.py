@@ -12,7 +12,8 @@ from rich.text import Text
 
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.stored import naming
-from fleet.cli.tables import WorkloadRow, duration, engine_name, failure_notes, workload_table
+from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
+from fleet.dashboard.words import engine_name
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
 

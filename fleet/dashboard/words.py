@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 NaturalKey = tuple[tuple[str, int], ...]
 
+_ENGINES = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "ai_edge_litert": "LiteRT", "onnx": "the package onnx"}
 _MINUTE_SEC, _HOUR_SEC, _DAY_SEC = 60, 3600, 86400
 
 
@@ -27,6 +28,11 @@ def latency(us: float) -> str:
         if us >= factor:
             return f"{us / factor:.3g} {unit}"
     return f"{us:.2g} us" if us > 0 else "-"
+
+
+def engine_name(reference: str) -> str:
+    """Return what people call whoever computed a reference: an engine by its package, or the untuned program."""
+    return _ENGINES.get(reference, f"the {reference} program" if reference else "")
 
 
 def size(bytes_count: int) -> str:

@@ -108,8 +108,14 @@ def touch(connection: sa.Connection, owners: Iterable[int]) -> None:
     connection.execute(jobs.update().where(is_it).values(touched_at=datetime.now(UTC)))
 
 
-def finish(connection: sa.Connection, name: str, state: JobState, message: str) -> None:
-    """End a job; ending an ended one changes its state, since the last word is the process's own.
+def finish(
+    connection: sa.Connection,
+    name: str,
+    state: JobState,
+    message: str,
+    report: Mapping[str, object] | None = None,
+) -> None:
+    """End a job, and keep what it reports; ending an ended one changes its state: the last word is the process's own.
 
     Raises:
         NotFound: no such job.
@@ -119,7 +125,10 @@ def finish(connection: sa.Connection, name: str, state: JobState, message: str) 
         raise InvalidRequest(f"{name} cannot end as RUNNING")
     now = datetime.now(UTC)
     values = {"state": state.value, "message": clean(message), "ended_at": now, "touched_at": now}
-    connection.execute(jobs.update().where(jobs.c.id == job_id(connection, name)).values(values))
+    owner = job_id(connection, name)
+    connection.execute(jobs.update().where(jobs.c.id == owner).values(values))
+    if report is not None:
+        connection.execute(job_orders.update().where(job_orders.c.job_id == owner).values(report=dict(report)))
 
 
 def add_job_workloads(connection: sa.Connection, name: str, weight_by_shash: Mapping[str, float]) -> None:

@@ -131,10 +131,16 @@ class Library:
             jobs.insert_order(connection, name, order)
             return jobs.read_jobs(connection, name=name)[0]
 
-    def finish_job(self, name: str, state: JobState, message: str = "") -> Job:
-        """End a job. Raises NotFound, and InvalidRequest for RUNNING."""
+    def finish_job(
+        self, name: str, state: JobState, message: str = "", *, report: Mapping[str, object] | None = None
+    ) -> Job:
+        """End a job. Raises NotFound, and InvalidRequest for RUNNING.
+
+        Args:
+            report: see `Job.report`; None leaves it as it is.
+        """
         with engines.writing(self._engine) as connection:
-            jobs.finish(connection, name, state, message)
+            jobs.finish(connection, name, state, message, report)
             return jobs.read_jobs(connection, name=name)[0]
 
     def add_job_workloads(self, name: str, weight_by_shash: Mapping[str, float]) -> None:

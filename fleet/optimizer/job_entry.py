@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Job, JobState, Library, RecordKind
 from fleet.optimizer.claim import JobClaim
 from fleet.optimizer.history import interrupted_job
-from fleet.optimizer.job import ProgressReport
+from fleet.optimizer.job import ProgressReport, TuneReport
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,18 @@ class OwnEntry:
     def tell(self, progress: ProgressReport) -> None:
         """Do nothing: who started it sees it."""
 
-    def end(self, state: JobState, message: str) -> None:
-        """Write how the job ended. Nothing is awaited: it must be written even while the task is being cancelled."""
+    def end(self, state: JobState, message: str, report: TuneReport | None) -> None:
+        """Write how the job ended, and what it reports.
+
+        Nothing is awaited: it must be written even while the task is being cancelled.
+        """
         if self._keeping is not None:
             self._keeping.cancel()
         if self._job is None:
             return
         try:
-            self._library.finish_job(self._job.name, state, message=message)
+            kept = None if report is None else kept_reports([report])
+            self._library.finish_job(self._job.name, state, message=message, report=kept)
         except FleetError as error:
             if state is JobState.FINISHED:
                 raise
@@ -152,6 +156,11 @@ class QueuedEntry:
         self._told[progress.selector] = progress
         kinds = [to_plain(self._told[selector]) for selector in sorted(self._told)]
         self._library.queue.tell(self._job.name, self._optimizer, {"kinds": kinds})
+
+
+def kept_reports(reports: Sequence[TuneReport]) -> dict[str, object]:
+    """Return what a library keeps of a job's reports, one for each kind of board."""
+    return {"reports": to_plain(reports)}
 
 
 def _plain_scope(scope: RecordScope) -> dict[str, object]:

@@ -83,9 +83,11 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         )
         await stack.enter_async_context(learning(library, builders, Turns(shares_cores=True, cores=cores)))
         entry, core = OwnEntry(library), JobCore(progress)
+        opening = OpenJob(options=options, core=core, shop=shop, entry=entry, started_at=started_at)
         state, message = JobState.FAILED, "ended by an error"
+        ended: TuneReport | None = None
         try:
-            report = await OpenJob(options=options, core=core, shop=shop, entry=entry, started_at=started_at).run()
+            report = ended = await opening.run()
             state, message = JobState.FINISHED, ""
         except asyncio.CancelledError:
             state, message = JobState.INTERRUPTED, "stopped by its user"
@@ -94,7 +96,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
             message = str(error)
             raise
         finally:
-            entry.end(state, message)
+            entry.end(state, message, ended)
         return report
 
 

@@ -18,7 +18,6 @@ from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.machine import account_name
-from fleet.base.plain import to_plain
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import together
 from fleet.client.connection import account_credentials
@@ -30,7 +29,7 @@ from fleet.optimizer.cluster.address import ClusterAddress
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job import TuneOptions, TuneReport
-from fleet.optimizer.job_entry import QueuedEntry
+from fleet.optimizer.job_entry import QueuedEntry, kept_reports
 from fleet.optimizer.learning import learning
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
@@ -173,7 +172,7 @@ class Optimizer:
             logger.exception("job broke down", extra={"job": job.name})
         keeping.cancel()
         if claim.standing is not Standing.LOST:
-            report = None if reports is None else {"reports": to_plain(reports)}
+            report = None if reports is None else kept_reports(reports)
             self._shop.library.queue.end(job.name, self._name, state, message=message, report=report)
         logger.info("job ended", extra={"job": job.name, "state": state.value, "reason": message})
 

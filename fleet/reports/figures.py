@@ -10,6 +10,7 @@ from datetime import datetime
 
 from fleet.domain.measuring import disturbances_in
 from fleet.library import Job, JobSummary, ModelRun, Record, RecordKind, WorkloadSummary
+from fleet.reports.ending import Ending, endings_of
 
 _TIME_POINTS = 200
 
@@ -38,6 +39,9 @@ class DeviceFigures:
     model_curve: Curve
     """Sum of the workloads, each as often as the model calls it."""
 
+    static_sec: Mapping[str, float]
+    """What the schedules that are chosen without a trial take, by structural hash."""
+
     device_sec: Mapping[str, float]
     """What the device's time was spent on [s]."""
 
@@ -52,6 +56,9 @@ class JobFigures:
     job: Job
     by_device: tuple[DeviceFigures, ...]
     model_runs: tuple[ModelRun, ...]
+    endings: tuple[Ending, ...]
+    """What it reported of each device model; nothing before its end, and of runs of earlier versions."""
+
     lasted_sec: float
     """From its start to its last record."""
 
@@ -81,6 +88,7 @@ def figures_of(summary: JobSummary, records: Sequence[Record]) -> JobFigures:
             for model in models
         ),
         model_runs=summary.model_runs,
+        endings=endings_of(job),
         lasted_sec=max(0.0, (last - job.started_at).total_seconds()),
         tvm_versions=tuple(sorted({record.scope.tvm_version for record in records} - {""})),
         targets=tuple(sorted({record.scope.target_json for record in records} - {""})),
@@ -101,6 +109,7 @@ def _on_device(
         workloads=tuple(entries),
         curves={_unique(names, shash): curve for shash, curve in curves.items()},
         model_curve=_model_curve(counted, weights, [curve.by_time for curve in curves.values()]),
+        static_sec=_static_sec(counted),
         device_sec=_device_sec(counted),
         disturbances=Counter(found.kind.value for record in counted for found in disturbances_in(record.provenance)),
     )
@@ -157,6 +166,13 @@ def _model_curve(
         sum(w * value for w, value in zip(shares, column, strict=True)) for column in zip(*by_time, strict=True)
     ]
     return Curve(by_trial=tuple(by_trial), by_time=tuple(over_time))
+
+
+def _static_sec(records: Sequence[Record]) -> dict[str, float]:
+    """Return the newest undisturbed time of each static schedule, or where there is none the newest one."""
+    found = [record for record in records if record.kind is RecordKind.STATIC and record.error is None]
+    found.sort(key=lambda record: not disturbances_in(record.provenance))  # stable: the newest of each kind stays last
+    return {record.workload: record.median_sec for record in found}
 
 
 _SPENT_ON = {

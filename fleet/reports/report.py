@@ -18,8 +18,10 @@ from fleet.dashboard import words
 from fleet.errors import NotFound
 from fleet.library import Library, RecordKind
 from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Table, to_fragment, to_html, to_markdown
+from fleet.reports.ending import Ending
 from fleet.reports.figures import Curve, DeviceFigures, JobFigures, figures_of
 from fleet.reports.plot import Panel, Svg, stacked, svg_plots, text_plot
+from fleet.reports.whole_model import times_line, times_of, times_table, verdict_on
 
 _HOW_COUNTED = (
     "Curves show the least time that was measured so far; the table shows the times that count: the newest undisturbed "
@@ -65,14 +67,14 @@ class Report:
         return to_markdown(self._blocks())
 
     def text(self) -> str:
-        """Return the model's curve for a terminal, a plot for each device model; a sentence where there is none."""
-        plots = "\n\n".join(
+        """Return the model's curve for a terminal, a plot for each device model, and what the whole model takes."""
+        parts = [
             f"{one.device_model}: the model's operators together, {_unit(one.model_curve.by_trial)[1]}\n"
             + text_plot({"best so far": _scaled(one.model_curve.by_trial)}, {})
             for one in self.figures.by_device
             if _finite(one.model_curve.by_trial)
-        )
-        return plots or f"{self.figures.job.name} has no curve: none of its trials has a time for every operator"
+        ] or [f"{self.figures.job.name} has no curve: none of its trials has a time for every operator"]
+        return "\n\n".join([*parts, *map(times_line, times_of(self.figures))])
 
     def plot(self) -> Svg:
         """Return the curves as one picture: best over trials and over time, of the model and of its workloads.
@@ -95,11 +97,15 @@ class Report:
     def _blocks(self) -> list[Block]:
         figures = self.figures
         blocks: list[Block] = [Heading(self._title, 1), Paragraph(_summary(figures))]
-        if figures.model_runs:
-            blocks += [Heading("The whole model"), _model_table(figures)]
+        if times := times_of(figures):
+            verdicts = [verdict_on(one.model) for one in figures.endings if one.model is not None]
+            blocks += [Heading("The whole model"), *map(times_table, times)]
+            blocks += [Paragraph(verdict) for verdict in verdicts if verdict]
         for one in figures.by_device:
+            ending = next((each for each in figures.endings if each.device_model == one.device_model), Ending())
             blocks += [Heading(f"{one.device_model} ({', '.join(one.devices) or 'no device'})")]
             blocks += [*_pictures(one, figures), Paragraph(_HOW_COUNTED), _workload_table(one)]
+            blocks += map(Paragraph, ending.notes)
             blocks += [Heading("Where the time went", 3), _time_table(one, figures), Paragraph(_disturbed(one))]
         return [*blocks, Heading("Conditions"), _condition_table(figures), Heading("Again"), Code(_command(figures))]
 
@@ -136,17 +142,6 @@ def _summary(figures: JobFigures) -> str:
     )
 
 
-def _model_table(figures: JobFigures) -> Table:
-    runs = figures.model_runs
-    columns = {
-        "untuned": [_ms(run.untuned_ms) for run in runs],
-        "tuned": [_ms(run.tuned_ms) for run in runs],
-        "ONNX Runtime": [_ms(run.onnxruntime_ms) for run in runs],
-        "untuned / tuned": [_ratio(run.untuned_ms, run.tuned_ms) for run in runs],
-    }
-    return _filled(columns)
-
-
 def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:
     together = _panels("all operators", one.model_curve, figures.lasted_sec)
     costly = sorted(one.curves.items(), key=lambda item: -_first(item[1]))[:_MOST_PANELS]
@@ -180,6 +175,7 @@ def _workload_table(one: DeviceFigures) -> Table:
         "calls": [f"{entry.weight:g}" for entry in entries],
         "trials": [str(entry.trials) for entry in entries],
         "untuned": [_time(entry.untuned_sec) for entry in entries],
+        "static": [_time(one.static_sec.get(entry.workload.shash)) for entry in entries],
         "best": [_time(entry.best_sec) for entry in entries],
         "speed-up": [_ratio(entry.untuned_sec, entry.best_sec) for entry in entries],
         "GFLOP/s": [_gflops(entry.workload.flop, entry.best_sec) for entry in entries],
@@ -264,10 +260,6 @@ def _time(sec: float | None) -> str:
 
 def _gflops(flop: float, sec: float | None) -> str:
     return f"{flop / sec / 1e9:.1f}" if flop and sec else ""
-
-
-def _ms(value: float | None) -> str:
-    return _time(None if value is None else value / 1e3)
 
 
 def _ratio(before: float | None, after: float | None) -> str:

@@ -327,13 +327,14 @@ def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library
 
 
 def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
-    """Its state, message and end are kept; RUNNING is no end; unknown jobs are NotFound."""
+    """Its state, message, end and report are kept; RUNNING is no end; unknown jobs are NotFound."""
     job = library.start_job(title="m", holder="me@here")
     assert (job.state, job.pid, job.ended_at) == (JobState.RUNNING, os.getpid(), None)
 
-    failed = library.finish_job(job.name, JobState.FAILED, "no device\x00")
+    failed = library.finish_job(job.name, JobState.FAILED, "no device\x00", report={"reports": [{"trials": 1}]})
 
     assert (failed.state, failed.message) == (JobState.FAILED, "no device")
+    assert library.finish_job(job.name, JobState.FAILED).report == {"reports": [{"trials": 1}]}
     assert failed.ended_at is not None
     assert failed.ended_at - failed.started_at < timedelta(minutes=5)
     assert failed.started_at.tzinfo is not None

@@ -62,7 +62,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, object]:
 
 
 def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) -> None:
-    """One command: timed operators, right numbers, records in the library; the next run goes on from them."""
+    """One command: timed operators, right numbers, records in the library, and a page; the next run goes on."""
     library = tmp_path / "library.sqlite"
 
     done = run_fleet(*tune_words(model, library, "--seed", "1"))
@@ -87,6 +87,9 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     for told, job in zip((report, again), shown, strict=True):
         bests = {item["name"]: item["best_sec"] for item in told["workloads"]}
         assert {item["name"]: item["best_sec"] for item in job["workloads"]} == pytest.approx(bests)
+    page = run_fleet("report", report["job"], "--library", str(library), "--format", "markdown").stdout
+    assert "\n| static |" in page
+    assert "Its output agrees with ONNX Runtime: largest difference" in page
     with Library.open(library) as stored:
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
         assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,7 +19,10 @@ from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import NotFound
-from fleet.library import Library, ModelRun, NewRecord, RecordKind, StoredWorkload
+from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
+from fleet.optimizer.job import ModelReport, TuneReport, WorkloadReport
+from fleet.optimizer.job_entry import kept_reports
+from fleet.optimizer.weakness import Weakness
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
 from fleet.reports.report import Report
@@ -97,6 +101,44 @@ def test_the_page_needs_nothing_else_and_escapes_names(job: tuple[Library, str])
     assert "24 ms" in page
     assert "ONNX Runtime" not in page  # nobody ran it: no column without a figure
     assert "1 TIMEOUT" in page
+
+
+def test_what_a_run_reported_stands_beside_what_its_records_say(job: tuple[Library, str]) -> None:
+    """Static schedules, the whole model beside PyTorch, whether its answers are right, why a workload got no more."""
+    library, name = job
+    workload = WorkloadReport(
+        name="w2", operator="w2", weight=1, trials=1, trials_before=0, untuned_us=5e3, static_us=4e3, best_us=3e3,
+        gflops=None, speedup=None, uses_schedule=True, weakness=None, errors={}, note="nothing left to gain",
+    )  # fmt: skip
+    model = ModelReport(
+        untuned_ms=24.0, static_ms=12.0, tuned_ms=8.0, reference_ms=16.0, reference="torch", max_abs_error=2e-5,
+        tolerance=1e-3,
+    )  # fmt: skip
+    report = TuneReport(
+        job=name, title="m", device="devices/pi", device_model="pi4", library="l", trials=3, wall_sec=1.0,
+        first_trial_sec=None, last_record_sec=None, workloads=(workload,), model=model,
+    )  # fmt: skip
+    for trace, (sec, provenance) in enumerate([(9e-3, {}), (4.321e-3, {}), (5e-3, CONTENTION)]):
+        library.add_record(
+            NewRecord(
+                workload="2", scope=SCOPE, trace_json=f"[[9{trace}],[]]", run_secs=(sec,), job_name=name,
+                kind=RecordKind.STATIC, provenance=provenance,
+            )
+        )  # fmt: skip
+    library.finish_job(name, JobState.FINISHED, report=kept_reports([report]))
+
+    found = Report.of(library, name)
+
+    page = found.markdown()
+    assert "| static | 12 ms | 2.00 |" in page
+    assert "| PyTorch | 16 ms | 1.50 |" in page
+    assert "Its output agrees with PyTorch: largest difference 2e-05, 0.001 allowed." in page
+    assert "| w2 | 1 | 1 | 5 ms | 4.321 ms | 3 ms |" in page
+    assert "w2: nothing left to gain" in page
+    weak = replace(model, weakness=Weakness.CONSTANT)
+    library.finish_job(name, JobState.FINISHED, report=kept_reports([replace(report, model=weak)]))
+    assert "not checked: the output is constant." in Report.of(library, name).markdown()
+    assert found.text().endswith("the whole model: untuned 24 ms, static 12 ms, tuned 8 ms, PyTorch 16 ms")
 
 
 def test_the_curves_are_one_picture_that_a_notebook_shows(job: tuple[Library, str]) -> None:

@@ -1,0 +1,64 @@
+"""The whole model in a report: what it took with each kind of schedules and in other engines; is it right?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.base.quantities import time_text
+from fleet.dashboard import words
+from fleet.reports.document import Table
+from fleet.reports.ending import EndOfModel
+from fleet.reports.figures import JobFigures
+
+_OTHER_ENGINE = "ONNX Runtime"
+
+
+def times_of(figures: JobFigures) -> list[dict[str, float]]:
+    """Return what the whole model took [ms], by what ran: as the run reported it, else as it was kept of older ones."""
+    reported = [one.model for one in figures.endings if one.model is not None]
+    times: list[dict[str, float | None]] = [
+        {
+            "untuned": model.untuned_ms,
+            "static": model.static_ms,
+            "tuned": model.tuned_ms,
+            _engine(model): model.reference_ms or model.onnxruntime_ms,
+        }
+        for model in reported
+    ] or [
+        {"untuned": run.untuned_ms, "tuned": run.tuned_ms, _OTHER_ENGINE: run.onnxruntime_ms}
+        for run in figures.model_runs
+    ]
+    return [{name: ms for name, ms in one.items() if ms is not None} for one in times]
+
+
+def times_table(times: Mapping[str, float]) -> Table:
+    """Return these times, beside that of the untuned program."""
+    untuned_ms = times.get("untuned")
+    rows = [
+        [name, time_text(ms / 1e3), f"{untuned_ms / ms:.2f}" if untuned_ms and ms else ""] for name, ms in times.items()
+    ]
+    return Table(["program", "latency", "speed-up"], rows)
+
+
+def times_line(times: Mapping[str, float]) -> str:
+    """Return them as one line."""
+    return "the whole model: " + ", ".join(f"{name} {time_text(ms / 1e3)}" for name, ms in times.items())
+
+
+def verdict_on(model: EndOfModel) -> str:
+    """Say whether the tuned model's answers are right; empty: nothing to compare with."""
+    if not model.is_right:
+        return f"WRONG: {model.message}"
+    if model.weakness is not None:
+        return f"Its answers were not checked: the output is {model.weakness}."
+    if model.message:
+        return f"It differs from {words.engine_name(model.reference)}: {model.message}"
+    if model.max_abs_error is None:
+        return ""
+    allowed = "" if model.tolerance is None else f", {model.tolerance:.2g} allowed"
+    found = f"largest difference {model.max_abs_error:.2g}{allowed}"
+    return f"Its output agrees with {words.engine_name(model.reference)}: {found}."
+
+
+def _engine(model: EndOfModel) -> str:
+    return words.engine_name(model.reference) if model.reference not in ("", "untuned") else _OTHER_ENGINE
