@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -36,6 +37,9 @@ def serve(connection: Connection, log_path: str, target_json: str) -> None:
     _die_with_parent()
     os.setsid()
     _redirect_output(log_path)
+    # Else what tasks import (PyTorch, tqdm) makes semaphores with names, which a killed worker never gives back:
+    # multiprocessing says at the end of the program that they leaked.
+    multiprocessing.set_start_method("fork", force=True)
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     try:
         _warm_up(target_json)

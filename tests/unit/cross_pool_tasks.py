@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -18,6 +19,12 @@ def process_id() -> int:
 def add(left: int, right: int) -> int:
     """Do the smallest useful work."""
     return left + right
+
+
+def make_a_lock() -> str:
+    """Keep a lock that other processes could share, as PyTorch and tqdm do while they are imported."""
+    globals()["kept"] = multiprocessing.Lock()
+    return "made"
 
 
 def crash() -> None:

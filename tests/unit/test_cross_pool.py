@@ -248,6 +248,25 @@ def test_workers_have_what_their_tasks_import(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("True", "")
 
 
+LOCKING_SCRIPT = """
+from tests.unit import cross_pool_tasks as tasks
+from cross.pool.build_pool import BuildPool
+pool = BuildPool(1)
+print(pool.submit(tasks.make_a_lock).result())
+pool.shutdown(wait=False)
+"""
+
+
+def test_a_killed_worker_leaves_no_semaphore(tmp_path: Path) -> None:
+    """What tasks import makes locks for processes of its own: nobody is told that they leaked."""
+    script = tmp_path / "locking.py"
+    script.write_text(LOCKING_SCRIPT)
+
+    done = subprocess.run([sys.executable, script], env=here(), capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr) == ("made", "")
+
+
 PRODUCT_SCRIPT = """
 from tests.unit import cross_pool_tasks as tasks
 from cross.pool.build_pool import BuildPool
