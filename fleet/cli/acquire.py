@@ -90,7 +90,7 @@ def acquire(
             options.cancel_on(signal.SIGTERM)
             async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:
-                    console.print(f"got {device.name}", markup=False)
+                    console.print(f"got {device.name}")
                 return await run_holding(device, client.address, command)
 
     try:

@@ -107,9 +107,9 @@ def join(
     if options.wants_json(ctx, json_output):
         options.print_json({"tracker": address, "role": "agent", "key_file": str(path)})
         return
-    options.stderr().print(f"joined the fleet of {address}; the key is in {path}", markup=False)
+    options.stderr().print(f"joined the fleet of {address}; the key is in {path}")
     beyond = "" if is_loopback(host_of(address)) else " --allow-network"
-    options.stderr().print(f"now: fleet agent serve --tracker {address}{beyond}", markup=False)
+    options.stderr().print(f"now: fleet agent serve --tracker {address}{beyond}")
 
 
 def _discovered() -> str | None:

@@ -256,6 +256,6 @@ def _say(built: BuiltArtifact) -> None:
     }
     print(built.artifact.path)
     console = options.stderr()
-    console.print(f"{built.workload} with {words[built.schedule]}, linked by {built.artifact.linker}", markup=False)
+    console.print(f"{built.workload} with {words[built.schedule]}, linked by {built.artifact.linker}")
     if built.artifact.loop_nests:
-        console.print(loop_nests_line(built.artifact.loop_nests), style="yellow", markup=False)
+        console.print(loop_nests_line(built.artifact.loop_nests), style="yellow")

@@ -118,7 +118,7 @@ def list_(
         options.print_json({"builders": [asdict(each) for each in found]})
         return
     if not found:
-        options.stderr().print(f"No builder has joined {dask}; start one: fleet builder serve", markup=False)
+        options.stderr().print(f"No builder has joined {dask}; start one: fleet builder serve")
         return
     table = make_table("builder", "address", "processes", "has", left=frozenset({"builder", "address", "has"}))
     for each in found:

@@ -64,7 +64,7 @@ def show(
         table.add_row(setting.key, Text(setting.value), Text(source))
     console = make_console(is_wide=False)
     console.print(table)
-    console.print(f"file: {path}{'' if path.exists() else ', which is not there'}", markup=False, soft_wrap=True)
+    console.print(f"file: {path}{'' if path.exists() else ', which is not there'}", soft_wrap=True)
 
 
 def _shown(setting: Setting) -> Setting:

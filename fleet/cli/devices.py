@@ -84,7 +84,7 @@ def _list(
         console.print("no devices; attach one with: fleet agent serve --tracker HOST:PORT")
     elif not shown:
         hint = "fleet devices show NAME shows one by its name, fleet devices all of them"
-        console.print(f"none of {len(known)} devices matches {str(selector)!r}; {hint}", markup=False)
+        console.print(f"none of {len(known)} devices matches {str(selector)!r}; {hint}")
     else:
         console.print(_table(shown, is_wide=console.width >= _WIDE))
 

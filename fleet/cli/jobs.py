@@ -181,7 +181,7 @@ def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
         return
     state = "is asked to stop" if job.is_stop_asked else f"is {job.state.value.lower()}"
     reverted = ", and its records are used for nothing" if job.reverted_at else ""
-    options.stderr().print(f"{job.name} {state}{reverted}", markup=False)
+    options.stderr().print(f"{job.name} {state}{reverted}")
 
 
 def _full(name: str) -> str:

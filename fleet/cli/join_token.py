@@ -83,7 +83,7 @@ def create(
             options.print_json({"token": str(made), **asdict(invitation)})
             return
         print(made)
-        options.stderr().print(there(role, str(made), address), markup=False, soft_wrap=True)
+        options.stderr().print(there(role, str(made), address))
 
     options.run(work())
 

@@ -33,4 +33,4 @@ def login(
     if options.wants_json(ctx, json_output):
         options.print_json({"tracker": address, "role": str(role), "key_file": str(path)})
         return
-    options.stderr().print(f"joined the fleet of {address} as {role}; the key is in {path}", markup=False)
+    options.stderr().print(f"joined the fleet of {address} as {role}; the key is in {path}")

@@ -64,7 +64,7 @@ def revoke(
     said = f"{done.member.role} {done.member.name} ({done.member.key_id[:8]}) is no member any more"
     ended = f"; {len(done.ended_leases)} leases ended" if done.ended_leases else ""
     freed = f"; free now: {_devices(done.freed_devices)}" if done.freed_devices else ""
-    options.stderr().print(f"{said}{ended}{freed}", markup=False, soft_wrap=True)
+    options.stderr().print(f"{said}{ended}{freed}")
 
 
 def _devices(names: tuple[str, ...]) -> str:

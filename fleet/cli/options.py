@@ -274,7 +274,7 @@ def waiting_printer(what: str) -> Callable[[PendingRequest], None]:
         text = f"waiting for {what}: {place}; {request.reason or 'no reason given'}"
         if text != shown:
             shown = text
-            console.print(text, markup=False)
+            console.print(text)
 
     return on_queued
 

@@ -54,4 +54,4 @@ def report(
         output.write_text(content, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}") from error
-    options.stderr().print(f"{output}: {len(content.encode()) / 1e3:.0f} kB", markup=False, highlight=False)
+    options.stderr().print(f"{output}: {len(content.encode()) / 1e3:.0f} kB")

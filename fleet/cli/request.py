@@ -86,9 +86,7 @@ def cancel(
     if options.wants_json(ctx, json_output):
         options.print_json({"requests": [request_json(done)]})
         return
-    options.stderr().print(
-        f"cancelled {done.request_id}: {done.holder} waits no more for {done.selector}", markup=False
-    )
+    options.stderr().print(f"cancelled {done.request_id}: {done.holder} waits no more for {done.selector}")
 
 
 def _whole(beginning: str, known: list[str]) -> str:

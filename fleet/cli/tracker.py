@@ -117,7 +117,7 @@ def fsck(
         raise typer.BadParameter("choose one of --restore and --empty")
     directory = state_dir or default_state_dir()
     if restore or empty:
-        options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory), soft_wrap=True)
+        options.stderr().print(fsck.restore(directory) if restore else fsck.start_empty(directory))
         if not options.wants_json(ctx, json_output):
             return
     found = fsck.check(directory)
@@ -149,4 +149,4 @@ def unbind(
     if options.wants_json(ctx, json_output):
         options.print_json({"device": device, "key_id": key_id})
         return
-    options.stderr().print(f"{device} was bound to the key {key_id[:8]}, and is free", markup=False)
+    options.stderr().print(f"{device} was bound to the key {key_id[:8]}, and is free")

@@ -95,13 +95,13 @@ async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimi
 
 def _run(options: TuneOptions) -> TuneReport:
     started_at = time.monotonic() - process_age_sec()
-    console = Console(stderr=True, markup=False)
+    console = Console(stderr=True, markup=False, highlight=False)
     progress = JobProgress()
     try:
         with _display(console, progress, started_at):
             return asyncio.run(_until_stopped(options, progress, started_at))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print(stopped_line(progress), highlight=False, markup=False)
+        console.print(stopped_line(progress))
         raise KeyboardInterrupt from None
 
 
@@ -122,9 +122,7 @@ def _display(console: Console, progress: JobProgress, started_at: float) -> Live
         return render_progress(report, spinner, width=console.width)
 
     wraps = console.is_terminal  # a pipe has no width: who greps it wants whole lines
-    progress.notice = lambda text: console.print(
-        text, style="yellow", highlight=False, markup=False, soft_wrap=not wraps
-    )
+    progress.notice = lambda text: console.print(text, style="yellow", soft_wrap=not wraps)
     if not console.is_terminal:
         progress.listener = _line_printer(console, progress, started_at)
     return Live(
@@ -145,8 +143,6 @@ def _line_printer(console: Console, progress: JobProgress, started_at: float) ->
             return
         last = progress.activity
         done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""
-        console.print(
-            f"{time.monotonic() - started_at:6.1f} s  {last}{done}", highlight=False, markup=False, soft_wrap=True
-        )
+        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", soft_wrap=True)
 
     return on_change

@@ -73,9 +73,9 @@ def print_reports(reports: Sequence[TuneReport], console: Console) -> None:
     """Print what a finished job gained, on each kind of board that it had."""
     for report in reports:
         if len(reports) > 1:
-            console.print(f"on {report.device_model}:", style="bold", markup=False, highlight=False)
+            console.print(f"on {report.device_model}:", style="bold")
         console.print(render_report(report, width=console.width))
-        console.print(records_line(report), soft_wrap=True, highlight=False)
+        console.print(records_line(report), soft_wrap=True)
         if report is not reports[-1]:
             console.print()
 

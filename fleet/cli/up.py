@@ -40,13 +40,13 @@ def up(
             port=port,
             agent_config=config,
             restarts=True,
-            on_change=lambda text: console.print(text, markup=False),
+            on_change=console.print,
         )
         async with local:
             console.print(f"tracker on {local.address}, agent on {local.agent_address}, logs in {local.state_dir}/log")
             console.print("in another terminal:")
             flag = "" if port == TRACKER_PORT else f" --tracker {local.address}"
-            console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx --tracker {local.address}", markup=False)
+            console.print(f"  fleet status{flag}\n  fleet tune MODEL.onnx --tracker {local.address}")
             console.print("Ctrl-C stops both")
             await asyncio.Event().wait()
 

@@ -44,13 +44,13 @@ def watch(library: Library, name: str) -> list[TuneReport]:
         NotFound: no such job.
         FleetError: it failed, or was cancelled or interrupted.
     """
-    console = Console(stderr=True, markup=False)
+    console = Console(stderr=True, markup=False, highlight=False)
     try:
         job = _watch_live(library, name, console) if console.is_terminal else _watch_lines(library, name, console)
     except KeyboardInterrupt:
         there = f"{name}{naming(library.url)}"
         seen = f"{name} goes on; see it with: fleet jobs watch {there}; stop it with: fleet jobs cancel {there}"
-        console.print(seen, highlight=False, soft_wrap=True)
+        console.print(seen, soft_wrap=True)
         raise
     if job.state is not JobState.FINISHED:
         raise FleetError(f"{name} is {job.state.value.lower()}: {job.message}")
@@ -92,7 +92,7 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
         ] or [f"{name} is {job.state.value.lower()}"]
         for text in [*(line for line in lines if line not in last), *(n for k in kinds for n in k.notices)]:
             if text in lines or text not in shown:
-                console.print(text, highlight=False, soft_wrap=True)  # a pipe has no width: who greps wants whole lines
+                console.print(text, soft_wrap=True)  # a pipe has no width: who greps wants whole lines
             shown.add(text)
         last = lines
     return job
