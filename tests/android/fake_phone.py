@@ -61,7 +61,7 @@ class FakePhone:
     """Takes the connection and says nothing: adb calls that offline."""
 
     is_full: bool = False
-    """/data has no space left."""
+    """/data has no space left for the first file that comes."""
 
     port: int = 0
     _server: asyncio.Server | None = None
@@ -98,6 +98,11 @@ class FakePhone:
         self.kill_all()
         await self.start()
 
+    def make_room(self) -> None:
+        """Remove something from /data."""
+        self.is_full = False
+        (self.root / "system/df").unlink(missing_ok=True)
+
     def kill_all(self) -> None:
         """Kill what runs from this phone's file system."""
         for pid in self.processes():
@@ -129,6 +134,7 @@ class FakePhone:
         """Take a pushed file; return what kept it from that."""
         path = Path(self.local(name))
         if self.is_full:
+            self.write_file("system/df", "Filesystem 1K-blocks Used Available\n/data 100 100 0\n")
             return "No space left on device"
         if not path.is_relative_to(self.root):
             return "Read-only file system"

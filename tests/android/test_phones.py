@@ -244,7 +244,7 @@ async def test_phones_that_cannot_be_used_say_what_to_do(host: AdbHost, rpc_dir:
     async with serve_bench(tmp_path / "state", {"devices": devices}) as bench:
         for name, text in expected.items():
             await eventually(lambda name=name, text=text: text in reason_of(bench, f"devices/{name}"))  # type: ignore[misc]
-        phones["full"].is_full = False
+        phones["full"].make_room()
         await eventually(lambda: is_healthy(bench, "devices/full"), timeout_sec=40)
 
         assert not any(is_healthy(bench, f"devices/{name}") for name in expected if name != "full")

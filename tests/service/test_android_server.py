@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from device_agents.drivers.android.adb import Adb
+from device_agents.drivers.android.facts import MARK
 from device_agents.drivers.android.server import PhoneServer, ServerFiles
-from fleet.errors import DeviceUnreachable
+from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
 
 FILES = ServerFiles(paths=(), digest="0" * 16, size_bytes=0)
@@ -49,6 +50,26 @@ async def test_a_forward_without_a_port_is_a_phone_that_cannot_be_reached(tmp_pa
         await server.start(FILES, mask=0, threads=1, library_path="", device_type="cpu")
 
     assert not server.is_running
+
+
+@pytest.mark.parametrize(("free_kb", "error"), [(9, DeviceFaulted), (9_000_000, DeviceUnreachable)])
+async def test_a_push_that_fails_is_a_full_phone_where_that_has_no_room(
+    tmp_path: Path, free_kb: int, error: type[DeviceError]
+) -> None:
+    """What the phone says of its disk decides, not the words of adb, which differ; nothing half is left there."""
+    program = tmp_path / "adb"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        '*" push "*) echo "adb: error: E0123"; exit 1;;\n'
+        f'*"df -k"*) echo "{7 * MARK}Filesystem 1K-blocks Used Available"; echo "/data 9 9 {free_kb}";;\n'
+        f'*"rm -rf /data/local/tmp/tvm-fleet/{FILES.digest}"*) touch {tmp_path}/gone;;\nesac\n'
+    )
+    program.chmod(0o755)
+
+    with pytest.raises(error):
+        await PhoneServer(Adb(program=str(program)), "SERIAL").put(FILES, free_bytes=None)
+
+    assert (tmp_path / "gone").exists()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Adb:
         """Copy files into a folder of a phone.
 
         Raises:
-            DeviceUnreachable: it failed; adb's text says why, as "No space left on device".
+            DeviceUnreachable: it failed; adb's text says why, to people.
         """
         await self.run("push", *files, f"{folder}/", serial=serial, timeout_sec=timeout_sec)
 

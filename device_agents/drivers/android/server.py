@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.drivers.android.adb import Adb
+from device_agents.drivers.android.facts import READINGS_COMMAND, parse_readings
 from device_agents.machine.ending import end
 from fleet.base.config import data_dir
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
@@ -129,10 +130,12 @@ class PhoneServer:
         try:
             await self._adb.push(self._serial, [str(path) for path in files.paths], folder)
         except DeviceUnreachable as error:
+            # adb says only in words why a push failed. A phone that is full is left with what came of the files.
+            free_bytes = await self._free_bytes()
             with contextlib.suppress(DeviceError):
                 await self._adb.shell(self._serial, f"rm -rf {folder}")
-            if "No space left" in str(error):
-                raise DeviceFaulted(_full(files, None)) from error
+            if free_bytes is not None and free_bytes < _SPARE_BYTES:
+                raise DeviceFaulted(_full(files, free_bytes)) from error
             raise
         await self._adb.shell(self._serial, f"chmod 755 {folder}/* && echo complete > {folder}/.complete")
 
@@ -199,6 +202,11 @@ class PhoneServer:
         )
         await self._adb.shell(self._serial, command)
 
+    async def _free_bytes(self) -> int | None:
+        with contextlib.suppress(DeviceError):
+            return parse_readings(await self._adb.shell(self._serial, READINGS_COMMAND)).free_bytes
+        return None
+
     async def _read(self, process: asyncio.subprocess.Process, bound: asyncio.Future[int]) -> None:
         # In chunks, not lines: kernels print anything, and if nobody reads, they block.
         rest = b""
@@ -228,7 +236,8 @@ def _check_machine(name: str, content: bytes, arch: str) -> None:
         raise FilesMissing(f"{name} is built for {built_for}, and the phone is {arch}; {_BUILD_HINT}")
 
 
-def _full(files: ServerFiles, free_bytes: int | None) -> str:
-    needed_mb = (files.size_bytes + _SPARE_BYTES) // 1024**2
-    free = "" if free_bytes is None else f", {free_bytes // 1024**2} MB are free"
-    return f"/data of the phone is full: {needed_mb} MB are needed in {FOLDER}{free}; remove something there"
+def _full(files: ServerFiles, free_bytes: int) -> str:
+    needed_mb, free_mb = (files.size_bytes + _SPARE_BYTES) // 1024**2, free_bytes // 1024**2
+    return (
+        f"/data of the phone is full: {needed_mb} MB are needed in {FOLDER}, {free_mb} MB free; remove something there"
+    )
