@@ -30,7 +30,7 @@ from device_agents.serving.membership import Membership, renew_daily
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
-from device_agents.serving.store import ArtifactStore, default_max_bytes
+from device_agents.serving.store import ArtifactStore
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from device_agents.workers.limits import WorkerLimits
@@ -103,8 +103,7 @@ class Agent:
         self._home = home
         self._timing = timing
         self._clock = TrackerClock()
-        artifacts = home.state_dir / "artifacts"
-        self._store = ArtifactStore(artifacts, config.cache_max_bytes or default_max_bytes(artifacts))
+        self._store = ArtifactStore(home.state_dir / "artifacts", config.cache_max_bytes)
         self._pool = WorkerPool(
             home.state_dir / "workers",
             [*(driver.preload for driver in drivers if driver.preload), *self._hotplug.preloads],

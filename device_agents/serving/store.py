@@ -38,19 +38,23 @@ _DISK_SHARE = 8
 _GIB = 1024**3
 
 
-def default_max_bytes(directory: Path) -> int:
-    """Return an eighth of the disk, from 2 to 16 GiB: a model of half a GB is there several times while it is tuned."""
-    there = next(folder for folder in (directory, *directory.parents) if folder.exists())
-    return min(max(shutil.disk_usage(there).total // _DISK_SHARE, 2 * _GIB), 16 * _GIB)
+def usual_bytes(disk_bytes: int) -> int:
+    """Return an eighth of a disk, from 2 to 16 GiB: a model of half a GB is there several times while it is tuned."""
+    return min(max(disk_bytes // _DISK_SHARE, 2 * _GIB), 16 * _GIB)
 
 
 class ArtifactStore:
     """All artifacts of one agent."""
 
-    def __init__(self, directory: Path, max_bytes: int) -> None:
+    def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
+        """Args:
+        max_bytes: what is kept at most; None: what the disk allows, see `usual_bytes`.
+        """
         self._directory = directory
         self._incoming = directory / "incoming"
-        self._max_bytes = max_bytes
+        self._wanted_bytes = max_bytes
+        self._max_bytes = max_bytes or 0
+        """Known once open."""
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._total_bytes = 0
         self._reserved_bytes = 0
@@ -68,6 +72,7 @@ class ArtifactStore:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
+        self._max_bytes = self._wanted_bytes or usual_bytes(shutil.disk_usage(self._directory).total)
         for leftover in self._incoming.iterdir():
             leftover.unlink()
         found = [(path.stat(), path) for path in self._directory.iterdir() if path.suffix == ".so"]

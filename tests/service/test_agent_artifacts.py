@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.serving.store import ArtifactStore
+from device_agents.serving.store import ArtifactStore, usual_bytes
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.pieces import Deflater
 from fleet.base.digests import digest_of
@@ -177,6 +177,17 @@ async def test_nothing_is_taken_in_without_a_token(bench: Bench) -> None:
     with pytest.raises(Unauthenticated, match="not signed"):
         await forged.find_missing(too_many)
     assert await holder.find_missing([digest]) == [digest]
+
+
+def test_a_store_that_is_told_no_bound_keeps_an_eighth_of_the_disk(tmp_path: Path) -> None:
+    """From 2 to 16 GiB; the disk is looked at when the store is opened, and its folder need not be there before."""
+    assert [2, 8, 16] == [usual_bytes(disk_gib * 2**30) >> 30 for disk_gib in (4, 64, 1000)]
+
+    store = ArtifactStore(tmp_path / "not" / "yet")
+    store.open()
+
+    with store.receive(digest_of(b""), 2**30), pytest.raises(CacheFull):
+        store.receive(digest_of(b"1"), 2**40)
 
 
 async def test_unfinished_uploads_hold_what_they_announced(tmp_path: Path) -> None:
