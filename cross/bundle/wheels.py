@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -159,6 +160,8 @@ def _clear(folder: Path) -> None:
 
 
 def _download(userland: Userland, wanted: Sequence[str], folder: Path) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(f"bundles are made with pip, which {sys.executable} does not have: python -m ensurepip")
     abi = "cp" + userland.python.replace(".", "")
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     words += ["--disable-pip-version-check", "--dest", str(folder), "--implementation", "cp"]
@@ -175,8 +178,6 @@ def _download(userland: Userland, wanted: Sequence[str], folder: Path) -> None:
     if done.returncode == 0:
         return
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-    if "No module named pip" in done.stderr:
-        raise ConfigError(f"bundles are made with pip, which {sys.executable} does not have: python -m ensurepip")
     if "No space left" in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if "connection broken" in done.stderr:

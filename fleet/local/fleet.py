@@ -28,8 +28,7 @@ from fleet.tracker.run import TrackerOptions
 logger = logging.getLogger(__name__)
 
 _TRACKER_READY = re.compile(r"tracker listening on (?P<address>\S+)")
-_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+), serving (?P<devices>.*)")
-_NOTHING = "nothing yet"
+_AGENT_READY = re.compile(r"agent listening on (?P<address>[^\s,]+), serving (?P<device>devices/)?")
 _BY_STDIN = "-"
 """To an agent: its tracker's address comes through stdin."""
 
@@ -141,7 +140,7 @@ class LocalFleet:
         ready = await self.agent.start(tracker)
         self.agent.spec = self._agent_spec(self.address)
         self.agent_address = ready["address"]
-        self._has_devices = not ready["devices"].startswith(_NOTHING)
+        self._has_devices = ready["device"] is not None
         if not self._has_devices and self._agent_drivers:
             kinds = " or ".join(self._agent_drivers)
             raise FleetError(

@@ -120,7 +120,8 @@ EXPORT int TVMFFIEnvModLookupFromImports(void* context, const char* name, void**
     }
   }
   const char* parts[] = {"Cannot find function ", name, " in the imported modules or global registry."};
-  TVMFFIErrorSetRaisedFromCStrParts("ValueError", parts, 3);
+  /* Not a ValueError, as in TVM's runtime: generated code raises these about its arguments, and nothing else does. */
+  TVMFFIErrorSetRaisedFromCStrParts("LookupError", parts, 3);
   return -1;
 }
 

@@ -140,7 +140,7 @@ class PlainRuntime:
     def _fail(self) -> NoReturn:
         message = self._library.plain_error().decode(errors="replace") or "the function failed without a message"
         kind, _, _ = message.partition(":")
-        if kind in ("TypeError", "ValueError") and "Cannot find function" not in message:
+        if kind in ("TypeError", "ValueError"):
             # Generated code raises these where it checks what it was called with, and nowhere else.
             raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, message)
         raise classify(RuntimeError(message))
