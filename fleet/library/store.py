@@ -26,7 +26,7 @@ from fleet.base.settings import look_up
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import engine as engines
-from fleet.library import jobs, records
+from fleet.library import jobs, records, schema
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
 from fleet.library.model_files import ModelFiles
@@ -105,6 +105,16 @@ class Library:
         """Take old snapshots, and models of old jobs, out of the library; see `fleet.library.pruning`."""
         with engines.writing(self._engine) as connection:
             return prune(connection, newest=newest, made_before=made_before, is_trial=is_trial)
+
+    def check_writable(self) -> None:
+        """Write nothing, as a job would: ask before work whose results have to be kept.
+
+        Raises:
+            LibraryReadOnly: it may only be read.
+            LibraryError, DiskFull: it cannot be used now.
+        """
+        with engines.writing(self._engine) as connection:
+            connection.execute(schema.jobs.update().where(sa.false()).values(message=""))
 
     def start_job(
         self,

@@ -57,6 +57,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         started_at: time.monotonic() at the start of the process; reported times count from here.
 
     Raises:
+        LibraryReadOnly: what it finds could not be kept; nothing was started.
         FleetError: the job failed; all finished trials are in the library.
         asyncio.CancelledError: the same, and the job is INTERRUPTED.
     """
@@ -64,6 +65,7 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
     check_exists(options.model, takes_programs=True)
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
+        await asyncio.to_thread(library.check_writable)
         # Opened before the pool, so that it is removed after the last build that writes into it.
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))
         wanted = options.target_json or target_hint(parse_selector(options.selector).kind)

@@ -58,6 +58,8 @@ def assert_it_is_read(url: str) -> None:
         assert library.memory.stand("me", lease_sec=60) is None
         with pytest.raises(LibraryReadOnly):
             library.add_record(record(2))
+        with pytest.raises(LibraryReadOnly):
+            library.check_writable()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

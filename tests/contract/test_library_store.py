@@ -326,6 +326,15 @@ def test_a_job_that_goes_on_leaves_its_user_with_what_was_known(library: Library
     assert summary.best_record_id == before[0].id
 
 
+def test_a_library_that_may_be_written_says_so(library: Library) -> None:
+    """Asked before work begins whose results it has to keep; asking changes nothing."""
+    job = library.start_job(title="m")
+
+    library.check_writable()
+
+    assert library.jobs() == [job]
+
+
 def test_a_job_ends_once_named_and_may_be_ended_again(library: Library) -> None:
     """Its state, message, end and report are kept; RUNNING is no end; unknown jobs are NotFound."""
     job = library.start_job(title="m", holder="me@here")

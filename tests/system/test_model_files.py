@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fleet.cli.main import app
 from fleet.errors import FleetError
+from fleet.library import Library
 from fleet.local.children import Child, ChildSpec
 
 
@@ -89,6 +90,18 @@ def test_a_place_where_nothing_can_be_written(command: str, two_products: Path, 
     said = refused(command, str(two_products), "-o", str(read_only / "it"))
 
     assert f"cannot write {read_only / 'it'}: {read_only} is read-only, or not yours" in " ".join(said.split())
+
+
+def test_a_library_that_may_only_be_read(two_products: Path, tmp_path: Path) -> None:
+    """Said before the model is imported: what would be found could not be kept."""
+    with mounted(tmp_path / "lab", "size=4m") as place:
+        Library.open(place / "library.sqlite").close()
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+
+        said = refused("tune", str(two_products), "--library", str(place / "library.sqlite"))
+
+    assert "library.sqlite is read-only" in said
+    assert "starting" not in said
 
 
 async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
