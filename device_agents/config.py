@@ -85,6 +85,8 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
         raise ConfigError(f"{where}: jail: expected {', '.join(JAILS)}, found {config.jail!r}")
     if config.tracker is not None:
         check_address(config.tracker, f"{where}: tracker:")
+    if config.advertise_address is not None:
+        check_address(config.advertise_address, f"{where}: advertise_address:")
     if config.devices is not None and not config.devices:
         raise ConfigError(f"{where}: devices: name at least one, or leave the key out to serve what is found here")
     return config

@@ -45,7 +45,7 @@ class Given:
 
     def facts_json(self) -> str:
         """Return the facts as JSON; empty when nothing is said."""
-        return json.dumps(self.facts, sort_keys=True, default=_iso) if self.facts else ""
+        return json.dumps(self.facts, sort_keys=True, allow_nan=False, default=_iso) if self.facts else ""
 
 
 def split_given(
@@ -103,13 +103,22 @@ def give(driver: Driver, given: Given) -> Driver:
     return driver
 
 
+def check_label_value(key: str, value: object, where: str) -> None:
+    """Refuse what no selector could ask for.
+
+    Raises:
+        ConfigError: it is no word or number.
+    """
+    if not isinstance(value, str | int | float | bool) or not _LABEL_VALUE.fullmatch(_text(value)):
+        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
+
+
 def _check_label(key: object, value: object, where: str) -> None:
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         raise ConfigError(f"{where}: {key!r} is no key; write it like 'rack': a small letter, then letters and digits")
     if key in FOUND_LABELS:
         raise ConfigError(f"{where}: the fleet finds {key!r} by itself; choose another key")
-    if not isinstance(value, str | int | float | bool) or not _LABEL_VALUE.fullmatch(_text(value)):
-        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
+    check_label_value(key, value, where)
 
 
 def _text(value: object) -> str:

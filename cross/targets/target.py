@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _FAMILY_OF_KIND = {"cuda": "cuda", "nvptx": "cuda", "rocm": "rocm", "metal": "metal", "hexagon": "hexagon"}
 _FAMILY_OF_ARCH = {"x86_64": "x86", "i686": "x86", "i386": "x86", "riscv64": "riscv_cpu", "riscv32": "riscv_cpu"}
 _HARD_FLOAT = "hard"
+_ARM = re.compile(r"arm(64\w*|eb|v\d\w*)?")
 _X86_LEVELS = {
     "x86-64-v3": frozenset({"avx2", "fma", "bmi2"}),
     "x86-64-v4": frozenset({"avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
@@ -40,8 +42,8 @@ def parse_target(target_json: str) -> dict[str, object]:
     """
     try:
         target = json.loads(target_json)
-    except ValueError as error:
-        raise ConfigError(f'the target {target_json!r} is no JSON: {error}; write {{"kind": "llvm"}}') from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f'the target {target_json[:200]!r} is no JSON: {error}; write {{"kind": "llvm"}}') from error
     if not isinstance(target, dict) or not isinstance(target.get("kind"), str):
         raise ConfigError(f'the target {target_json!r} names no kind; write {{"kind": "llvm", ...}}')
     if _is_arm32(target) and target.get("mfloat-abi") != _HARD_FLOAT:
@@ -117,12 +119,29 @@ def make_target(target_json: str) -> Target:
     target = parse_target(target_json)
     if target["kind"] == "llvm":
         target.setdefault("num-cores", os.cpu_count() or 1)
+    cores = target.get("num-cores", 1)
+    if isinstance(cores, int) and cores < 1:
+        raise ConfigError(f"a target of {cores} cores cannot be built for; num-cores goes from 1")
+    _check_triple(triple(target_json))
     try:
         found = Target(target)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"TVM refuses the target {target_json}: {_first_sentence(error)}") from error
     _check_core(found, target)
     return found
+
+
+def _check_triple(triple: str) -> None:
+    """Refuse a machine that LLVM does not know: TVM would crash, and this process with it.
+
+    For an ARM that there is not even LLVM's own question crashes.
+    """
+    from tvm.target.codegen import llvm_is_valid_cpu
+
+    arch = triple.split("-")[0]
+    is_odd_arm = arch.startswith("arm") and _ARM.fullmatch(arch) is None
+    if triple and (is_odd_arm or not llvm_is_valid_cpu("generic", triple)):
+        raise ConfigError(f"LLVM knows no machine {triple!r}; a triple is like 'aarch64-linux-gnu'")
 
 
 def _check_core(made: Target, target: Mapping[str, object]) -> None:

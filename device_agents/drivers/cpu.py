@@ -63,7 +63,7 @@ class CpuConfig:
         """
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"{where}: threads: expected a number above zero, found {self.threads}")
-        if self.reference_limit <= 1:
+        if not self.reference_limit > 1:  # nan is not
             raise ConfigError(f"{where}: reference_limit: expected a number above 1, found {self.reference_limit:g}")
         check_setting(self.cpus, where=where)
 

@@ -33,6 +33,7 @@ from typing import Annotated, Self
 
 from cross.targets.boards import Board, find_board
 from device_agents.driver import Driver, Health, WorkerSpec
+from device_agents.given import check_label_value
 from device_agents.machine.host import slug
 from fleet.base.config import parse
 from fleet.domain.devices import Inventory, Telemetry
@@ -43,6 +44,15 @@ _PLAIN = Board(
     name="simulated", title="simulated", kind="simulated", arch="simulated", mcpu="x86-64-v3", cores=1, memory_mb=1024
 )
 _RUNTIME_KEYS = ("latency_us", "noise", "seed", "crash_rate", "hang_rate", "load_ms", "time_scale")
+_DAY_SEC = 86_400.0
+_BOUNDS = {
+    **dict.fromkeys(("crash_rate", "hang_rate"), 1.0),
+    **dict.fromkeys(("noise", "time_scale"), 1e6),
+    "latency_us": _DAY_SEC * 1e6,
+    "load_ms": _DAY_SEC * 1e3,
+    "reconnect_sec": _DAY_SEC,
+}
+"""What each may be at most; none is below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,12 @@ class SimulatedDriver(Driver):
         config = parse(SimulatedConfig, values, where=where)
         if config.count < 1:
             raise ConfigError(f"{where}: count: expected a number above zero, found {config.count}")
+        for key, most in _BOUNDS.items():
+            value = getattr(config, key)
+            if not 0 <= value <= most:  # nan is not
+                raise ConfigError(f"{where}: {key}: expected a number from 0 to {most:g}, found {value:g}")
+        for label, said in config.labels.items():
+            check_label_value(label, said, f"{where}: labels")
         if config.board is not None:
             try:
                 find_board(config.board)

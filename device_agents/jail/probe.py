@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -72,7 +73,20 @@ def _why_no_user(reasons: dict[Layer, str]) -> str:
     uids = privileges.free_uids()
     if not uids:
         return "this container has too few users"
-    return _why_not(lambda: privileges.become(uids[0], []))
+    return _why_not(lambda: _keep_house(uids[0]), lambda: privileges.become(uids[0], []))
+
+
+def _keep_house(uid: int) -> None:
+    """Give a user a home and clear it away again, as for a worker: a container's root may lack what that takes."""
+    with tempfile.TemporaryDirectory(prefix="fleet-jail-") as folder:
+        home = Path(folder, "home")
+        home.mkdir(mode=0o700)
+        os.chown(home, uid, uid)
+        try:
+            shutil.rmtree(home)
+        except OSError:
+            os.chown(home, os.geteuid(), os.getegid())
+            raise
 
 
 def _furnish(folder: str, flags: int, *, has_pid_namespace: bool) -> None:

@@ -22,7 +22,7 @@ from fleet.errors import ConfigError
 
 Setting = str | list[int] | None
 
-_RANGES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_RANGES = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*")
 _WORDS = ("all", "big", "little")
 
 
@@ -33,7 +33,9 @@ def check_setting(setting: Setting, *, where: str) -> None:
         ConfigError: it is neither a list of numbers, nor ranges, nor one of the words.
     """
     is_list = isinstance(setting, list) and all(type(cpu) is int and cpu >= 0 for cpu in setting) and setting
-    is_text = isinstance(setting, str) and (setting in _WORDS or _RANGES.fullmatch(setting))
+    is_text = isinstance(setting, str) and (
+        setting in _WORDS or (_RANGES.fullmatch(setting) and _parse_ranges(setting))
+    )
     if setting is not None and not is_list and not is_text:
         raise ConfigError(f"{where}: cpus: expected all, big, little, or numbers as [2, 3] or 2-3, found {setting!r}")
 

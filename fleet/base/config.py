@@ -117,7 +117,7 @@ def read_yaml(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except Exception as error:  # of PyYAML, and whatever it lets out for "!!float x" or a hundred brackets
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):

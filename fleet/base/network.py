@@ -8,7 +8,7 @@ import socket
 
 from fleet.errors import ConfigError
 
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):([0-9]{1,5})")
 
 
 def check_address(address: str, what: str) -> None:

@@ -58,7 +58,7 @@ def serve(
 ) -> None:
     """Serve this machine's devices until Ctrl-C. If the tracker is not there yet, wait for it, for ever.
 
-    It joins the fleet of a tracker of this account by itself; for others see `fleet agent join`.
+    It joins the fleet of a tracker of this account by itself; for others see 'fleet agent join'.
 
     Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
     there is none.

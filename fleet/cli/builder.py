@@ -104,7 +104,10 @@ def list_(
     dask: Annotated[str, typer.Option(envvar="FLEET_DASK", metavar="URL", help="The scheduler: tls://HOST:PORT.")],
     dask_certs: DaskCertsOption = None,
     json_output: options.JsonOption = False,
-    connect_timeout: options.ConnectTimeoutOption = 10.0,
+    connect_timeout: Annotated[
+        float,
+        typer.Option(parser=options.seconds, metavar="SEC", help="Give up when no scheduler answers for this long."),
+    ] = 10.0,
 ) -> None:
     """List the builders of a cluster, and whether they have what is installed here: only those are given work.
 

@@ -16,7 +16,7 @@ def bundle(
     board: Annotated[
         str,
         typer.Option(
-            help="Board, as `fleet targets` lists them, or machine: aarch64, armv7l, x86_64.",
+            help="Board, as 'fleet targets' lists them, or machine: aarch64, armv7l, x86_64.",
             autocompletion=candidates.boards,
         ),
     ],

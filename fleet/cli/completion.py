@@ -55,7 +55,7 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.", show_choices=False)],
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_choices=False)],
 ) -> None:
     """Print the script that completes commands, flags, and the names of devices, jobs and boards in your shell.
 

@@ -32,7 +32,7 @@ def deploy(
     board: Annotated[
         str | None,
         typer.Option(
-            help="Board, as `fleet targets` lists them. Default: found out.", autocompletion=candidates.boards
+            help="Board, as 'fleet targets' lists them. Default: found out.", autocompletion=candidates.boards
         ),
     ] = None,
     directory: Annotated[str, typer.Option("--dir", help="Where it lives, below the home directory.")] = "fleet-agent",
@@ -59,7 +59,9 @@ def deploy(
     from cross.bundle.deploy import Destination, Start, copy, fitting_spec, look, options_text, settled, start
 
     console = options.stderr()
-    there = Destination(host=host, directory=directory.removeprefix("~/"), ssh=tuple(shlex.split(ssh)))
+    if config is not None and not config.is_file():
+        raise ConfigError(f"there is no file {config} to bring along")
+    there = Destination(host=_named(host), directory=directory.removeprefix("~/"), ssh=_command(ssh))
     address = options.running_fleet(ctx, tracker)
     seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
@@ -92,6 +94,22 @@ def deploy(
         return
     for name in deployed.devices:
         print(name)
+
+
+def _named(host: str) -> str:
+    if not host.strip():
+        raise ConfigError("no board is named; write it as ssh takes it, like pi@pi4.local")
+    return host
+
+
+def _command(ssh: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(ssh))
+    except ValueError as error:
+        raise ConfigError(f"--ssh {ssh!r} is no command: {error}") from error
+    if not words:
+        raise ConfigError("--ssh names no command; the default is ssh")
+    return words
 
 
 def _agent_options(seen: Seen, tracker: str | None, config: Path | None, allow_network: bool) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fleet.base.machine import account_name
 from fleet.cli import candidates, options
@@ -15,7 +16,7 @@ from fleet.cli.json_out import print_document
 from fleet.cli.options import JsonOption, LibraryOption
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
-from fleet.cli.tune_options import Asked, with_tune_options
+from fleet.cli.tune_options import OF_A_RUN_HERE, Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
@@ -67,7 +68,17 @@ def _submit(wanted: TuneOptions, asked: Asked) -> None:
         )
 
 
-app.command("submit")(with_tune_options(_submit))
+class _SubmitCommand(TyperCommand):
+    """Takes the options of `fleet tune`, and shows those that mean something for a job that somebody else runs."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        for param in params:
+            param.hidden = param.hidden or param.name in OF_A_RUN_HERE
+        return params
+
+
+app.command("submit", cls=_SubmitCommand)(with_tune_options(_submit))
 
 
 @app.command("list")

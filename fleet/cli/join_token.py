@@ -15,6 +15,7 @@ from rich.text import Text
 from fleet.base.network import host_of, is_loopback
 from fleet.cli import options
 from fleet.cli.tables import make_console
+from fleet.domain.leases import LONGEST_SEC
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -35,7 +36,10 @@ def life(text: str | float) -> float:
     match = _LIFE.fullmatch(str(text).strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a length of time; write it like 10m, 2h or 1d")
-    return float(match[1]) * _UNITS[match[2]]
+    sec = float(match[1]) * _UNITS[match[2]]
+    if not 0 < sec <= LONGEST_SEC:
+        raise typer.BadParameter(f"{text} is not above zero, or longer than any token lives")
+    return sec
 
 
 def there(role: JoinRole, token: str, address: str) -> str:
@@ -61,7 +65,9 @@ def create(
     role: Annotated[JoinRole, typer.Option(help="What its user will be.", show_choices=True)] = JoinRole.USER,
     ttl: Annotated[
         float,
-        typer.Option(parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d.", show_default="10m"),
+        typer.Option(
+            parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d. Default: 10m.", show_default=False
+        ),
     ] = 600.0,
     note: Annotated[str, typer.Option(help="For people: whom it is for.")] = "",
     tracker: options.TrackerOption = None,
@@ -92,7 +98,10 @@ def create(
 def list_tokens(
     ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False
 ) -> None:
-    """List the tokens that are not used or expired. The tokens themselves are kept nowhere."""
+    """List the tokens that are not used or expired. The tokens themselves are kept nowhere.
+
+    Example: fleet tracker token list
+    """
     from fleet.client.identity_calls import IdentityCalls
 
     async def work() -> None:
@@ -113,10 +122,13 @@ def list_tokens(
 @app.command()
 def revoke(
     ctx: typer.Context,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `fleet tracker token list` shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As 'fleet tracker token list' shows it.")],
     tracker: options.TrackerOption = None,
 ) -> None:
-    """Make a token useless. Who has joined with it already stays a member."""
+    """Make a token useless. Who has joined with it already stays a member.
+
+    Example: fleet tracker token revoke 3f9a0c12b7de
+    """
     from fleet.client.identity_calls import IdentityCalls
 
     async def work() -> None:
@@ -124,3 +136,4 @@ def revoke(
             await calls.uninvite(token_id)
 
     options.run(work())
+    options.stderr().print(f"nobody can join with token {token_id} any more", markup=False)

@@ -124,6 +124,8 @@ def export_(
     with existing_library(library) as opened:
         scopes = opened.scopes([workload.shash for workload in opened.find_workloads(pattern)], within)
         versions = {scope.tvm_version for scope in _of_version(scopes, tvm_version)}
+        if not versions:
+            raise NotFound(_nothing_of(pattern, within, opened.scopes(), opened.url))
         if len(versions) == 1:
             within = replace(within, tvm_version=versions.pop())
         done = export_json(opened, directory, pattern=pattern, within=within, overwrite=overwrite)

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
@@ -25,8 +26,11 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_BARRED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+_BARRED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 """Of a path that was named: even asking whether it is there is refused."""
+
+_VALUES = {"int": "N", "int range": "N", "float range": "NUMBER", "str": "TEXT", "path": "PATH"}
+"""What stands for a value whose option has no word of its own, by the name of its type."""
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -78,7 +82,7 @@ class LazyGroup(TyperGroup):
             _refuse(error)
 
     def get_params(self, ctx: Any) -> Any:
-        return _without_types_of_flags(super().get_params(ctx))
+        return _with_plain_values(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -109,6 +113,10 @@ class LazyGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
+            if _is_nowhere():
+                logger.debug("no working directory", exc_info=error)
+                print("error: the folder that this was started in is gone; change to another", file=sys.stderr)
+                raise typer.Exit(ConfigError.exit_code) from None
             if error.errno in _BARRED and error.filename is not None:
                 logger.debug("path refused", exc_info=error)
                 print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
@@ -119,6 +127,14 @@ class LazyGroup(TyperGroup):
             where = error.filename or "what the output goes to"
             print(f"error: {where}: {error.strerror}", file=sys.stderr)
             raise typer.Exit(FleetError.exit_code) from None
+
+
+def _is_nowhere() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return True
+    return False
 
 
 def _refuse(error: Any) -> NoReturn:
@@ -195,16 +211,18 @@ def load_command(name: str) -> Any:
 def _polish(command: Any) -> None:
     """Have a command and all below it show their help as it reads best."""
     command.help = _flowing(command.help or "")
-    _without_types_of_flags(command.get_params(typer.Context(command, help_option_names=_HELP_NAMES)))
+    _with_plain_values(command.get_params(typer.Context(command, help_option_names=_HELP_NAMES)))
     for below in getattr(command, "commands", {}).values():
         _polish(below)
 
 
-def _without_types_of_flags(params: Any) -> Any:
-    """A flag takes no value, so that "<bool>" beside it tells nobody anything."""
+def _with_plain_values(params: Any) -> Any:
+    """Name values in a word: "<int range>" tells nobody anything, nor "<bool>" beside a flag, which takes none."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif param.param_type_name == "option" and param.metavar is None:
+            param.metavar = _VALUES.get(param.type.name)
     return params
 
 

@@ -18,7 +18,10 @@ _SHOWN_DEVICES = 3
 
 
 def members(ctx: typer.Context, tracker: options.TrackerOption = None, json_output: options.JsonOption = False) -> None:
-    """List who has joined the fleet: people, agents and optimizers, and those whose key was revoked. For admins."""
+    """List who has joined the fleet: people, agents and optimizers, and those whose key was revoked. For admins.
+
+    Example: fleet tracker members
+    """
     from fleet.client.identity_calls import IdentityCalls
     from fleet.identity.member import Member
 
@@ -40,7 +43,7 @@ def members(ctx: typer.Context, tracker: options.TrackerOption = None, json_outp
 
 def revoke(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="As `fleet tracker members` shows it, or more of it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As 'fleet tracker members' shows it, or more of it.")],
     reason: Annotated[str, typer.Option(help="For people; the member sees it, too.")] = "",
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,10 +41,14 @@ def run(
         list[Path] | None, typer.Option("--input", metavar="FILE.npy", help="Inputs in order; may be repeated.")
     ] = None,
     random: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Use random numbers for inputs without a file.")
+        int | None, typer.Option(min=0, metavar="SEED", help="Use random numbers for inputs without a file.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Write the outputs here, as out0, out1, ...")
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Write the outputs here, as out0, out1, ...; where there is one, FILE.npy does, too.",
+        ),
     ] = None,
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
@@ -94,7 +99,7 @@ def fill(
     """Return the arguments to send: the given arrays for inputs in order, random ones for the rest.
 
     Raises:
-        InvalidRequest: an array has the wrong type, there are too many, or too few without a seed.
+        InvalidRequest: an array has the wrong type, there are too many, too few without a seed, or one is too large.
     """
     import numpy as np
 
@@ -109,7 +114,10 @@ def fill(
         elif remaining:
             sent.append(_checked(remaining.pop(0), value, number))
         elif seed is not None:
-            sent.append(random_array(rng, value))
+            try:
+                sent.append(random_array(rng, value))
+            except (MemoryError, ValueError) as error:
+                raise InvalidRequest(f"argument {number} ({value}) cannot be made here: {error}") from error
         else:
             raise InvalidRequest(
                 f"argument {number} ({value}) has no value: give it with --input FILE.npy, or --random SEED for all "
@@ -175,8 +183,10 @@ def _read_array(path: Path) -> Array:
         array: Array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"cannot read the input {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"the input {path} is not a .npy file of numbers: {error}") from error
+    except MemoryError as error:  # its header promises more than there is, or is damaged
+        raise ConfigError(f"the input {path} does not fit into this machine's memory: {error}") from error
     if not isinstance(array, np.ndarray):
         raise ConfigError(f"the input {path} holds several arrays; save each as a .npy file of its own")
     return array

@@ -27,7 +27,7 @@ OnOption = Annotated[
     typer.Option(
         metavar="SELECTOR",
         autocompletion=candidates.selectors,
-        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one `fleet acquire` holds, else "
+        help="Which device: 'cpu', 'kind=cuda', 'name=pi4-03'. Default: the one 'fleet acquire' holds, else "
         "that of 'fleet config show', else 'cpu'.",
     ),
 ]
@@ -59,7 +59,7 @@ WaitOption = Annotated[
     typer.Option(
         parser=options.seconds,
         metavar="SEC",
-        help="Give up if no device becomes free. Default: wait forever; 15 s without a running fleet.",
+        help="Give up if no device becomes free. Default: wait for ever; 15 s without a running fleet.",
     ),
 ]
 
@@ -143,7 +143,10 @@ def _parse_argument(word: str) -> ArgumentValue:
         return TensorSpec(tuple(map(int, extents)), match["dtype"], bool(match["out"]))
     for kind in (int, float):
         with contextlib.suppress(ValueError):
-            return kind(word)
+            number = kind(word)
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
+                raise ConfigError(f"--args {word!r}: a whole number has 64 bits at most")
+            return number
     raise ConfigError(f"--args {word!r}: write a tensor like 'float32[256,256]' (':out' after outputs), or a number")
 
 

@@ -42,6 +42,9 @@ from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
 """Options about where this process searches and builds: a job that an optimizer runs does not take them along."""
 
+OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "wide"})
+"""Parameters that mean nothing for a job that is only submitted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -104,8 +107,8 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="HOST:PORT",
-                help="A running fleet. Default: the one of 'fleet config show'; where none is named, start one for "
-                "this run.",
+                help="A running fleet. Default: the one of 'fleet config show'; where none is named, 'fleet tune' "
+                "starts one for its run.",
             ),
         ] = None,
         library: LibraryOption = None,
@@ -146,7 +149,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             typer.Option(
                 parser=seconds,
                 metavar="SEC",
-                help="Give up if no device becomes free for this long. Default: wait forever.",
+                help="Give up if no device becomes free for this long. Default: wait for ever.",
             ),
         ] = None,
         connect_timeout: ConnectTimeoutOption = 10.0,
@@ -157,7 +160,9 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             datetime | None,
             typer.Option(
                 formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"],
-                help="Search no longer than until then, in local time.",
+                metavar="TIME",
+                help="Search no longer than until then, in local time: 2026-12-31, '2026-12-31 18:00' or "
+                "2026-12-31T18:00:00.",
             ),
         ] = None,
         target_ms: Annotated[
@@ -220,7 +225,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             wait_timeout_sec=wait_timeout,
             connect_timeout_sec=connect_timeout,
             priority=parse_priority(priority),
-            deadline=deadline.astimezone() if deadline is not None else None,
+            deadline=_moment(deadline) if deadline is not None else None,
             target_ms=target_ms,
             workers=workers,
             build_cache=cache_of(build_cache, build_cache_gb),
@@ -237,6 +242,14 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     run.__name__ = act.__name__.strip("_")
     run.__doc__ = act.__doc__
     return run
+
+
+def _moment(local: datetime) -> datetime:
+    """Return a moment of this machine's time with its zone; the first and last days of all years have none in some."""
+    try:
+        return local.astimezone()
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"a deadline in the year {local.year} cannot be kept: {error}") from error
 
 
 def _model_path(source: str, *, is_changed: bool) -> Path:

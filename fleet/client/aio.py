@@ -34,6 +34,7 @@ from fleet.domain.leases import Lease, LeaseTerms, LeaseWish, PendingRequest, ma
 from fleet.domain.selectors import labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import (
+    ConfigError,
     FleetError,
     NotAllowed,
     NotJoined,
@@ -273,7 +274,7 @@ class Fleet:
         try:
             async with asyncio.timeout(self._connect_timeout_sec):
                 await self._stream.was_up.wait()
-            if isinstance(self._stream.fatal, Unauthenticated | NotAllowed):
+            if isinstance(self._stream.fatal, ConfigError | Unauthenticated | NotAllowed):
                 raise self._stream.fatal
             if self._stream.fatal is not None:
                 raise TrackerUnavailable(f"what answers at {self.address} is no tracker of ours: {self._stream.fatal}")

@@ -21,7 +21,7 @@ from fleet.base.clock import Clock
 from fleet.base.version import package_version
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
 from fleet.domain.jobs import JobStatus
-from fleet.errors import FleetError, KeyRevoked, LeaseError, NotJoined, TrackerUnavailable, error_classes
+from fleet.errors import ConfigError, FleetError, KeyRevoked, LeaseError, NotJoined, TrackerUnavailable, error_classes
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
 from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
@@ -112,6 +112,12 @@ class TrackerStream:
                     return
             except NotJoined as error:
                 self.last_error, self.not_joined = str(error), error
+            except ConfigError as error:
+                self.last_error = str(error)
+                if not self.was_up.is_set():
+                    self._give_up(error)
+                    return
+                logger.warning("cannot dial the tracker", extra={"reason": self.last_error})
             except Exception as error:  # the outermost loop: if it ended, no lease would be renewed
                 self.last_error = str(error)
                 logger.exception("tracker stream failed")

@@ -166,6 +166,8 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
     if make:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is none") from error
         except OSError as error:
             raise LibraryError(f"cannot make {path.parent} for the library: {error.strerror}") from error
     if not path.parent.is_dir():
@@ -276,14 +278,12 @@ def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFu
     """Return what a database's error means for whoever uses the library at `where`."""
     if isinstance(error, sqlite3.Error):
         return _meaning_of_sqlite(error, where)
-    sqlstate = getattr(error, "sqlstate", None)
+    sqlstate, said = getattr(error, "sqlstate", None), " ".join(str(error).split())
     if sqlstate == _POSTGRES_DISK_FULL:
         return DiskFull(f"no space left for the library {where}; free some on its server")
     if sqlstate in _POSTGRES_READ_ONLY:
-        return LibraryReadOnly(
-            f"the library {where} may only be read: {str(error).strip()}; ask for a role that writes"
-        )
-    return LibraryError(f"the library {where} cannot be used: {str(error).strip()}")
+        return LibraryReadOnly(f"the library {where} may only be read: {said}; ask for a role that writes")
+    return LibraryError(f"the library {where} cannot be used: {said}")
 
 
 def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskFull:

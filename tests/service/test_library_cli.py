@@ -135,6 +135,14 @@ def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     assert (code, err.strip()) == (0, f"Exported 2 records of 1 workloads to {tmp_path / 'out'}.")
 
 
+def test_an_export_of_nothing_writes_nothing(path: str, tmp_path: Path) -> None:
+    """A pattern that names no workload is a mistake, as in `fleet library best`, and leaves no empty files."""
+    code, _, err = fleet("export", str(tmp_path / "out"), "conv9*", "--library", path)
+
+    assert (code, (tmp_path / "out").exists()) == (1, False)
+    assert err.startswith("error: no records of workloads 'conv9*'")
+
+
 def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str) -> None:
     """Fast but never compared with the unscheduled program: it may be wrong. Where none was compared, it counts."""
     with Library.open(path) as library:

@@ -11,6 +11,9 @@ from fleet.cli.main import app
 
 NO_TRACKER = ("--tracker", "127.0.0.1:1", "--connect-timeout", "0.1")
 
+_ODD_ARM = '{"kind": "llvm", "mtriple": "armhf-linux-gnueabihf", "mfloat-abi": "hard"}'
+_ODD_HOST = '{"kind": "cuda", "arch": "sm_80", "host": {"kind": "llvm", "mtriple": "nowhere-linux"}}'
+
 USAGE = [
     (("acquire", "cpu", "--ttl", "nan", "--", "true"), "nan is not in the range"),
     (("acquire", "cpu", "--ttl", "inf", "--", "true"), "inf is not in the range"),
@@ -141,6 +144,9 @@ USAGE = [
     (("up", "--port", "x"), "Invalid value for '--port'"),
     (("doctor", "now"), "Got unexpected extra argument"),
     (("audit", "-n", "0"), "-n"),
+    (("run", "a.so", "--random", "-1"), "Invalid value for '--random'"),
+    (("tracker", "token", "create", "--ttl", "0"), "0 is not above zero"),
+    (("tracker", "token", "create", "--ttl", "99999999999999999d"), "longer than any token lives"),
     (("--log-level", "loud", "devices"), "loud"),
     (("--nope",), "No such option: --nope"),
 ]
@@ -212,6 +218,18 @@ REFUSED = [
     (("tracker", "token", "create", *NO_TRACKER[:2]), 2, "127.0.0.1:1"),
     (("audit", *NO_TRACKER[:2]), 2, "127.0.0.1:1"),
     (("jobs", "submit", "nowhere.onnx", "--priority", "high"), 2, "high"),
+    (("tune", "nowhere.onnx", "--deadline", "0001-01-01"), 2, "deadline"),
+    (("build", "matmul-64", "--target", "[" * 100_000), 2, "is no JSON"),
+    (("build", "matmul-64", "--target", '{"kind": "llvm", "num-cores": -1}'), 2, "num-cores goes from 1"),
+    (("build", "matmul-64", "--target", '{"kind": "llvm", "mtriple": "what-is-this"}'), 2, "knows no machine 'what-"),
+    (("build", "matmul-64", "--target", _ODD_ARM), 2, "LLVM knows no machine 'armhf-linux-gnueabihf'"),
+    (("build", "matmul-64", "--target", _ODD_HOST), 2, "LLVM knows no machine 'nowhere-linux'"),
+    (("agent", "deploy", ""), 2, "no board is named"),
+    (("agent", "deploy", "pi@pi4", "--ssh", '"'), 2, "No closing quotation"),
+    (("agent", "deploy", "pi@pi4", "--ssh", ""), 2, "--ssh names no command"),
+    (("agent", "deploy", "pi@pi4", "--config", "nowhere.yaml"), 2, "there is no file nowhere.yaml"),
+    (("devices", "--tracker", "lab:٩٢٩٠"), 2, "'lab:٩٢٩٠'; write it like 127.0.0.1:9290"),
+    (("library", "best", "--library", "postgresql://127.0.0.1:1/none"), 1, "Connection refused Is the server running"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,28 @@ AGENT_FILES = {
     "label": "devices: [{driver: cpu, labels: {Arch: 1}}]",
     "tracker": "tracker: nowhere",
     "list": "- a",
+    "broken": "tracker: [a",
+    "often_crashing": "devices: [{driver: simulated, crash_rate: 2}]",
+    "nan": "devices: [{driver: simulated, crash_rate: .nan}]",
+    "odd_label": "devices: [{driver: simulated, labels: {room: 'a,b'}}]",
+    "infinite_fact": "devices: [{driver: cpu, facts: {height: .inf}}]",
+    "backwards": "devices: [{driver: cpu, cpus: 5-2}]",
+    "endless": "devices: [{driver: cpu, cpus: 0-99999999999}]",
+    "advertised": "advertise_address: nowhere",
+    "unlimited": "devices: [{driver: cpu, reference_limit: .nan}]",
 }
+AGENT_REFUSALS = {
+    "broken": "broken.yaml is not YAML: while parsing a flow sequence in ",
+    "often_crashing": "devices[0]: crash_rate: expected a number from 0 to 1, found 2",
+    "nan": "devices[0]: crash_rate: expected a number from 0 to 1, found nan",
+    "odd_label": "devices[0]: labels: room: 'a,b' is nothing that a selector can name",
+    "infinite_fact": "devices[0]: facts: cannot be written as JSON: Out of range float values",
+    "backwards": "devices[0]: cpus: expected all, big, little, or numbers as [2, 3] or 2-3, found '5-2'",
+    "endless": "devices[0]: cpus: expected all, big, little, or numbers as [2, 3] or 2-3, found '0-99999999999'",
+    "advertised": "advertise_address: 'nowhere'; write it like 127.0.0.1:9290",
+    "unlimited": "devices[0]: reference_limit: expected a number above 1, found nan",
+}
+"""Of those whose command line is `fleet agent serve`."""
 
 REFUSED = [
     (("tune", ""), 2, ". is of no known type; known: *.onnx, *.pt2, *.keras,"),
@@ -170,6 +192,19 @@ REFUSED = [
     (("agent", "serve", "--tracker", "lab", "--state-dir", "state"), 2, "cannot read the tracker's address 'lab'"),
     (("devices", "--tracker", "x:99999"), 2, "cannot read the tracker's address 'x:99999'"),
     (("devices", "--tracker", "x:0"), 2, "cannot read the tracker's address 'x:0'"),
+    (("run", "bad.so", "--args", "float32[2]", "--input", "cut.npy"), 2, "cut.npy is not a .npy file of numbers"),
+    (("run", "bad.so", "--args", "float32[2]", "--input", "huge.npy"), 2, "huge.npy does not fit into this machine's"),
+    (
+        ("run", "bad.so", "--args", "float32[99999999999999]", "--random", "1"),
+        2,
+        "argument 0 (float32[99999999999999]) cannot be made here: Unable to allocate",
+    ),
+    (("time", "bad.so", "--args", "9" * 20, *NO_TRACKER), 2, "a whole number has 64 bits at most"),
+    (("tune", "loop.onnx"), 2, "there is no model file loop.onnx"),
+    *(
+        (("agent", "serve", "--config", f"{name}.yaml", "--state-dir", "state"), 2, said)
+        for name, said in AGENT_REFUSALS.items()
+    ),
 ]
 
 
@@ -183,6 +218,10 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty.onnx").touch()
     Path("bin.yaml").write_bytes(b"\xff\xfe\x00")
     Path("folder").mkdir()
+    Path("cut.npy").write_bytes(b"PK\x03\x04 and no more")
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}\n"
+    Path("huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    Path("loop.onnx").symlink_to("loop.onnx")
     for name, content in AGENT_FILES.items():
         Path(f"{name}.yaml").write_text(content)
 
@@ -199,5 +238,47 @@ def test_what_is_not_what_it_should_be_is_refused_in_one_line(
     assert done.exit_code == code, (done.output, done.exception)
     assert isinstance(done.exception, SystemExit), "what is not refused on purpose would be a traceback"
     (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.stderr.splitlines()[-1] == message
     assert said in message
     assert {path.name for path in set(tmp_path.iterdir()) - before} <= {"data"}
+
+
+def test_a_data_directory_that_is_a_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands where the library's directory should be is said, as the caller's mistake."""
+    monkeypatch.setenv("FLEET_DATA_DIR", "bad.onnx")
+
+    done = CliRunner().invoke(app, ["library", "best"])
+
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: bad.onnx cannot be the library's directory: bad.onnx is none\n",
+    )
+
+
+def test_a_folder_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
+    """Somebody else removed the folder that the command was started in."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+
+    done = CliRunner().invoke(app, ["build", "matmul-64"])
+
+    os.chdir(tmp_path)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: the folder that this was started in is gone; change to another\n",
+    )
+
+
+def test_credentials_that_others_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are this account's mistake: "no tracker answers" would send people to look for one."""
+    (tmp_path / "127.0.0.1:1.pem").write_text("a key")
+    (tmp_path / "127.0.0.1:1.pem").chmod(0o644)
+    monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path))
+
+    done = CliRunner().invoke(app, ["devices", *NO_TRACKER])
+
+    assert done.exit_code == 2, done.output
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("error: others can read or write ")
