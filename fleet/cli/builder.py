@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fleet.base import logs
+from fleet.base.config import at_home
 from fleet.cli import options
 from fleet.cli.options import BuildCacheGbOption, BuildCacheOption, DaskCertsOption
 from fleet.cli.tables import make_console, make_table
@@ -38,6 +39,7 @@ def certs(
     """
     from fleet.optimizer.cluster.certs import make_certs
 
+    folder = at_home(folder)
     make_certs(folder)
     options.stderr().print(f"{folder} holds the cluster's key; copy it to the scheduler, the builders and optimizers")
 

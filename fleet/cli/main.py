@@ -26,7 +26,16 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED_EXIT_CODE = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_BARRED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
+_BARRED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+)
 """Of a path that was named: even asking whether it is there is refused."""
 
 _VALUES = {"int": "N", "int range": "N", "float range": "NUMBER", "str": "TEXT", "path": "PATH"}

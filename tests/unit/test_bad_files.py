@@ -200,6 +200,8 @@ REFUSED = [
         "argument 0 (float32[99999999999999]) cannot be made here: Unable to allocate",
     ),
     (("time", "bad.so", "--args", "9" * 20, *NO_TRACKER), 2, "a whole number has 64 bits at most"),
+    (("builder", "certs", "bad.so"), 2, "cannot write certificates to bad.so: File exists"),
+    (("builder", "certs", "~nobody-of-this-name/certs"), 2, "there is no home directory of that name"),
     (("tune", "loop.onnx"), 2, "there is no model file loop.onnx"),
     *(
         (("agent", "serve", "--config", f"{name}.yaml", "--state-dir", "state"), 2, said)

@@ -43,3 +43,49 @@ def test_a_product_of_what_does_not_fit_is_one_line(tmp_path: Path, capsys: pyte
 
     assert [word for word in ("metadata", "\n", "R.shape", "T.int64") if word in str(caught.value)] == []
     assert capsys.readouterr().out == ""
+
+
+def _file_of(graph: onnx.GraphProto, path: Path) -> Path:
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_a_weight_of_too_few_bytes_is_named(tmp_path: Path) -> None:
+    """As a file has it that was cut and mended; numpy would stumble over it, with a traceback."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy")
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 4], raw_data=b"only")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "cut", [x], [y], [weight])
+
+    with pytest.raises(ImportFailed, match="its tensor 'w' has 4 bytes, not 64"):
+        load_model(_file_of(graph, tmp_path / "cut.onnx"))
+
+
+def test_a_graph_without_an_output_is_refused(tmp_path: Path) -> None:
+    """It would be tuned to nothing."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "idle", [x], [])
+
+    with pytest.raises(ImportFailed, match="computes nothing: its graph has no output"):
+        load_model(_file_of(graph, tmp_path / "idle.onnx"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("computed", "said"),
+    [("z", "Graph output 'y' is not an output of any node"), ("y", "input 'nowhere' of node")],
+)
+def test_what_nothing_computes_is_named_once(
+    computed: str, said: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """In one line: TVM prints the checker's complaint over several, and then fails with the bare name."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy")
+    other = "x" if computed == "z" else "nowhere"
+    graph = helper.make_graph([helper.make_node("Add", ["x", other], [computed])], "open", [x], [y])
+
+    with pytest.raises(ImportFailed, match=said) as caught:
+        import_model(load_model(_file_of(graph, tmp_path / "open.onnx")))
+
+    assert "\n" not in str(caught.value)
+    assert not recwarn.list

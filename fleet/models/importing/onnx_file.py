@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,9 @@ from fleet.models.random_weights import randomize_weights
 if TYPE_CHECKING:
     import onnx
     from tvm.ir import IRModule
+
+_PACKED = frozenset({"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"})
+"""Types of which a byte holds several."""
 
 _CONSTANT_WEIGHTS_IR_VERSION = 4
 """The first version that need not list every initializer as an input, too."""
@@ -71,11 +76,15 @@ def import_onnx(model: Model) -> IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
     proto = prepared(onnx.load_from_string(model.content))
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it cannot convert where our data goes
-            return from_onnx(proto)
-    except Exception as error:
-        raise ImportFailed(_explain(proto, error)) from error
+    with warnings.catch_warnings(record=True) as doubts:  # of ONNX's checker, many lines of which TVM goes on after
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it cannot convert where our data goes
+                return from_onnx(proto)
+        except KeyError as error:  # a name that nothing computes; the checker says which and why
+            said = " ".join(str(doubts[0].message).split()) if doubts else str(error)
+            raise ImportFailed(f"TVM cannot import the model: {said}") from error
+        except Exception as error:
+            raise ImportFailed(_explain(proto, error)) from error
 
 
 def _parse(path: Path) -> onnx.ModelProto:
@@ -90,9 +99,27 @@ def _parse(path: Path) -> onnx.ModelProto:
         raise ImportFailed(f"{path} is no ONNX model: {error}") from error
     if not proto.graph.node:
         raise ImportFailed(f"{path} is no ONNX model: its graph has no node")
+    if not proto.graph.output:
+        raise ImportFailed(f"{path} computes nothing: its graph has no output")
     if any(isinstance(text, bytes) for text in _names(proto.graph)):
         raise ImportFailed(f"{path} is no ONNX model: names in it are no text")
+    for tensor in proto.graph.initializer:
+        _check_size(path, tensor)
     return proto
+
+
+def _check_size(path: Path, tensor: onnx.TensorProto) -> None:
+    """Refuse a weight of too few or too many bytes, which numpy would stumble over much later."""
+    import onnx
+
+    with contextlib.suppress(KeyError, ValueError, TypeError):  # of an unknown type, which is told apart later
+        if not tensor.HasField("raw_data") or onnx.TensorProto.DataType.Name(tensor.data_type) in _PACKED:
+            return
+        wanted = math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        if len(tensor.raw_data) != wanted:
+            raise ImportFailed(
+                f"{path} is no ONNX model: its tensor {tensor.name!r} has {len(tensor.raw_data)} bytes, not {wanted}"
+            )
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fleet.errors import AlreadyExists
+from fleet.errors import AlreadyExists, ConfigError
 from fleet.optimizer.cluster.address import CA, CERT, KEY
 
 _VALID = timedelta(days=3 * 365)
@@ -26,6 +26,7 @@ def make_certs(folder: Path, now: datetime | None = None) -> None:
 
     Raises:
         AlreadyExists: the folder has a key.
+        ConfigError: nothing can be written there.
     """
     if (folder / KEY).exists():
         raise AlreadyExists(f"{folder / KEY} is there already; choose another folder to make a new one")
@@ -46,7 +47,14 @@ def make_certs(folder: Path, now: datetime | None = None) -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, content in ((KEY, private), (CERT, pem), (CA, pem)):
-        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
+    made: list[Path] = []
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, content in ((KEY, private), (CERT, pem), (CA, pem)):
+            with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                made.append(folder / name)
+                file.write(content)
+    except OSError as error:
+        for path in made:  # half of them would be in the way of the next attempt
+            path.unlink(missing_ok=True)
+        raise ConfigError(f"cannot write certificates to {folder}: {error.strerror}") from error
