@@ -11,7 +11,7 @@ import typer
 
 import fleet.aio
 from fleet.cli import candidates, options
-from fleet.cli.holding import run_holding
+from fleet.cli.holding import check_command, run_holding
 from fleet.domain.leases import PendingRequest, make_wish
 
 app = typer.Typer(add_completion=False)
@@ -66,6 +66,7 @@ def acquire(
 
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
     """
+    check_command(command)
     console = options.stderr()
     tell = options.waiting_printer(selector)
     has_waited = False

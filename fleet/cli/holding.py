@@ -20,11 +20,22 @@ import psutil
 from fleet.base.scratch import scratch_dir
 from fleet.client import held
 from fleet.client.device import Device
+from fleet.errors import ConfigError
 from fleet.local.children import bound_to_me
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER_SEC = 5.0
 _POLL_SEC = 0.1
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse a command that can never run, before anybody waits for a device.
+
+    Raises:
+        ConfigError: its name is empty, as that of an unset variable.
+    """
+    if command and not command[0]:
+        raise ConfigError("the command after -- has an empty name; write what is to run")
 
 
 async def run_holding(device: Device, tracker_address: str, command: Sequence[str]) -> int:

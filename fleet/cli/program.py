@@ -12,7 +12,7 @@ import typer
 import fleet.aio
 from fleet.base.digests import digest_of
 from fleet.cli import candidates, options, stepping
-from fleet.cli.holding import run_holding
+from fleet.cli.holding import check_command, run_holding
 from fleet.client.device import Device
 from fleet.errors import ConfigError
 
@@ -63,6 +63,7 @@ def program(
 
     Example: fleet program gemm.bit --on kind=zynq --registers gemm.yaml -- python measure.py
     """
+    check_command(command or ())
     try:
         digest = digest_of(bitstream)
     except OSError as error:

@@ -76,6 +76,9 @@ def cancel(
     Example: fleet request cancel 3f2a91c0 --reason "the board goes to the workshop"
     """
 
+    if not request_id:  # an unset variable would begin every id
+        raise InvalidRequest("name a request by the beginning of its id; 'fleet request list' shows them")
+
     async def work() -> PendingRequest:
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:

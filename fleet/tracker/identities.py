@@ -58,7 +58,7 @@ class IdentityServicer:
         token = self._members.use_token(digest_of(request.secret), now)
         certificate = self._authority.sign(public_key, name=request.name, role=token.role)
         self._members.check(read_identity(certificate), now)
-        logger.info("member joined", extra={"member": request.name[:_MAX_NOTE_CHARS], "role": token.role})
+        logger.info("member joined", extra={"member": shown(request.name, _MAX_NOTE_CHARS), "role": token.role})
         return pb.JoinResponse(
             certificate=certificate, authority=self._authority.certificate_pem, role=ROLES[token.role]
         )
@@ -87,7 +87,7 @@ class IdentityServicer:
             created_at_sec=now,
             expires_at_sec=now + ttl_sec,
             created_by=str(caller_of(context)),
-            note=request.note[:_MAX_NOTE_CHARS],
+            note=shown(request.note, _MAX_NOTE_CHARS),
         )
         self._members.add_token(waiting, now)
         return pb.CreateJoinTokenResponse(secret=token.secret, token=_to_proto(waiting))

@@ -89,6 +89,17 @@ async def test_a_join_token_makes_a_member_once() -> None:
             await admin.uninvite(other.token_id)
 
 
+async def test_a_tokens_note_is_one_line_that_moves_no_cursor() -> None:
+    """Every admin reads it in a table on a terminal; it is cut where it is longer than a note."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        await admin.invite(Role.USER, ttl_sec=60.0, note="for\nalice \x1b[31m" + 1000 * "x")
+
+        (invitation,) = await admin.invitations()
+
+    assert invitation.note.startswith("for alice [31mxxx")
+    assert len(invitation.note) == 200
+
+
 async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
     """Whoever answers at the address is compared with the token's fingerprint first."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:

@@ -224,6 +224,8 @@ REFUSED = [
     (("build", "matmul-64", "--target", '{"kind": "llvm", "mtriple": "what-is-this"}'), 2, "knows no machine 'what-"),
     (("build", "matmul-64", "--target", _ODD_ARM), 2, "LLVM knows no machine 'armhf-linux-gnueabihf'"),
     (("build", "matmul-64", "--target", _ODD_HOST), 2, "LLVM knows no machine 'nowhere-linux'"),
+    (("acquire", "cpu", *NO_TRACKER, "--", ""), 2, "the command after -- has an empty name"),
+    (("request", "cancel", "", *NO_TRACKER), 2, "name a request by the beginning of its id"),
     (("agent", "deploy", ""), 2, "no board is named"),
     (("agent", "deploy", "pi@pi4", "--ssh", '"'), 2, "No closing quotation"),
     (("agent", "deploy", "pi@pi4", "--ssh", ""), 2, "--ssh names no command"),
