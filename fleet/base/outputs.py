@@ -12,11 +12,13 @@ def check_output(path: Path) -> None:
     """Refuse a place where no file can be written.
 
     Raises:
-        ConfigError: it is a folder, or lies in one that is not there or cannot be written.
+        ConfigError: it is a folder, a device or a pipe, or lies in a folder that is not there or cannot be written.
     """
     folder = path.absolute().parent
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name a file in it")
+    if path.exists() and not path.is_file():  # a new file takes the place of an old one: not of /dev/null
+        raise ConfigError(f"{path} is a device or a pipe, not a file; name a file")
     if not folder.is_dir():
         raise ConfigError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")
     if not os.access(folder, os.W_OK):

@@ -200,6 +200,10 @@ REFUSED = [
         "argument 0 (float32[99999999999999]) cannot be made here: Unable to allocate",
     ),
     (("time", "bad.so", "--args", "9" * 20, *NO_TRACKER), 2, "a whole number has 64 bits at most"),
+    (("build", "matmul-64", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
+    (("export", "bad.onnx", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
+    (("run", "bad.so", "--args", "1", "--output", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
+    (("agent", "bundle", "--board", "rpi4-64", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("builder", "certs", "bad.so"), 2, "cannot write certificates to bad.so: File exists"),
     (("builder", "certs", "~nobody-of-this-name/certs"), 2, "there is no home directory of that name"),
     (("tune", "loop.onnx"), 2, "there is no model file loop.onnx"),
@@ -220,6 +224,7 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty.onnx").touch()
     Path("bin.yaml").write_bytes(b"\xff\xfe\x00")
     Path("folder").mkdir()
+    os.mkfifo("pipe")
     Path("cut.npy").write_bytes(b"PK\x03\x04 and no more")
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}\n"
     Path("huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
