@@ -174,6 +174,8 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
         raise NoLibrary(f"the directory of the library {path} does not exist; make it, or name another --library")
     if path.is_dir():
         raise NoLibrary(f"the library {path} is a directory; name a file in it")
+    if path.exists() and not path.is_file():
+        raise NoLibrary(f"the library {path} is a device or a pipe; name a file")
 
 
 def _is_frozen(url: sa.URL) -> bool:

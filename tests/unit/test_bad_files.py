@@ -204,6 +204,7 @@ REFUSED = [
     (("export", "bad.onnx", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("run", "bad.so", "--args", "1", "--output", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("agent", "bundle", "--board", "rpi4-64", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
+    (("library", "best", "--library", "pipe"), 2, "the library pipe is a device or a pipe; name a file"),
     (("builder", "certs", "bad.so"), 2, "cannot write certificates to bad.so: File exists"),
     (("builder", "certs", "~nobody-of-this-name/certs"), 2, "there is no home directory of that name"),
     (("tune", "loop.onnx"), 2, "there is no model file loop.onnx"),
