@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import random
+import re
 import time
 import uuid
 import zlib
@@ -39,6 +40,9 @@ _LOOKS_PER_FILL = 50
 it is left to chance, in proportion to what each writes: writers know nothing of each other, or of their past."""
 
 _LEFT_OVER_SEC = 3600.0
+_ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{64}"), re.compile(r"\.[0-9a-f]{32}")
+"""Names of what is ours to remove."""
+
 _LEVEL = 1
 """Of zlib: a third of the size for 1 ms."""
 
@@ -101,9 +105,11 @@ class BuildCache:
                 status = path.stat()
             except FileNotFoundError:  # another trims, too
                 continue
-            if path.name.startswith("."):
+            if _UNFINISHED.fullmatch(path.name):
                 if status.st_mtime < time.time() - _LEFT_OVER_SEC:
                     _remove(path)
+                continue
+            if not _ENTRY.fullmatch(path.name):  # somebody named a folder that has other things, too
                 continue
             entries.append((status.st_mtime, path.name, status.st_size, path))
         size_bytes = sum(entry[2] for entry in entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from pathlib import Path
@@ -32,6 +33,11 @@ def make_artifact(folder: Path, content: bytes = b"code" * 1000) -> Artifact:
 
 def entry_of(cache: BuildCache, key: str) -> Path:
     return Path(cache.folder, key[:2], key)
+
+
+def key_of(number: int) -> str:
+    """Return a key as caches have it."""
+    return hashlib.sha256(str(number).encode()).hexdigest()
 
 
 def test_what_was_put_comes_out_with_its_facts(cache: BuildCache, tmp_path: Path) -> None:
@@ -75,13 +81,27 @@ def test_what_was_used_last_stays(cache: BuildCache, tmp_path: Path) -> None:
     """The limit holds after a look, and the oldest use goes first, whether it was a put or a get."""
     made = [make_artifact(tmp_path / str(n), random.Random(n).randbytes(10_000)) for n in range(5)]
     for number, each in enumerate(made):
-        cache.put(f"k{number}", each)
-        os.utime(entry_of(cache, f"k{number}"), (number, number))
-    assert cache.get("k0", tmp_path / "out") is not None
+        cache.put(key_of(number), each)
+        os.utime(entry_of(cache, key_of(number)), (number, number))
+    assert cache.get(key_of(0), tmp_path / "out") is not None
 
     BuildCache(folder=cache.folder, max_bytes=35_000).trim()
 
-    assert ["k0", "k3", "k4"] == sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
+    assert {path.name for path in (tmp_path / "cache").glob("*/*")} == {key_of(0), key_of(3), key_of(4)}
+
+
+def test_nothing_is_removed_but_what_is_the_caches(tmp_path: Path) -> None:
+    """Somebody who names a folder that has other things, such as a home, loses none of them."""
+    models = tmp_path / "ml"
+    models.mkdir()
+    (models / "weights.bin").write_bytes(bytes(2000))
+    (models / ".notes").write_text("of last year")
+    for path in models.iterdir():
+        os.utime(path, (1, 1))
+
+    BuildCache(folder=str(tmp_path), max_bytes=1000).trim()
+
+    assert sorted(path.name for path in models.iterdir()) == [".notes", "weights.bin"]
 
 
 def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> None:
@@ -91,7 +111,7 @@ def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> Non
     chance = random.Random(1)
 
     for number in range(300):
-        cache.put(f"{number:04}", made, chance)
+        cache.put(key_of(number), made, chance)
 
     sizes = [path.stat().st_size for path in (tmp_path / "cache").glob("*/*")]
     assert 80_000 < sum(sizes) < 110_000
@@ -100,7 +120,7 @@ def test_a_full_cache_is_looked_through_by_whoever_writes(tmp_path: Path) -> Non
 def test_what_a_dead_writer_left_goes(cache: BuildCache, tmp_path: Path) -> None:
     """Half-written files of others are left alone for an hour."""
     cache.put("abc", make_artifact(tmp_path / "made"))
-    fresh, old = (entry_of(cache, "abc").with_name(name) for name in (".fresh", ".old"))
+    fresh, old = (entry_of(cache, "abc").with_name(f".{sign * 32}") for sign in "ab")
     for path in (fresh, old):
         path.touch()
     os.utime(old, (1, 1))
