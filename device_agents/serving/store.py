@@ -32,7 +32,9 @@ _MOST_UPLOADS = 64
 """Each holds a file open; a client sends one or two at a time."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
+_OWN_FILE = re.compile(r"[0-9a-f]{64}\.so")
+_OWN_UPLOAD = re.compile(r"[0-9]+")
+"""Names of what is ours to remove: the folder of a state directory that somebody chose may have had others."""
 
 _DISK_SHARE = 8
 _GIB = 1024**3
@@ -74,8 +76,9 @@ class ArtifactStore:
         self._incoming.mkdir(mode=0o700, exist_ok=True)
         self._max_bytes = self._wanted_bytes or usual_bytes(shutil.disk_usage(self._directory).total)
         for leftover in self._incoming.iterdir():
-            leftover.unlink()
-        found = [(path.stat(), path) for path in self._directory.iterdir() if path.suffix == ".so"]
+            if _OWN_UPLOAD.fullmatch(leftover.name):
+                leftover.unlink()
+        found = [(path.stat(), path) for path in self._directory.iterdir() if _OWN_FILE.fullmatch(path.name)]
         for status, path in sorted(found, key=lambda pair: (pair[0].st_mtime, pair[1].name)):
             digest = f"sha256:{path.stem}"
             self._sizes[digest] = status.st_size

@@ -53,6 +53,7 @@ _LONGEST_PAUSE_SEC = 30.0
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
 """Variables that no worker gets: they are for the agent, or for who started it."""
 
+_ROOM = re.compile(r"worker-[0-9]+")
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
 """How often the processes that workers started are written down, for an agent that may be killed."""
@@ -81,6 +82,8 @@ class WorkerPool:
         is_jailed: put workers into a jail of all the layers that this machine has.
         """
         self._directory = directory
+        self._is_ours = False
+        """Whether the directory is known to hold nothing of anybody else."""
         self._preloads = sorted(set(preloads))
         self._limits = limits
         self._restarts = restarts
@@ -138,13 +141,15 @@ class WorkerPool:
         """Kill what an earlier agent left, and start the warm process.
 
         Raises:
-            ConfigError: what it has to load is not there.
+            ConfigError: what it has to load is not there, or the folder of its workers has something else in it.
         """
+        _check_own(self._directory)
         await asyncio.to_thread(self._ledger.kill_listed)
         self._is_adopting = linux.adopt_orphans()
         self._strays.note_own()
         remove_tree(self._directory)
         self._directory.mkdir(mode=0o700, parents=True)
+        self._is_ours = True
         if self._is_jailed:
             self._open_groups()
         await self._start()
@@ -183,7 +188,8 @@ class WorkerPool:
         self._ledger.keep(())
         if self._groups is not None:
             self._groups.close()
-        await asyncio.to_thread(remove_tree, self._directory)
+        if self._is_ours:
+            await asyncio.to_thread(remove_tree, self._directory)
 
     async def _fork(self, spec: WorkerSpec, sink: Callable[[bytes], None]) -> WorkerHandle | None:
         """Have a worker forked; None when the warm process did not do it."""
@@ -477,3 +483,18 @@ class WorkerPool:
 def _settle(future: asyncio.Future[T] | None, value: T) -> None:
     if future is not None and not future.done():
         future.set_result(value)
+
+
+def _check_own(directory: Path) -> None:
+    """Refuse a folder that is about to be emptied, and holds what is not an agent's.
+
+    Raises:
+        ConfigError: somebody chose a state directory that has a folder of this name.
+    """
+    found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+    foreign = next((name for name in found if not _ROOM.fullmatch(name)), None)
+    if foreign is not None:
+        raise ConfigError(
+            f"{directory} is emptied when an agent starts, and holds {foreign!r}, which is no agent's; name another "
+            "--state-dir"
+        )

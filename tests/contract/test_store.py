@@ -63,6 +63,18 @@ async def test_an_artifact_that_was_changed_is_used_by_no_later_session(store: A
     assert not path.exists()
 
 
+def test_what_others_keep_in_its_folder_stays(tmp_path: Path) -> None:
+    """A state directory that somebody chose may have a folder of the same name; it counts for nothing and is kept."""
+    files = [tmp_path / "my_kernel.so", tmp_path / "incoming" / "mail.txt"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(bytes(2 * _MAX_BYTES))
+
+    ArtifactStore(tmp_path, _MAX_BYTES).open()
+
+    assert [file.stat().st_size for file in files] == [2 * _MAX_BYTES] * 2
+
+
 def test_nobody_else_may_look_into_it(store: ArtifactStore, tmp_path: Path) -> None:
     """Directories of an agent are its own."""
     assert [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "incoming")] == [0o700, 0o700]

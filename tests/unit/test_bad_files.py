@@ -279,6 +279,18 @@ def test_a_folder_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
     )
 
 
+def test_a_state_directory_with_workers_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    """Agents empty the folder `workers` of their state directory: that of somebody's project is not theirs."""
+    source = tmp_path / "workers" / "bees.py"
+    source.parent.mkdir()
+    source.touch()
+
+    done = CliRunner().invoke(app, ["agent", "serve", "--driver", "simulated", "--state-dir", str(tmp_path)])
+
+    assert (done.exit_code, source.exists()) == (2, True), done.output
+    assert "holds 'bees.py', which is no agent's; name another --state-dir" in done.stderr.splitlines()[-1]
+
+
 def test_credentials_that_others_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are this account's mistake: "no tracker answers" would send people to look for one."""
     (tmp_path / "127.0.0.1:1.pem").write_text("a key")
