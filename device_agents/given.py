@@ -19,11 +19,10 @@ from typing import Annotated
 
 from device_agents.driver import DeviceFinder, Driver
 from fleet.base.config import parse
-from fleet.domain.selectors import FOUND_LABELS
+from fleet.domain.selectors import FOUND_LABELS, is_nameable
 from fleet.errors import ConfigError
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
-_LABEL_VALUE = re.compile(r"[^,=!*?\[\]\s](?:[^,=!*?\[\]\n]*[^,=!*?\[\]\s])?")
 _MOST_BYTES = 4096
 """Of the facts of one device as JSON: they travel with every measurement."""
 
@@ -103,22 +102,13 @@ def give(driver: Driver, given: Given) -> Driver:
     return driver
 
 
-def check_label_value(key: str, value: object, where: str) -> None:
-    """Refuse what no selector could ask for.
-
-    Raises:
-        ConfigError: it is no word or number.
-    """
-    if not isinstance(value, str | int | float | bool) or not _LABEL_VALUE.fullmatch(_text(value)):
-        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
-
-
 def _check_label(key: object, value: object, where: str) -> None:
     if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
         raise ConfigError(f"{where}: {key!r} is no key; write it like 'rack': a small letter, then letters and digits")
     if key in FOUND_LABELS:
         raise ConfigError(f"{where}: the fleet finds {key!r} by itself; choose another key")
-    check_label_value(key, value, where)
+    if not isinstance(value, str | int | float | bool) or not is_nameable(_text(value)):
+        raise ConfigError(f"{where}: {key}: {value!r} is nothing that a selector can name; write a word or a number")
 
 
 def _text(value: object) -> str:

@@ -33,11 +33,11 @@ from typing import Annotated, Self
 
 from cross.targets.boards import Board, find_board
 from device_agents.driver import Driver, Health, WorkerSpec
-from device_agents.given import check_label_value
 from device_agents.machine.host import slug
 from fleet.base.config import parse
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.selectors import is_nameable
 from fleet.errors import ConfigError
 
 _PLAIN = Board(
@@ -102,7 +102,8 @@ class SimulatedDriver(Driver):
             if not 0 <= value <= most:  # nan is not
                 raise ConfigError(f"{where}: {key}: expected a number from 0 to {most:g}, found {value:g}")
         for label, said in config.labels.items():
-            check_label_value(label, said, f"{where}: labels")
+            if not is_nameable(str(said)):
+                raise ConfigError(f"{where}: labels: {label}: {said!r} is nothing that a selector can name")
         if config.board is not None:
             try:
                 find_board(config.board)

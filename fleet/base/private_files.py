@@ -7,6 +7,7 @@ exists with wider rights than its owner's.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from fleet.errors import ConfigError
@@ -15,9 +16,16 @@ _OTHERS = 0o077
 
 
 def make_private_dir(folder: Path) -> None:
-    """Make a folder, and those above it, and take the last one's rights from everybody else. Idempotent."""
+    """Make a folder, and those above it, and take the last one's rights from everybody else. Idempotent.
+
+    Raises:
+        ConfigError: it is there already, for everybody, as /tmp is: others would be locked out of it.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_mode & _OTHERS:
+    mode = folder.stat().st_mode
+    if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
+        raise ConfigError(f"{folder} is everybody's, and keys need a folder of their own; name one below it")
+    if mode & _OTHERS:
         folder.chmod(0o700)
 
 

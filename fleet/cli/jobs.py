@@ -72,7 +72,7 @@ class _SubmitCommand(TyperCommand):
     """Takes the options of `fleet tune`, and shows those that mean something for a job that somebody else runs."""
 
     def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
+        params: list[Any] = list(super().get_params(ctx))
         for param in params:
             param.hidden = param.hidden or param.name in OF_A_RUN_HERE
         return params

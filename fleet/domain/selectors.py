@@ -24,6 +24,7 @@ from fleet.errors import InvalidRequest
 _CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
 _DEVICES = "devices/"
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
+_NAMEABLE = re.compile(r"[^,=!*?\[\]\s](?:[^,=!*?\[\]\n]*[^,=!*?\[\]\s])?")
 
 FOUND_LABELS = frozenset(
     {"arch", "bitstream", "board", "board_kind", "cores", "emulated", "host"}
@@ -71,6 +72,11 @@ class Selector:
 
     def __str__(self) -> str:
         return ",".join(map(str, self.conditions)) or "*"
+
+
+def is_nameable(value: str) -> bool:
+    """Tell whether a selector can ask for a label of this value, and for no other."""
+    return _NAMEABLE.fullmatch(value) is not None
 
 
 ANY = Selector(())

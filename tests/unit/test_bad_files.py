@@ -205,6 +205,7 @@ REFUSED = [
     (("run", "bad.so", "--args", "1", "--output", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("agent", "bundle", "--board", "rpi4-64", "-o", "pipe"), 2, "pipe is a device or a pipe, not a file; name a file"),
     (("library", "best", "--library", "pipe"), 2, "the library pipe is a device or a pipe; name a file"),
+    (("tracker", "serve", "--port", "0", "--state-dir", "everybodys"), 2, "everybodys is everybody's, and keys need"),
     (("builder", "certs", "bad.so"), 2, "cannot write certificates to bad.so: File exists"),
     (("builder", "certs", "~nobody-of-this-name/certs"), 2, "there is no home directory of that name"),
     (("tune", "loop.onnx"), 2, "there is no model file loop.onnx"),
@@ -226,6 +227,8 @@ def _among_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("bin.yaml").write_bytes(b"\xff\xfe\x00")
     Path("folder").mkdir()
     os.mkfifo("pipe")
+    Path("everybodys").mkdir()
+    Path("everybodys").chmod(0o1777)
     Path("cut.npy").write_bytes(b"PK\x03\x04 and no more")
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}\n"
     Path("huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
