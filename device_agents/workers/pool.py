@@ -53,7 +53,9 @@ _LONGEST_PAUSE_SEC = 30.0
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
 """Variables that no worker gets: they are for the agent, or for who started it."""
 
-_ROOM = re.compile(r"worker-[0-9]+")
+_OURS = re.compile(r"worker-[0-9]+|[0-9a-f]{16}")
+"""What an agent leaves in the folder of its workers: their rooms, and those that it was removing."""
+
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
 """How often the processes that workers started are written down, for an agent that may be killed."""
@@ -492,7 +494,7 @@ def _check_own(directory: Path) -> None:
         ConfigError: somebody chose a state directory that has a folder of this name.
     """
     found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
-    foreign = next((name for name in found if not _ROOM.fullmatch(name)), None)
+    foreign = next((name for name in found if not _OURS.fullmatch(name)), None)
     if foreign is not None:
         raise ConfigError(
             f"{directory} is emptied when an agent starts, and holds {foreign!r}, which is no agent's; name another "
