@@ -1,16 +1,18 @@
 """Servers of gRPC that no peer can end.
 
-grpc.aio reads the name of each call's method as UTF-8 in the loop that takes calls: one with other bytes ended that
-loop, and the server closed its port for good (seen with 1.85, in `_server_main_loop`). A call to a method that was
-registered beforehand is taken by that method's name, as it stands here. So ours are registered, and all other calls are
-taken under one name of ours, whatever theirs is: they hear that there is no such method.
+Since 1.84 grpc.aio reads the name of each call's method as UTF-8 in the loop that takes calls: one with other bytes
+ended that loop, and the server closed its port for good (seen with 1.84 and 1.85, in `_server_main_loop`). A call to a
+method that was registered beforehand is taken by that method's name, as it stands here. So ours are registered, and all
+other calls are taken under one name of ours, whatever theirs is: they hear that there is no such method.
 
-Where grpc.aio is too old for that, a server is as it makes them.
+Before, each call's name was read in a task of its own, and cost nobody else anything (seen with ten versions from 1.60
+to 1.83): there, a server is as grpc.aio makes them. Of a version to come that is neither, the log says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,10 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined] # it is compiled
 
 _NOWHERE, _OTHERS = "nowhere", "Others"
 _PATH = f"/{_NOWHERE}/{_OTHERS}".encode()
-_IS_POSSIBLE = hasattr(cygrpc.AioServer, "_make_request_call_future")
+_HAS_HOOK = hasattr(cygrpc.AioServer, "_make_request_call_future")
+_FIRST_WITH_HOOK = (1, 84)
+
+logger = logging.getLogger(__name__)
 
 
 class _SturdyServer(cygrpc.AioServer):  # type: ignore[misc] # gRPC's inner class has no types
@@ -33,7 +38,12 @@ class _SturdyServer(cygrpc.AioServer):  # type: ignore[misc] # gRPC's inner clas
 
 def make_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
     """Return a server with these options, to which services are added by `add_methods`."""
-    if not _IS_POSSIBLE:
+    if not _HAS_HOOK:
+        if needs_hook(grpc.__version__):
+            logger.warning(
+                "this version of grpcio is not known: peers may be able to end its servers",
+                extra={"version": grpc.__version__},
+            )
         return grpc.aio.server(options=options)
     usual, cygrpc.AioServer = cygrpc.AioServer, _SturdyServer
     try:
@@ -42,6 +52,12 @@ def make_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
         cygrpc.AioServer = usual
     _register(server, _NOWHERE, {_OTHERS: grpc.stream_unary_rpc_method_handler(_refuse)})
     return server
+
+
+def needs_hook(version: str) -> bool:
+    """Tell whether a server of this version of grpcio may be ended by a method's name, unless that is prevented."""
+    major, minor, *_ = version.split(".")
+    return (int(major), int(minor)) >= _FIRST_WITH_HOOK
 
 
 def add_methods(server: grpc.aio.Server, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:

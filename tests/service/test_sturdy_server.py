@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from fleet.identity.credentials import PlainSecret
-from fleet.wire import rpc, stubs
+from fleet.wire import rpc, stubs, sturdy
 from fleet.wire.peers import SECRET_HEADER, Guard
 from tests.fuzz import frames
 from tests.service.identity_parts import Answering, get_fleet
@@ -44,6 +44,15 @@ async def test_a_method_whose_name_is_no_text_ends_no_server(address: str) -> No
         await get_fleet(before)
     async with rpc.make_channel(address, SECRET) as after:
         await get_fleet(after)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("1.60.0", False), ("1.83.2", False), ("1.84.0", True), ("1.85.1", True), ("1.90.0.dev1", True), ("2.0.0", True)],
+)
+def test_versions_that_take_all_names_in_one_loop_are_known(version: str, expected: bool) -> None:
+    """Where such a version has no place to prevent it, a server says so when it is made."""
+    assert expected == sturdy.needs_hook(version)
 
 
 async def test_a_method_that_is_not_there_is_said_so(address: str) -> None:
