@@ -14,7 +14,7 @@ from benchmarks.common import REPOSITORY, JsonObject, print_json, print_table, s
 
 NAMES = (
     *("trial_overhead", "tune_matmul", "tracker_load", "recovery"),
-    *("agent_footprint", "models", "adaptive", "device_share"),
+    *("tracker_turns", "agent_footprint", "models", "adaptive", "device_share"),
 )
 LONG = (
     "curves",

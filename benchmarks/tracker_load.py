@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -153,13 +153,28 @@ class Borrower:
                 raise RuntimeError(f"refused: {event.refused.message}")
 
 
-async def measure_fleet(devices: int, waiting: int, duration_sec: float) -> Load:
-    """Measure our tracker with `devices` free devices and `waiting` requests for busy ones."""
+async def measure_fleet(
+    devices: int,
+    waiting: int,
+    duration_sec: float,
+    *,
+    program: Sequence[str] = (),
+    beside: Callable[[str], AbstractAsyncContextManager[None]] | None = None,
+) -> Load:
+    """Measure our tracker with `devices` free devices and `waiting` requests for busy ones.
+
+    Args:
+        program: what to run in the tracker's place, with its options.
+        beside: what else goes on at the tracker with this address.
+    """
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))
-        words = ("--port", 0, "--state-dir", scratch / "tracker", "--no-discovery", "--log-level", "WARNING")
-        tracker = stack.enter_context(Process(python("fleet.tracker", *words), scratch / "tracker.log"))
+        words = ["--port=0", f"--state-dir={scratch / 'tracker'}", "--no-discovery", "--log-level=WARNING"]
+        command = [*(program or python("fleet.tracker")), *words]
+        tracker = stack.enter_context(Process(command, scratch / "tracker.log"))
         address = tracker.wait_for(r"tracker listening on (\S+)")[1]
+        if beside is not None:
+            await stack.enter_async_context(beside(address))
         for start in range(0, devices, DEVICES_PER_AGENT):
             names = [f"devices/sim-{i}" for i in range(start, min(start + DEVICES_PER_AGENT, devices))]
             await stack.enter_async_context(SimulatedAgent(address, names, agent_id=f"agent-{start}"))

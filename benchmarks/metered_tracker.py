@@ -1,0 +1,65 @@
+"""A tracker that measures the turns of its event loop: `python -m benchmarks.metered_tracker FIGURES.json [OPTION...]`.
+
+A turn is all that the loop does between two looks at its sockets. What counts is the processor time of its thread: a
+wall clock would also count what else the machine does. The turns until it is told to stop are in the file at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.tracker.run import parse_options, run_tracker
+
+FIRST_TURNS = 10
+"""In these the tracker starts; nobody is connected yet."""
+
+
+class MeteredLoop(asyncio.SelectorEventLoop):
+    """Remembers how long each turn took [ms]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns_ms: list[float] = []
+        self._is_stopping = False
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> None:
+        def stop() -> None:
+            self._is_stopping = True
+            callback(*args)
+
+        super().add_signal_handler(sig, stop)
+
+    def _run_once(self) -> None:
+        started_sec = time.thread_time()
+        super()._run_once()  # type: ignore[misc] # asyncio's own, and for long
+        if not self._is_stopping:
+            self.turns_ms.append(1e3 * (time.thread_time() - started_sec))
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    """Makes one such loop."""
+
+    loop: MeteredLoop
+
+    def new_event_loop(self) -> MeteredLoop:
+        self.loop = MeteredLoop()
+        return self.loop
+
+
+def main(argv: list[str]) -> int:
+    """Serve until a signal, then write the figures."""
+    path, *options = argv
+    policy = _Policy()
+    asyncio.set_event_loop_policy(policy)
+    code = run_tracker(parse_options(options))
+    Path(path).write_text(json.dumps(policy.loop.turns_ms[FIRST_TURNS:]))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
