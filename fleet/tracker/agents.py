@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from urllib.parse import unquote
 
 from fleet.base.text import shown
@@ -20,6 +21,7 @@ from fleet.tracker.engine import Engine
 from fleet.tracker.members import Members
 from fleet.tracker.messages import owned_id
 from fleet.tracker.outbox import Outbox
+from fleet.tracker.pace import Pace, portions
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import agent_service_pb2, device_pb2
@@ -32,8 +34,9 @@ logger = logging.getLogger(__name__)
 _MAX_UNSENT = 50_000
 """Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
 _MESSAGE_FENCES = 1_000
-_PORTION = 32
-"""So many devices of one agent are taken in, or reports of them, before others get their turn."""
+_PORTION = 8
+"""So many devices of one agent are taken in at once: each may go to somebody who waits, with a token to sign."""
+_PORTION_OF_REPORTS = 32
 _HEARTBEAT_SEC = 5.0
 _SILENCE_SEC = 30.0
 """An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
@@ -55,11 +58,13 @@ AgentOutbox = Outbox[agent_service_pb2.Fence | agent_service_pb2.AttachNotice]
 class AgentServicer:
     """fleet.v1.AgentService."""
 
-    def __init__(self, engine: Engine, view: FleetView, members: Members, public_key: bytes) -> None:
+    def __init__(self, engine: Engine, view: FleetView, members: Members, public_key: bytes, pace: Pace) -> None:
         self._engine = engine
         self._view = view
         self._members = members
         self._public_key = public_key
+        self._pace = pace
+        self._streams = count(1)
         self._outboxes: dict[str, AgentOutbox] = {}
         self._contested = ContestedNames(engine.clock)
 
@@ -83,18 +88,20 @@ class AgentServicer:
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
         self._check_counts(first)
-        event = await _attached(first, context.peer(), caller_of(context).key_id)
+        event = await self._attached(first, context.peer(), caller_of(context).key_id)
         self._check_limits(event)
-        self._check_keys(event, context.peer())
+        await self._check_keys(event, context.peer())
+        self._check_limits(event)  # others may have come meanwhile
         outbox: AgentOutbox = Outbox(_MAX_UNSENT)
         older = self._outboxes.get(event.agent_id)
         if older is not None:
             older.close()
         self._outboxes[event.agent_id] = outbox
-        when_over(lambda: self._drop(event.agent_id, outbox))
+        when_over(lambda: self._drop(event, outbox))
         reader: asyncio.Task[None] | None = None
         try:
-            await self._admit(event, first, context.peer())
+            await self._admit(event, outbox, context.peer())
+            await self._take_reports(event.agent_id, first.reports)
             reader = asyncio.create_task(
                 self._read(event.agent_id, messages, outbox), name=f"agent {event.agent_id[-8:]}"
             )
@@ -104,7 +111,7 @@ class AgentServicer:
         finally:
             if reader:
                 reader.cancel()
-            self._drop(event.agent_id, outbox)
+            self._drop(event, outbox)
 
     def _check_counts(self, message: agent_service_pb2.AttachRequest) -> None:
         """Refuse a message of very many parts before anybody looks at them.
@@ -125,13 +132,14 @@ class AgentServicer:
             LimitReached: it says what there is too much of.
         """
         state = self._engine.state
-        limits, names = state.limits, {offered.name for offered in event.devices}
+        limits = state.limits
         if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
             raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
-        others = [device for name, device in state.devices.items() if name not in names]
-        if len(others) + len(names) > limits.max_devices:
-            raise LimitReached(f"the fleet has {len(others)} devices, and may have {limits.max_devices}")
-        size_bytes = sum(len(device.description) for device in others)
+        known = [device for offered in event.devices if (device := state.devices.get(offered.name)) is not None]
+        others = len(state.devices) - len(known)
+        if others + len(event.devices) > limits.max_devices:
+            raise LimitReached(f"the fleet has {others} devices, and may have {limits.max_devices}")
+        size_bytes = state.inventory_bytes - sum(len(device.description) for device in known)
         size_bytes += sum(len(offered.description) for offered in event.devices)
         if size_bytes > limits.max_inventory_bytes:
             raise LimitReached(
@@ -139,7 +147,7 @@ class AgentServicer:
                 f"{limits.max_inventory_bytes}; let inventories say less"
             )
 
-    def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:
+    async def _check_keys(self, event: ev.AgentAttached, peer: str) -> None:
         """Refuse an agent that says to serve what another one's key has; what is nobody's becomes its own.
 
         Raises:
@@ -160,20 +168,21 @@ class AgentServicer:
                 f"admin frees the name: fleet tracker unbind {device.name}"
             )
         names = [device.name for device in event.devices]
-        self._members.bind(names, event.key_id, self._engine.clock.now_sec())
+        await self._members.bind(names, event.key_id, self._engine.clock.now_sec())
 
     def close(self) -> None:
         """End all streams."""
         for outbox in self._outboxes.values():
             outbox.close()
 
-    async def _admit(self, event: ev.AgentAttached, first: agent_service_pb2.AttachRequest, peer: str) -> None:
+    async def _admit(self, event: ev.AgentAttached, outbox: AgentOutbox, peer: str) -> None:
         for portion in _portions(event):
+            if outbox.is_closed:
+                return  # a newer stream replaced this one
             for effect in await self._engine.ask(portion):
                 if isinstance(effect, ev.AttachRefused):
                     self._tell_of(event, effect.device_name, peer)
                     raise AlreadyExists(effect.message)
-        await self._take_reports(event.agent_id, first.reports)
         names = [device.name for device in event.devices]
         logger.info("agent attached", extra={"agent": event.agent_id, "address": event.address, "devices": names[:10]})
 
@@ -233,10 +242,10 @@ class AgentServicer:
             outbox.close()
 
     async def _take_reports(self, agent_id: str, reports: Sequence[agent_service_pb2.DeviceReport]) -> None:
-        for count, report in enumerate(reports, 1):
-            self._report(agent_id, report)
-            if count % _PORTION == 0:
-                await asyncio.sleep(0)
+        for portion in portions(reports, _PORTION_OF_REPORTS):
+            await self._pace.turn()
+            for report in portion:
+                self._report(agent_id, report)
 
     def _report(self, agent_id: str, report: agent_service_pb2.DeviceReport) -> None:
         device = self._engine.state.devices.get(report.device_name)
@@ -253,45 +262,46 @@ class AgentServicer:
         if is_ahead or is_over or found != (is_healthy, reason, digest):
             self._engine.submit(ev.DeviceReported(agent_id, report.device_name, is_healthy, reason, digest, *epochs))
 
-    def _drop(self, agent_id: str, outbox: AgentOutbox) -> None:
+    async def _attached(self, first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
+        """Check what an agent says about itself.
+
+        Raises:
+            InvalidRequest: a name, kind, label or address is malformed, too much is said, or a device is offered twice.
+        """
+        if len(first.hello.agent_id) > _MAX_AGENT_ID_CHARS:
+            raise InvalidRequest(f"the agent_id has more than {_MAX_AGENT_ID_CHARS} characters")
+        await self._pace.turn()
+        reports = {report.device_name: report for report in first.reports}
+        devices: list[ev.OfferedDevice] = []
+        for portion in portions(first.hello.devices, _PORTION):
+            await self._pace.turn()
+            devices += (_offered(device, reports.get(device.name)) for device in portion)
+        if len({device.name for device in devices}) < len(devices):
+            raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
+        return ev.AgentAttached(
+            owned_id(key_id, first.hello.agent_id),
+            _reachable(first.hello.address, peer),
+            tuple(devices),
+            key_id=key_id,
+            stream=next(self._streams),
+        )
+
+    def _drop(self, event: ev.AgentAttached, outbox: AgentOutbox) -> None:
         outbox.close()
-        if self._outboxes.get(agent_id) is not outbox:
+        if self._outboxes.get(event.agent_id) is not outbox:
             return
-        del self._outboxes[agent_id]
-        self._engine.submit(ev.AgentDetached(agent_id))
-        logger.info("agent detached", extra={"agent": agent_id})
+        del self._outboxes[event.agent_id]
+        self._engine.submit(ev.AgentDetached(event.agent_id, event.stream))
+        logger.info("agent detached", extra={"agent": event.agent_id})
 
 
 def _portions(event: ev.AgentAttached) -> Iterator[ev.AgentAttached]:
     """Divide what an agent offers, so that others get their turn while very many devices are taken in."""
-    for start in range(0, max(len(event.devices), 1), _PORTION):
-        rest = event.devices[start + _PORTION :]
-        yield replace(
-            event,
-            devices=event.devices[start : start + _PORTION],
-            later_names=tuple(offered.name for offered in rest),
-            is_first=start == 0,
-        )
-
-
-async def _attached(first: agent_service_pb2.AttachRequest, peer: str, key_id: str) -> ev.AgentAttached:
-    """Check what an agent says about itself.
-
-    Raises:
-        InvalidRequest: a name, kind, label or address is malformed, too much is said, or a device is offered twice.
-    """
-    if len(first.hello.agent_id) > _MAX_AGENT_ID_CHARS:
-        raise InvalidRequest(f"the agent_id has more than {_MAX_AGENT_ID_CHARS} characters")
-    reports = {report.device_name: report for report in first.reports}
-    devices: list[ev.OfferedDevice] = []
-    for device in first.hello.devices:
-        devices.append(_offered(device, reports.get(device.name)))
-        if len(devices) % _PORTION == 0:
-            await asyncio.sleep(0)
-    if len({device.name for device in devices}) < len(devices):
-        raise InvalidRequest("the agent offers one device name twice; names are unique in the fleet")
-    agent_id = owned_id(key_id, first.hello.agent_id)
-    return ev.AgentAttached(agent_id, _reachable(first.hello.address, peer), tuple(devices), key_id=key_id)
+    devices = event.devices
+    later_names = tuple(offered.name for offered in devices[_PORTION:])
+    yield replace(event, devices=devices[:_PORTION], later_names=later_names)
+    for start in range(_PORTION, len(devices), _PORTION):
+        yield replace(event, devices=devices[start : start + _PORTION], is_first=False)
 
 
 def _offered(device: device_pb2.Device, report: agent_service_pb2.DeviceReport | None) -> ev.OfferedDevice:

@@ -7,12 +7,15 @@ change is synced to the disk before it counts. Losing the journal frees no devic
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from fleet.errors import (
     ConfigError,
@@ -45,7 +48,15 @@ CREATE TABLE members (
 """
 """Since version 2."""
 
+_Row: TypeAlias = tuple[str | float | None, ...]
+
+_WRITE_KEY = "INSERT OR REPLACE INTO device_keys VALUES (?, ?, ?)"
 _WRITE_MEMBER = "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?, ?, ?)"
+_NOTE_MEMBER = (
+    "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (key_id) DO UPDATE SET name = excluded.name, role = excluded.role"
+)
+"""Unlike the former, it takes no revocation back that was written meanwhile."""
 _KEY_ID = re.compile(r"[0-9a-f]{40}")
 _BEGINNING = re.compile(r"[0-9a-f]{8,40}")
 _MAX_TOKENS = 10_000
@@ -70,7 +81,7 @@ class WaitingToken:
 
 
 class Members:
-    """The open file. Used from one thread."""
+    """The open file. Used from one event loop."""
 
     def __init__(self, path: Path) -> None:
         """Raises:
@@ -90,6 +101,11 @@ class Members:
             ) from error
         self._keys: dict[str, str] = dict(rows)
         self._members = {member.key_id: member for member in map(_member, members)}
+        self._unwritten: dict[str, str] = {}
+        """By device name: its key, where that is not written down yet."""
+        self._noted: dict[str, Member] = {}
+        """By key, who came for the first time and is not written down yet."""
+        self._aside = asyncio.Lock()
 
     @property
     def keys(self) -> Mapping[str, str]:
@@ -97,19 +113,34 @@ class Members:
         return self._keys
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Write down who was noted, and close the file. Idempotent."""
+        if self._noted:
+            with contextlib.suppress(DiskFull):
+                self._write(_NOTE_MEMBER, list(map(_row, self._noted.values())))
+            self._noted = {}
         self._connection.close()
 
-    def bind(self, names: list[str], key_id: str, now: float) -> None:
-        """Give those names that belong to nobody to a key.
+    async def bind(self, names: Sequence[str], key_id: str, now: float) -> None:
+        """Give those names that belong to nobody to a key. Nobody else gets them while this is written.
 
         Raises:
             DiskFull: this cannot be remembered, so it was not done.
         """
-        free = [name for name in names if name not in self._keys]
-        if free:
-            self._write("INSERT INTO device_keys VALUES (?, ?, ?)", [(name, key_id, now) for name in free])
-            self._keys |= dict.fromkeys(free, key_id)
+        free = [name for name in names if self._keys.get(name) is None or self._unwritten.get(name) == key_id]
+        if not free:
+            return
+        self._keys |= dict.fromkeys(free, key_id)
+        self._unwritten |= dict.fromkeys(free, key_id)
+        try:
+            await self._write_aside(_WRITE_KEY, [(name, key_id, now) for name in free])
+        except DiskFull:
+            for name in free:
+                if self._unwritten.pop(name, None):
+                    self._keys.pop(name, None)
+            raise
+        self._keys |= dict.fromkeys(free, key_id)
+        for name in free:  # not where this was cancelled: then the next one writes again
+            self._unwritten.pop(name, None)
 
     def unbind(self, name: str) -> str:
         """Free a device name; return the key that had it.
@@ -150,7 +181,7 @@ class Members:
             raise revoked(known)
 
     def check(self, caller: Identity, now: float) -> None:
-        """Refuse a caller whose key was revoked; note one that was not seen before.
+        """Refuse a caller whose key was revoked; note one that was not seen before, which `write_noted` writes down.
 
         Raises:
             KeyRevoked: it says by whom and why.
@@ -161,9 +192,14 @@ class Members:
             return
         joined_at_sec = known.joined_at_sec if known is not None else now
         member = Member(key_id=caller.key_id, name=caller.name, role=caller.role, joined_at_sec=joined_at_sec)
-        self._members[member.key_id] = member
-        with contextlib.suppress(DiskFull):  # a list that lacks somebody is no reason to refuse him
-            self._write(_WRITE_MEMBER, [_row(member)])
+        self._members[member.key_id] = self._noted[member.key_id] = member
+
+    async def write_noted(self) -> None:
+        """Write down who was noted. Who is not, since the tracker was killed before, is noted again when he comes."""
+        noted, self._noted = self._noted, {}
+        if noted:
+            with contextlib.suppress(DiskFull):  # a list that lacks somebody is no reason to refuse him
+                await self._write_aside(_NOTE_MEMBER, list(map(_row, noted.values())))
 
     def find(self, beginning: str) -> str:
         """Return the key that begins like this.
@@ -256,13 +292,26 @@ class Members:
             raise NotFound(f"there is no join token {token_id!r}; 'fleet tracker token list' lists those there are")
         self._write("DELETE FROM join_tokens WHERE digest = ?", [(digest,) for digest in found])
 
-    def _write(self, statement: str, rows: list[tuple[str | float | None, ...]]) -> None:
+    def _write(self, statement: str, rows: Sequence[_Row]) -> None:
         try:
-            with self._connection:
-                self._connection.execute("BEGIN IMMEDIATE")
-                self._connection.executemany(statement, rows)
+            _commit(self._connection, statement, rows)
         except sqlite3.Error as error:
-            raise DiskFull(f"the tracker cannot write {self._path}: {error}; free some space there") from error
+            raise self._full(error) from error
+
+    async def _write_aside(self, statement: str, rows: Sequence[_Row]) -> None:
+        """Write while the loop goes on: syncing takes a disk tens of milliseconds."""
+        async with self._aside:
+            await asyncio.to_thread(self._write_in_thread, statement, rows)
+
+    def _write_in_thread(self, statement: str, rows: Sequence[_Row]) -> None:
+        try:
+            with closing(_connect(self._path)) as connection:
+                _commit(connection, statement, rows)
+        except sqlite3.Error as error:
+            raise self._full(error) from error
+
+    def _full(self, error: sqlite3.Error) -> DiskFull:
+        return DiskFull(f"the tracker cannot write {self._path}: {error}; free some space there")
 
 
 def revoked(member: Member) -> KeyRevoked:
@@ -274,7 +323,7 @@ def revoked(member: Member) -> KeyRevoked:
     )
 
 
-def _row(member: Member) -> tuple[str | float | None, ...]:
+def _row(member: Member) -> _Row:
     return (
         *(member.key_id, member.name, str(member.role), member.joined_at_sec),
         *(member.revoked_at_sec, member.revoked_by, member.reason),
@@ -294,10 +343,21 @@ def _member(row: tuple[str, str, str, float, float | None, str, str]) -> Member:
     )
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
-    path.chmod(0o600)
     connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _commit(connection: sqlite3.Connection, statement: str, rows: Sequence[_Row]) -> None:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(statement, rows)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    path.chmod(0o600)
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -34,6 +34,7 @@ from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.identities import IdentityServicer, auditor
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.members import Members
+from fleet.tracker.pace import Pace
 from fleet.tracker.service import MAX_UNSENT, FleetServicer, LeaseServicer
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 _STOP_GRACE_SEC = 0.5
 _COPY_SEC = 300.0
 """How often the journal is copied: what a damaged one may cost."""
-_EXPIRY_SEC = 60.0
+_MEMBERS_SEC = 60.0
 """How often it is looked for streams that outlive the certificates of their callers."""
 
 
@@ -138,12 +139,15 @@ class Tracker:
         signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
         self.state = TrackerState.restore(durable, now, self.settings.limits, nonce=new_nonce())
         self.engine = Engine(self.state, self.journal, self._clock)
-        self.view = FleetView(self.state, self._clock)
+        self.pace = Pace()
+        self.view = FleetView(self.state, self._clock, self.pace)
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
-        self.lease_servicer = LeaseServicer(self.engine, self.view, signer, max_unsent=self.settings.max_unsent)
-        self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key)
+        self.lease_servicer = LeaseServicer(
+            self.engine, self.view, signer, self.pace, max_unsent=self.settings.max_unsent
+        )
+        self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key, self.pace)
         self.fleet_servicer = FleetServicer(self.view, self.settings.limits)
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
@@ -177,7 +181,7 @@ class Tracker:
         self.engine.submit(ev.Tick())
         self._tasks.append(asyncio.create_task(self.lease_servicer.refresh_positions(), name="refresh positions"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
-        self._tasks.append(asyncio.create_task(self._end_expired_streams(), name="end expired streams"))
+        self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
         if self.settings.is_discoverable:
             self._advertisement = Advertisement(host, port)
             self._advertisement.start()
@@ -189,10 +193,11 @@ class Tracker:
             await asyncio.to_thread(self.journal.keep_copy)
             await asyncio.sleep(_COPY_SEC)
 
-    async def _end_expired_streams(self) -> None:
-        """End streams that outlive their callers' certificates; runs until cancelled."""
+    async def _mind_members(self) -> None:
+        """Write down who came, and end streams that outlive their callers' certificates; runs until cancelled."""
         while True:
-            await asyncio.sleep(_EXPIRY_SEC)
+            await asyncio.sleep(_MEMBERS_SEC)
+            await self.members.write_noted()
             self.guard.streams.end_expired(time.time())  # certificates live by the machine's clock, as TLS does
 
     def _make_guard(self) -> Guard:

@@ -18,6 +18,7 @@ from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.engine import Engine
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
+from fleet.tracker.pace import Pace
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
 from fleet.v1 import fleet_service_pb2, lease_service_pb2
@@ -53,8 +54,11 @@ ClientOutbox = Outbox[lease_service_pb2.TrackerEvent]
 class LeaseServicer:
     """fleet.v1.LeaseService."""
 
-    def __init__(self, engine: Engine, view: FleetView, signer: TokenSigner, *, max_unsent: int = MAX_UNSENT) -> None:
+    def __init__(
+        self, engine: Engine, view: FleetView, signer: TokenSigner, pace: Pace, *, max_unsent: int = MAX_UNSENT
+    ) -> None:
         self._engine = engine
+        self._pace = pace
         self._view = view
         self._signer = signer
         self._max_unsent = max_unsent
@@ -178,9 +182,11 @@ class LeaseServicer:
         while True:
             await asyncio.sleep(_REFRESH_SEC)
             for client_id, outbox in list(self.outboxes.items()):
-                if not len(outbox) and not outbox.is_closed:
+                if len(outbox) or client_id not in self._told_positions:
+                    continue
+                await self._pace.turn()
+                if self.outboxes.get(client_id) is outbox and not outbox.is_closed:
                     self._refresh(client_id, outbox)
-                await asyncio.sleep(0)
 
     def close(self) -> None:
         """End all streams."""
@@ -208,7 +214,10 @@ class LeaseServicer:
         waiting = list(islice(client.requests.values(), _REFRESHED_REQUESTS)) if client else []
         told = self._told_positions.get(client_id, {})
         positions = {request.request_id: state.queue.position(request) for request in waiting}
-        self._told_positions[client_id] = positions
+        if positions:
+            self._told_positions[client_id] = positions
+        else:
+            self._told_positions.pop(client_id, None)
         for request in waiting:
             position = positions[request.request_id]
             if told.get(request.request_id) != position:

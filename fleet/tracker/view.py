@@ -1,9 +1,17 @@
-"""The fleet as people see it: snapshots, with readings and jobs, which are not worth a journal."""
+"""The fleet as people see it: snapshots, with readings and jobs, which are not worth a journal.
+
+A snapshot is of one moment, and nobody waits for it: what is shown of each device is kept, encoded, and made anew where
+something changed, a portion at a time, until few are left. Those are made in the moment itself, which then only takes
+hold of what is there; putting it together may take its time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from itertools import chain, islice
+
+from sortedcontainers import SortedSet
 
 from fleet.base.clock import Clock
 from fleet.base.version import package_version
@@ -13,12 +21,17 @@ from fleet.tracker.core.entries import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.history import History
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
-from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2, lease_pb2
+from fleet.tracker.pace import Pace, portions
+from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
 from fleet.wire.times import timestamp
 
 _SHOWN_REQUESTS = 1_000
-_CHUNK = 250
-"""Entries made or encoded between two chances for grants to go out; a snapshot of 10,000 devices takes tens of ms."""
+_PORTION = 64
+"""Devices, requests or jobs that are encoded at once: 10 us for each, more for a device that says much of itself."""
+_PORTION_KEPT = 2_000
+"""Entries put together at once that are encoded already."""
+_MOST_PORTIONS = 10
+"""If so many times as many portions as there were to do leave as many as before, the snapshot is made nevertheless."""
 _SHOWN_JOB_SEC = 600.0
 _MAX_JOBS = 1_000
 
@@ -36,17 +49,22 @@ class Shown:
 
 
 class FleetView:
-    """Makes snapshots. Entries are cached until their device changes, the snapshot until anything does."""
+    """Makes snapshots. Each part is kept until what it shows changes, the snapshot until anything does."""
 
-    def __init__(self, state: TrackerState, clock: Clock) -> None:
+    def __init__(self, state: TrackerState, clock: Clock, pace: Pace) -> None:
         self._state = state
         self._clock = clock
+        self._pace = pace
         self._started_at_sec = clock.now_sec()
         self._telemetry: dict[str, device_pb2.Telemetry] = {}
         self._history = History()
-        self._devices: dict[str, device_pb2.Device] = {}
-        self._leases: dict[str, lease_pb2.Lease | None] = {}
-        """By device."""
+        self._names = SortedSet(state.devices)
+        self._stale: dict[str, None] = dict.fromkeys(state.devices)
+        """Devices whose parts are to be made."""
+        self._devices: dict[str, bytes] = {}
+        """Parts of a snapshot, encoded."""
+        self._leases: dict[str, tuple[str, bytes]] = {}
+        """By device: name of its lease, and that part of a snapshot."""
         self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
         """By name: client_id, when it was reported [s], and the job."""
         self._own_version = 0
@@ -59,20 +77,20 @@ class FleetView:
         return self._state.version + self._own_version
 
     def forget(self, changes: Changes) -> None:
-        """Drop the cached entries of changed devices; they are made again when needed."""
-        for name in (*changes.devices, *changes.leases):
-            self._devices.pop(name, None)
-            self._leases.pop(name, None)
-        for name, device in changes.devices.items():
-            if device is None:
-                self._telemetry.pop(name, None)
-                self._history.forget(name)
+        """Have the parts of changed devices made anew when they are needed."""
+        for name in chain(changes.devices, changes.leases):
+            if name in self._state.devices:
+                self._stale[name] = None
+                self._names.add(name)
+            else:
+                self._forget_device(name)
 
     def set_telemetry(self, device_name: str, telemetry: device_pb2.Telemetry) -> None:
         """Show these readings."""
         self._telemetry[device_name] = telemetry
         self._history.take(device_name, telemetry, self._clock.now_sec())
-        self._devices.pop(device_name, None)
+        if device_name in self._state.devices:
+            self._stale[device_name] = None
         self._own_version += 1
 
     def history(self, device_name: str) -> list[device_pb2.Telemetry]:
@@ -119,28 +137,41 @@ class FleetView:
                 self._own_version += 1
 
     async def shown(self) -> Shown:
-        """Return the fleet at one moment."""
+        """Return the fleet at one moment. Who sends it has this turn to himself: a large one takes gRPC 3 ms."""
         async with self._making:
             if self._shown.version != self.version:
-                await self._warm_up()
+                await self._catch_up()
                 self._shown = await self._make_snapshot()
-            return self._shown
+            shown = self._shown
+        await self._pace.turn()
+        return shown
 
-    async def _warm_up(self) -> None:
-        """Make missing entries in small portions, so that few are left for the snapshot, which must not pause."""
-        for count, name in enumerate(list(self._state.devices)):
-            if name in self._state.devices:
-                self._device(name)
-                self._lease(name)
-            if count % _CHUNK == 0:
-                await asyncio.sleep(0)
+    async def _catch_up(self) -> None:
+        """Make parts until few are left for the moment of the snapshot; more become stale meanwhile."""
+        for _ in range(_MOST_PORTIONS * (1 + len(self._stale) // _PORTION)):
+            if len(self._stale) <= _PORTION:
+                return
+            await self._pace.turn()
+            self._make_parts(_PORTION)
+
+    def _make_parts(self, most: int) -> None:
+        for name in list(islice(self._stale, most)):
+            del self._stale[name]
+            device = self._state.devices[name]
+            message = device_to_proto(device, self._telemetry.get(name))
+            self._devices[name] = _encoded(fleet_service_pb2.Snapshot(devices=[message]))
+            if device.lease is None:
+                self._leases.pop(name, None)
+            else:
+                shown = fleet_service_pb2.Snapshot(leases=[lease_to_proto(device.lease)])
+                self._leases[name] = device.lease.name, _encoded(shown)
 
     async def _make_snapshot(self) -> Shown:
-        """Encode this moment, in parts: protobuf joins the repeated fields of messages that follow each other."""
+        """Take hold of this moment and put it together: protobuf joins the repeated fields of messages in a row."""
+        await self._pace.turn()
         state = self._state
-        names = sorted(state.devices)
-        devices = [self._device(name) for name in names]
-        leases = [lease for lease in map(self._lease, names) if lease]
+        self._make_parts(len(self._stale))
+        names, devices, leases = list(self._names), self._devices.copy(), list(self._leases.values())
         requests, jobs = list(state.queue.first(_SHOWN_REQUESTS)), self._shown_jobs()
         version = self.version
         first = fleet_service_pb2.Snapshot(
@@ -151,35 +182,34 @@ class FleetView:
             started_at=timestamp(self._started_at_sec),
             grant_count=state.grant_count,
         )
-        leases.sort(key=lambda lease: lease.name)
         parts = [_encoded(first)]
-        for start in range(0, len(names), _CHUNK):
-            await asyncio.sleep(0)
-            chunk = slice(start, start + _CHUNK)
-            parts.append(_encoded(fleet_service_pb2.Snapshot(devices=devices[chunk], leases=leases[chunk])))
-        for start in range(0, len(requests), _CHUNK):
-            await asyncio.sleep(0)
-            found = [
-                request_to_proto(state, each, state.queue.position(each)) for each in requests[start : start + _CHUNK]
-            ]
+        for kept in portions(names, _PORTION_KEPT):
+            await self._pace.turn()
+            parts += map(devices.__getitem__, kept)
+        parts += [part for _, part in await self._sorted(leases)]
+        for waiting in portions(requests, _PORTION):
+            await self._pace.turn()
+            found = [request_to_proto(state, each, state.queue.position(each)) for each in waiting]
             parts.append(_encoded(fleet_service_pb2.Snapshot(requests=found)))
-        for start in range(0, len(jobs), _CHUNK):
-            await asyncio.sleep(0)
-            parts.append(_encoded(fleet_service_pb2.Snapshot(jobs=jobs[start : start + _CHUNK])))
+        for shown in portions(jobs, _PORTION):
+            await self._pace.turn()
+            parts.append(_encoded(fleet_service_pb2.Snapshot(jobs=shown)))
         return Shown(version=version, content=b"".join(parts))
 
-    def _device(self, name: str) -> device_pb2.Device:
-        message = self._devices.get(name)
-        if message is None:
-            device = self._state.devices[name]
-            message = self._devices[name] = device_to_proto(device, self._telemetry.get(name))
-        return message
+    async def _sorted(self, leases: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Sort by name, portions first: Python makes use of what is in order, and the rest takes a moment."""
+        runs: list[tuple[str, bytes]] = []
+        for portion in portions(leases, _PORTION_KEPT):
+            await self._pace.turn()
+            runs += sorted(portion)
+        await self._pace.turn()
+        return sorted(runs)
 
-    def _lease(self, device_name: str) -> lease_pb2.Lease | None:
-        if device_name not in self._leases:
-            lease = self._state.devices[device_name].lease
-            self._leases[device_name] = lease_to_proto(lease) if lease else None
-        return self._leases[device_name]
+    def _forget_device(self, name: str) -> None:
+        self._names.discard(name)
+        for kept in (self._stale, self._devices, self._leases, self._telemetry):
+            kept.pop(name, None)
+        self._history.forget(name)
 
     def _shown_jobs(self) -> list[job_pb2.Job]:
         oldest_sec = self._clock.now_sec() - _SHOWN_JOB_SEC

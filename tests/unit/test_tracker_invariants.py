@@ -62,6 +62,9 @@ class TrackerMachine(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.newest_epoch: dict[str, int] = {}
         self.request_count = 0
+        self.streams = dict.fromkeys(AGENTS, 0)
+        self.unsaid: list[ev.AgentAttached] = []
+        """Parts of hellos that were begun, of newer streams and of older ones."""
 
     @initialize()
     def start(self) -> None:
@@ -105,14 +108,27 @@ class TrackerMachine(RuleBasedStateMachine):
         self.now += sec
         self.apply(ev.Tick())
 
-    @rule(agent=st.sampled_from(AGENTS), indices=st.sets(st.integers(0, 3)), is_healthy=st.booleans())
-    def attach(self, agent: str, indices: set[int], is_healthy: bool) -> None:
+    @rule(
+        agent=st.sampled_from(AGENTS),
+        indices=st.sets(st.integers(0, 3)),
+        is_healthy=st.booleans(),
+        first=st.sampled_from([1, 4]),
+    )
+    def attach(self, agent: str, indices: set[int], is_healthy: bool, first: int) -> None:
         devices = tuple(offered(index, is_healthy=is_healthy) for index in sorted(indices))
-        self.apply(ev.AgentAttached(agent, "h:1", devices))
+        self.streams[agent] += 1
+        said = ev.AgentAttached(agent, "h:1", devices[:first], stream=self.streams[agent])
+        self.unsaid += [dataclasses.replace(said, devices=(each,), is_first=False) for each in devices[first:]]
+        self.apply(dataclasses.replace(said, later_names=tuple(each.name for each in devices[first:])))
 
-    @rule(agent=st.sampled_from(AGENTS))
-    def detach(self, agent: str) -> None:
-        self.apply(ev.AgentDetached(agent))
+    @precondition(lambda self: self.unsaid)
+    @rule(pick=st.integers(0, 10))
+    def attach_more(self, pick: int) -> None:
+        self.apply(self.unsaid.pop(pick % len(self.unsaid)))
+
+    @rule(agent=st.sampled_from(AGENTS), is_late=st.booleans())
+    def detach(self, agent: str, is_late: bool) -> None:
+        self.apply(ev.AgentDetached(agent, self.streams[agent] - is_late))
 
     @rule(
         agent=st.sampled_from(AGENTS),

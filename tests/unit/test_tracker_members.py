@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import ConfigError, InvalidRequest, KeyRevoked, NotFound, Unauthenticated
+from fleet.errors import ConfigError, DiskFull, InvalidRequest, KeyRevoked, NotFound, Unauthenticated
 from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.roles import Identity, Role
 from fleet.tracker.audit import AuditLog, read_entries
@@ -54,11 +55,11 @@ def test_a_join_token_is_used_once_and_in_time(tmp_path: Path) -> None:
     members.close()
 
 
-def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+async def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
     """A device name is its first key's, also for the next process; nobody else reads the file."""
     members = Members(tmp_path / "members.sqlite")
-    members.bind(["devices/a", "devices/b"], "one", 1.0)
-    members.bind(["devices/b", "devices/c"], "two", 2.0)
+    await members.bind(["devices/a", "devices/b"], "one", 1.0)
+    await members.bind(["devices/b", "devices/c"], "two", 2.0)
     members.add_token(token(), now=2.0)
     members.close()
 
@@ -68,12 +69,12 @@ def test_names_and_tokens_survive_a_restart(tmp_path: Path) -> None:
     assert [token()] == again.tokens(2.0)
     assert 0o600 == stat.S_IMODE((tmp_path / "members.sqlite").stat().st_mode)
     assert "one" == again.unbind("devices/b")
-    again.bind(["devices/b"], "two", 3.0)
+    await again.bind(["devices/b"], "two", 3.0)
     assert "two" == again.keys["devices/b"]
     again.close()
 
 
-def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path: Path) -> None:
+async def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path: Path) -> None:
     """Also for the next process; its device names are free, and a key may be named by how it begins, unless two do."""
     members = Members(tmp_path / "members.sqlite")
     alice, bob, carol = (
@@ -82,7 +83,7 @@ def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path
     )
     for caller in (alice, bob, carol, alice):
         members.check(caller, 1.0)
-    members.bind(["devices/a", "devices/b"], alice.key_id, 2.0)
+    await members.bind(["devices/a", "devices/b"], alice.key_id, 2.0)
     assert alice.key_id == members.find("aaaaaaaa")
     assert "0" * 40 == members.find("0" * 40)
     for beginning in ("a", "ABABABAB", ""):
@@ -104,10 +105,10 @@ def test_members_are_those_who_came_and_a_revoked_one_is_known_for_ever(tmp_path
     again.close()
 
 
-def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
+async def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
     """What it held is still there."""
     members = Members(tmp_path / "members.sqlite")
-    members.bind(["devices/a"], "one", 1.0)
+    await members.bind(["devices/a"], "one", 1.0)
     members.close()
     with closing(sqlite3.connect(tmp_path / "members.sqlite")) as file:
         file.executescript("DROP TABLE members; PRAGMA user_version = 1;")
@@ -115,6 +116,48 @@ def test_a_file_of_before_there_was_a_list_gets_one(tmp_path: Path) -> None:
     again = Members(tmp_path / "members.sqlite")
 
     assert ({"devices/a": "one"}, []) == (dict(again.keys), again.all())
+    again.close()
+
+
+async def test_a_name_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
+    """Two agents that come for the first time at once cannot both have it; the disk holds nobody up."""
+    members = Members(tmp_path / "members.sqlite")
+
+    first = asyncio.create_task(members.bind(["devices/a"], "one", 1.0))
+    await asyncio.sleep(0)
+    await members.bind(["devices/a", "devices/b"], "two", 1.0)
+    await first
+    members.close()
+
+    again = Members(tmp_path / "members.sqlite")
+    assert {"devices/a": "one", "devices/b": "two"} == dict(again.keys)
+    again.close()
+
+
+async def test_a_name_that_cannot_be_written_is_nobodys(tmp_path: Path) -> None:
+    """The agent hears of it, and whoever comes next may have the name."""
+    members = Members(tmp_path / "members.sqlite")
+    with closing(sqlite3.connect(tmp_path / "members.sqlite", isolation_level=None)) as other:
+        other.execute("DROP TABLE device_keys")
+        with pytest.raises(DiskFull):
+            await members.bind(["devices/a"], "one", 1.0)
+
+    assert {} == dict(members.keys)
+    members.close()
+
+
+async def test_who_comes_while_his_key_is_revoked_stays_out(tmp_path: Path) -> None:
+    """What was noted of him before is written later than the revocation, and takes nothing of it back."""
+    members = Members(tmp_path / "members.sqlite")
+    alice = Identity(name="alice", role=Role.USER, key_id="aa" * 20)
+    members.check(alice, 1.0)
+    members.revoke(alice.key_id, 2.0, by="admin", reason="left")
+    await members.write_noted()
+    members.close()
+
+    again = Members(tmp_path / "members.sqlite")
+    with pytest.raises(KeyRevoked):
+        again.check(alice, 3.0)
     again.close()
 
 

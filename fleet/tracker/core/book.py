@@ -34,7 +34,13 @@ class Book:
         self.limits = limits or TrackerLimits()
         self.devices: dict[str, DeviceEntry] = {}
         self.devices_by_agent: dict[str, dict[str, None]] = {}
-        """Names of the devices that each attached agent serves."""
+        """Names of the devices that each attached agent serves; of one that is gone, those that are not offline yet."""
+
+        self.streams: dict[str, int] = {}
+        """Number of the stream of each attached agent."""
+
+        self.inventory_bytes = 0
+        """What all devices say of themselves."""
 
         self.leases: dict[str, LeaseEntry] = {}
         """Live leases by name."""

@@ -10,9 +10,9 @@ from fleet.tracker.core import leases
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import ClientEntry, LeaseEnd
 
-_PORTION = 50
+_PORTION = 32
 """So many requests are dropped at once; others get their turn before the next ones."""
-_PORTION_OF_LEASES = 16
+_PORTION_OF_LEASES = 4
 """So many leases end at once: each tells its agent, its holder, and goes to the next in line."""
 
 

@@ -1,24 +1,32 @@
-"""Devices come and go with their agents, and say how they are."""
+"""Devices come and go with their agents, and say how they are.
+
+An agent may serve a thousand. They come and go a portion at a time, so that nobody has to wait for all of them; each
+portion stands for itself, in the journal, too: the epochs that its agent has seen are counted before a device of it is
+granted, and a stream that ends between two takes all of its devices offline.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 from fleet.tracker.core import epochs, leases
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.book import Book
 from fleet.tracker.core.entries import DeviceEntry, with_bitstream
 
-_PORTION = 50
-"""So many devices are written down at once."""
+_PORTION = 32
+"""So many devices go at once."""
 
 
 def attach(book: Book, event: ev.AgentAttached) -> None:
     """Take an agent's devices in, unless another agent has one of that name."""
+    if not event.is_first and book.streams.get(event.agent_id) != event.stream:
+        return
     names = dict.fromkeys((*(offered.name for offered in event.devices), *event.later_names))
     for name in names:
         known = book.devices.get(name)
-        if known and known.is_attached and known.agent_id != event.agent_id:
+        if known and known.is_attached and known.agent_id != event.agent_id and known.agent_id in book.streams:
             message = (
                 f"{name} is attached by another agent at {known.address}; give one of the two another 'name' in "
                 f"agent.yaml, or stop the one that is not wanted"
@@ -26,38 +34,48 @@ def attach(book: Book, event: ev.AgentAttached) -> None:
             book.effects.append(ev.AttachRefused(event.agent_id, name, message))
             return
     if event.is_first:
-        former = book.devices_by_agent.get(event.agent_id, {})
-        for name in former:
-            if name not in names:
-                _give_up(book, book.devices[name])
-        book.devices_by_agent[event.agent_id] = {name: None for name in former if name in names}
-    elif event.agent_id not in book.devices_by_agent:
-        return
+        book.streams[event.agent_id] = event.stream
+        for key in ("detach", "drop"):
+            book.timers.cancel((key, event.agent_id))
+        former = book.devices_by_agent.setdefault(event.agent_id, {})
+        _drop(book, event.agent_id, [name for name in former if name not in names])
     book.version += 1
-    book.devices_by_agent[event.agent_id] |= dict.fromkeys(offered.name for offered in event.devices)
     attached = [_admit(book, event, offered) for offered in event.devices]
     book.effects.append(ev.Attached(event.agent_id, tuple(epochs.attach_fence(book, device) for device in attached)))
     for device in attached:
         leases.serve(book, device)
 
 
+def _drop(book: Book, agent_id: str, names: list[str]) -> None:
+    """Drop devices that their agent, which is here, no longer offers, a portion at a time."""
+    book.version += 1
+    served = book.devices_by_agent.get(agent_id, {})
+    for name in names[:_PORTION]:
+        if name in served:
+            del served[name]
+            _give_up(book, book.devices[name])
+    if rest := names[_PORTION:]:
+        book.timers.set(("drop", agent_id), book.now_sec, partial(_drop, book, agent_id, rest))
+
+
 def detach(book: Book, event: ev.AgentDetached) -> None:
     """Take an agent's devices offline. Their leases live on: the agent may come back."""
+    if book.streams.get(event.agent_id) == event.stream:
+        del book.streams[event.agent_id]
+        _leave(book, event.agent_id)
+
+
+def _leave(book: Book, agent_id: str) -> None:
+    """Take devices of an agent that is gone offline, a portion at a time."""
     book.version += 1
-    names = list(book.devices_by_agent.pop(event.agent_id, {}))
-    for name in names:
+    names = book.devices_by_agent[agent_id]
+    for name in list(islice(names, _PORTION)):
+        del names[name]
         _take_offline(book, book.devices[name])
-        del book.changes.devices[name]
-    _write_down(book, event.agent_id, names)
-
-
-def _write_down(book: Book, agent_id: str, names: list[str]) -> None:
-    """Have devices written into the journal, a portion at a time: very many at once would keep everybody waiting."""
-    for name in names[:_PORTION]:
-        if device := book.devices.get(name):
-            book.changes.devices[name] = device
-    if rest := names[_PORTION:]:
-        book.timers.set(("write", agent_id), book.now_sec, partial(_write_down, book, agent_id, rest))
+    if names:
+        book.timers.set(("detach", agent_id), book.now_sec, partial(_leave, book, agent_id))
+    else:
+        del book.devices_by_agent[agent_id]
 
 
 def report(book: Book, event: ev.DeviceReported) -> None:
@@ -103,12 +121,15 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
             name=offered.name,
             kind=offered.kind,
             labels=labels,
-            description=offered.description,
+            description=b"",
             address=event.address,
             agent_id=event.agent_id,
         )
         book.devices[device.name] = device
         book.changes.leases[device.name] = device
+    book.devices_by_agent.get(device.agent_id, {}).pop(device.name, None)
+    book.devices_by_agent[event.agent_id][device.name] = None
+    book.inventory_bytes += len(offered.description) - len(device.description)
     device.kind, device.labels, device.description = offered.kind, labels, offered.description
     device.address, device.agent_id, device.agent_key_id = event.address, event.agent_id, event.key_id
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, book.now_sec, None
@@ -121,7 +142,7 @@ def _admit(book: Book, event: ev.AgentAttached, offered: ev.OfferedDevice) -> De
 
 
 def _give_up(book: Book, device: DeviceEntry) -> None:
-    """Drop a device that its agent, which is here, no longer serves: it will not come back."""
+    """Forget a device that will not come back, but not while it is leased."""
     if device.lease is None:
         _forget(book, device.name)
     else:
@@ -140,6 +161,6 @@ def _forget(book: Book, name: str) -> None:
     book.version += 1
     book.queue.remove_device(name)
     book.timers.cancel(("device", name))
-    del book.devices[name]
+    book.inventory_bytes -= len(book.devices.pop(name).description)
     book.changes.devices[name] = None
     book.changes.leases[name] = None

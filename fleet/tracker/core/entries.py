@@ -195,5 +195,5 @@ class Changes:
     """By device name: its newest epoch and live lease."""
     requests: dict[tuple[str, str], RequestEntry | None] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return bool(self.devices or self.leases or self.requests)
+    def __len__(self) -> int:
+        return len(self.devices) + len(self.leases) + len(self.requests)

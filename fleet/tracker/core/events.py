@@ -33,18 +33,21 @@ class AgentAttached:
     address: str
     devices: tuple[OfferedDevice, ...]
     later_names: tuple[str, ...] = ()
-    """Names of devices that follow in events of their own: of very many, a portion at a time is taken in."""
+    """Of a first portion: names of devices that follow in events of their own. Very many are taken in by portions."""
     is_first: bool = True
-    """Whether this is the first portion. A later one of an agent that is gone changes nothing."""
+    """Whether this is the first portion. A later one changes nothing once its stream is gone, or there is a newer."""
     key_id: str = ""
     """Of the agent's certificate; empty without TLS."""
+    stream: int = 0
+    """Number of the stream that says so; an agent that comes back has another."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentDetached:
-    """An agent's stream is gone."""
+    """An agent's stream is gone. Nothing changes where a newer one is there."""
 
     agent_id: str
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,13 @@ def _validate_requests(state: TrackerState) -> None:
 def _validate_devices(state: TrackerState) -> None:
     can_serve = {device.name for device in state.devices.values() if device.can_serve}
     _require(set(state.queue.free_devices()) == can_serve, "free devices are those that can serve")
+    served = [(agent_id, name) for agent_id, names in state.devices_by_agent.items() for name in names]
+    attached = [(device.agent_id, device.name) for device in state.devices.values() if device.is_attached]
+    _require(sorted(served) == sorted(attached), "an attached device is one of its agent's")
+    size_bytes = sum(len(device.description) for device in state.devices.values())
+    _require(state.inventory_bytes == size_bytes, "what devices say of themselves is counted")
+    leaving = state.devices_by_agent.keys() - state.streams.keys()
+    _require(all(state.timers.is_set(("detach", agent_id)) for agent_id in leaving), "devices leave with their agent")
     for device in state.devices.values():
         _require(device.is_attached is (device.detached_at_sec is None), f"{device.name} is attached or not")
 

@@ -15,15 +15,18 @@ import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import translate
-from itertools import islice
+from itertools import chain, islice
 
 from sortedcontainers import SortedList
 
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.tracker.core.entries import RequestEntry
 
-_MAX_IDLE_GROUPS = 1024
-"""Groups without requests that are kept, so that a busy fleet does not match its devices again for every request."""
+_MAX_IDLE_GROUPS = 64
+"""Groups without requests that are kept, so that a busy fleet does not match its devices again for every request.
+With 10,000 devices a group takes 1 MB, and 2 ms to make."""
+_MAX_IDLE_NAMES = 1024
+"""Of those for a single device, which take little."""
 _MAX_OVERLAPS = 64
 """A group that shares devices with more others than this counts positions over all requests."""
 
@@ -49,21 +52,43 @@ class Group:
         """Other groups that share a device with this one; None: not known now."""
 
 
+class _Idle:
+    """Selectors of groups without requests: so many, those that were used last."""
+
+    def __init__(self, most: int) -> None:
+        self.texts: OrderedDict[str, None] = OrderedDict()
+        self._most = most
+
+    def add(self, text: str) -> str | None:
+        """Add one; return what has to go for it."""
+        self.texts[text] = None
+        return self.texts.popitem(last=False)[0] if len(self.texts) > self._most else None
+
+    def touch(self, text: str) -> None:
+        """Note that one is used again."""
+        self.texts.move_to_end(text)
+
+    def take_out(self, text: str) -> None:
+        """Take one out that is idle no more. Idempotent."""
+        self.texts.pop(text, None)
+
+
 class Queue:
     """All groups, their requests and their devices."""
 
-    def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS) -> None:
-        self._max_idle_groups = max_idle_groups
+    def __init__(self, max_idle_groups: int = _MAX_IDLE_GROUPS, max_idle_names: int = _MAX_IDLE_NAMES) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
         self._classes: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
         """Devices by their labels without the name: a selector is matched once for all devices that are alike."""
         self._groups: dict[str, Group] = {}
-        self._groups_by_exact_name: dict[str, set[Group]] = {}
+        self._groups_by_exact_name: dict[str, dict[Group, None]] = {}
         self._general_groups: dict[Group, None] = {}
-        self._groups_by_device: dict[str, dict[Group, None]] = {}
-        self._idle: OrderedDict[str, None] = OrderedDict()
-        self._free: dict[str, int] = {}
-        self._free_count = 0
+        """The others. Which of them a device is in is looked up in each: to keep that for every device would take too
+        long whenever a group is made or goes."""
+        self._idle_groups = _Idle(max_idle_groups)
+        self._idle_names = _Idle(max_idle_names)
+        self._free: OrderedDict[str, None] = OrderedDict()
+        """Least recently used first."""
         self._requests: dict[tuple[float, int], RequestEntry] = {}
         self._all = SortedList()
         self._bids: dict[tuple[str, int], SortedList] = {}
@@ -71,6 +96,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._requests)
+
+    @property
+    def selector_count(self) -> int:
+        """How many selectors have their devices at hand."""
+        return len(self._groups)
 
     # devices
 
@@ -82,45 +112,45 @@ class Queue:
         self._labels[name] = dict(labels)
         self._classes.setdefault(_class_key(labels), {})[name] = None
         named = self._groups_by_exact_name.get(labels["name"], ())
-        groups = [group for group in (*self._general_groups, *named) if group.selector.matches(labels)]
-        self._groups_by_device[name] = dict.fromkeys(groups)
-        for group in groups:
-            group.devices[name] = None
-            group.overlapping = None
+        for group in chain(self._general_groups, named):
+            if group.selector.matches(labels):
+                group.devices[name] = None
+                group.overlapping = None
 
     def remove_device(self, name: str) -> None:
         """Forget a device."""
-        labels = self._labels.pop(name, None)
+        labels = self._labels.get(name)
         if labels is None:
             return
         self.set_busy(name)
+        for group in self._groups_of(name):
+            del group.devices[name]
+            group.overlapping = None
+        del self._labels[name]
         key = _class_key(labels)
         del self._classes[key][name]
         if not self._classes[key]:
             del self._classes[key]
-        for group in self._groups_by_device.pop(name):
-            del group.devices[name]
-            group.overlapping = None
 
     def set_free(self, name: str) -> None:
         """Let requests have the device."""
         if name in self._free:
             return
-        self._free_count += 1
-        self._free[name] = self._free_count
-        for group in self._groups_by_device[name]:
+        self._free[name] = None
+        for group in self._groups_of(name):
             group.free[name] = None
 
     def set_busy(self, name: str) -> None:
         """Let no request have the device."""
-        if self._free.pop(name, None) is None:
+        if name not in self._free:
             return
-        for group in self._groups_by_device[name]:
+        del self._free[name]
+        for group in self._groups_of(name):
             del group.free[name]
 
     def free_devices(self) -> list[str]:
         """Names of the free devices, least recently used first."""
-        return sorted(self._free, key=self._free.__getitem__)
+        return list(self._free)
 
     def is_known(self, selector: str) -> bool:
         """Tell whether any device, free or not, attached or not, will do."""
@@ -150,7 +180,7 @@ class Queue:
     def push(self, request: RequestEntry) -> None:
         """Let a request wait."""
         group = self._group(request.selector)
-        self._idle.pop(request.selector, None)
+        self._idle_like(group).take_out(request.selector)
         group.waiting.add(request.order)
         self._all.add(request.order)
         self._requests[request.order] = request
@@ -188,19 +218,18 @@ class Queue:
     def next_for(self, device_name: str) -> RequestEntry | None:
         """Return the request whose turn it is on this device."""
         best: tuple[float, int] | None = None
-        for group in self._groups_by_device[device_name]:
+        for group in self._groups_of(device_name):
             if group.waiting and (best is None or group.waiting[0] < best):
                 best = group.waiting[0]
         return None if best is None else self._requests[best]
 
     def highest_bid(self, first: RequestEntry, device_name: str) -> RequestEntry:
         """Return who takes the turn of a request on a device: itself, or one of its holder that bids more."""
-        groups = self._groups_by_device[device_name]
         latest_sec = first.due_sec + BID_REACH_SEC
         for negative, order in islice(self._bids.get(_bidder(first), ()), _MAX_BIDS):
             if -negative <= first.bid:
                 break
-            if order[0] <= latest_sec and self._groups[self._requests[order].selector] in groups:
+            if order[0] <= latest_sec and device_name in self._groups[self._requests[order].selector].devices:
                 return self._requests[order]
         return first
 
@@ -242,20 +271,28 @@ class Queue:
             group = self._groups[text] = self._make_group(parse_selector(text))
             self._retire(text)
         elif not group.waiting:
-            self._idle.move_to_end(text)
+            self._idle_like(group).touch(text)
         return group
+
+    def _groups_of(self, device_name: str) -> list[Group]:
+        """Return the groups that a device is in."""
+        named = self._groups_by_exact_name.get(self._labels[device_name]["name"], ())
+        return [group for group in chain(self._general_groups, named) if device_name in group.devices]
+
+    def _idle_like(self, group: Group) -> _Idle:
+        return self._idle_groups if group.exact_name is None else self._idle_names
 
     def _make_group(self, selector: Selector) -> Group:
         group = Group(selector)
         if group.exact_name is None:
             self._general_groups[group] = None
         else:
-            self._groups_by_exact_name.setdefault(group.exact_name, set()).add(group)
-        group.devices = dict.fromkeys(self._match(group))
-        free = sorted((name for name in group.devices if name in self._free), key=self._free.__getitem__)
-        group.free = OrderedDict.fromkeys(free)
-        for name in group.devices:
-            self._groups_by_device[name][group] = None
+            self._groups_by_exact_name.setdefault(group.exact_name, {})[group] = None
+        group.devices = devices = dict.fromkeys(self._match(group))
+        if len(devices) == 1:
+            group.free = OrderedDict.fromkeys(devices.keys() & self._free.keys())
+        else:
+            group.free = OrderedDict.fromkeys(name for name in self._free if name in devices)
         for other in self._overlapping(group):
             if other.overlapping is not None:
                 other.overlapping.add(group)
@@ -281,30 +318,30 @@ class Queue:
         return group.overlapping
 
     def _find_overlapping(self, group: Group) -> set[Group]:
-        if len(group.devices) < len(self._groups):
-            found = set().union(*(self._groups_by_device[name] for name in group.devices))
-            found.discard(group)
-            return found
         own = group.devices.keys()
-        return {other for other in self._groups.values() if other is not group and not own.isdisjoint(other.devices)}
+        found = {other for other in self._general_groups if not own.isdisjoint(other.devices)}
+        if group.exact_name is not None:
+            found |= {other for other in self._groups_by_exact_name[group.exact_name] if own and other.devices}
+        else:
+            named = chain.from_iterable(self._groups_by_exact_name.values())
+            found |= {other for other in named if not own.isdisjoint(other.devices)}
+        found.discard(group)
+        return found
 
     def _retire(self, text: str) -> None:
         """Keep a group without requests for a while."""
-        self._idle[text] = None
-        if len(self._idle) <= self._max_idle_groups:
+        oldest = self._idle_like(self._groups[text]).add(text)
+        if oldest is None:
             return
-        oldest, _ = self._idle.popitem(last=False)
         group = self._groups.pop(oldest)
-        for other in self._overlapping(group):
+        for other in self._groups.values():
             if other.overlapping is not None:
                 other.overlapping.discard(group)
-        for name in group.devices:
-            del self._groups_by_device[name][group]
         if group.exact_name is None:
             del self._general_groups[group]
             return
         named = self._groups_by_exact_name[group.exact_name]
-        named.discard(group)
+        del named[group]
         if not named:
             del self._groups_by_exact_name[group.exact_name]
 
@@ -321,15 +358,16 @@ class Queue:
             _require(list(group.free) == free, f"free devices of {text}")
             waiting = sorted(order for order, request in self._requests.items() if request.selector == text)
             _require(list(group.waiting) == waiting, f"requests of {text}")
-            _require(bool(group.waiting) is not (text in self._idle), f"idleness of {text}")
+            is_idle = text in self._idle_like(group).texts
+            _require(bool(group.waiting) is not is_idle, f"idleness of {text}")
             if group.overlapping is not None:
                 shared = {
                     g for g in self._groups.values() if g is not group and g.devices.keys() & group.devices.keys()
                 }
                 _require(group.overlapping == shared, f"overlap of {text}")
-        for name, groups in self._groups_by_device.items():
+        for name in self._labels:
             expected = {group for group in self._groups.values() if name in group.devices}
-            _require(set(groups) == expected, f"groups of {name}")
+            _require(set(self._groups_of(name)) == expected, f"groups of {name}")
         _require(list(self._all) == sorted(self._requests), "order of all requests")
         bids = sorted((-request.bid, order) for order, request in self._requests.items() if request.bid)
         _require(sorted(bid for own in self._bids.values() for bid in own) == bids, "bids")

@@ -19,6 +19,7 @@ def restore(book: Book, durable: Durable) -> None:
 
 def _restore_device(book: Book, device: DeviceEntry) -> None:
     book.devices[device.name] = device
+    book.inventory_bytes += len(device.description)
     device.is_attached = False
     if device.detached_at_sec is None:
         device.detached_at_sec = book.now_sec

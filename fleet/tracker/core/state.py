@@ -10,6 +10,7 @@ The rules that hold after every event (`fleet.tracker.core.invariants` checks th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import assert_never
 
 from fleet.errors import DiskFull
@@ -21,6 +22,11 @@ from fleet.tracker.core.restart import restore
 
 _MOST_DUE = 4
 """So much that is due ends at once; each lease may go to the next in line. The rest follows with the next event."""
+_MOST_EFFECTS = 8
+_MOST_CHANGES = 64
+"""Nothing more ends when what was due has had so many effects, or so much has changed since the last commit."""
+_LOOKED_AT = 64
+"""So many free devices are looked at in one go for one that somebody waits for."""
 
 
 class TrackerState(Book):
@@ -48,6 +54,8 @@ class TrackerState(Book):
         if ends_what_is_due and next_sec is not None and next_sec <= self.now_sec:
             for due in self.timers.pop_due(self.now_sec, _MOST_DUE):
                 due()
+                if len(self.effects) >= _MOST_EFFECTS or len(self.changes) >= _MOST_CHANGES:
+                    break
         _apply(self, event)
         effects, self.effects = self.effects, []
         if effects:
@@ -100,5 +108,14 @@ def _fail_journal(book: Book, event: ev.JournalFailed) -> None:
 
 def _recover_journal(book: Book) -> None:
     book.journal_trouble = ""
-    for name in book.queue.free_devices():
-        leases.serve(book, book.devices[name])
+    _serve_free(book, book.queue.free_devices())
+
+
+def _serve_free(book: Book, names: list[str]) -> None:
+    """Give devices that came free meanwhile to those who wait, a portion at a time."""
+    for count, name in enumerate(names):
+        if count == _LOOKED_AT or len(book.effects) >= _MOST_EFFECTS:
+            book.timers.set(("serve",), book.now_sec, partial(_serve_free, book, names[count:]))
+            return
+        if (device := book.devices.get(name)) is not None:
+            leases.serve(book, device)

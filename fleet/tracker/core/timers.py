@@ -38,6 +38,10 @@ class Timers:
         if self._numbers.pop(key, None) is not None:
             self._drop_stale()
 
+    def is_set(self, key: Hashable) -> bool:
+        """Tell whether something is to be called for this key."""
+        return key in self._numbers
+
     def next_sec(self) -> float | None:
         """Return when the earliest is due."""
         while self._heap and not self._counts(self._heap[0]):
