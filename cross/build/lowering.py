@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from cross.build.cutting import with_cut_vectors
 from cross.targets.target import parse_target
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 _NAME = "fleet"
 _NAME_WITHOUT_HALF = "fleet_without_half"
 _STOCK = "default"
+_STOCK_FACTORY = "s_tir"
+"""What "default" stands for."""
+
+_MARK = "fleet.lowering"
+"""Of a PrimFunc: TVM's default lowering, too, treats it as ours does."""
+
 _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 """TVM gives each library these two, and LLVM takes longer for them than for a small kernel: 6 of 38 ms. They are weak:
 what has their name already keeps them away."""
@@ -32,6 +39,9 @@ _MOST_STACK_BYTES = 8 * 1024
 
 _KEEP = "disable_lower_builtin"
 """TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
+
+_Passes: TypeAlias = "tuple[Pass, Callable[[], Pass], Callable[[], Pass]]"
+"""The lowering, and the last passes for the host and for devices."""
 
 
 def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
@@ -54,18 +64,65 @@ def tir_pipeline(target_json: str, *, has_half: bool = True) -> str:
     return _NAME_WITHOUT_HALF
 
 
-def _passes(*, has_half: bool = True) -> tuple[Pass, object, object]:
-    """Return TVM's lowering behind one of ours, its last passes for the host behind another, and those for devices."""
+def lower_by_default(mod: IRModule, target_json: str) -> IRModule:
+    """Return a module whose functions `tvm.compile` lowers our way without being told a pipeline.
+
+    From then on TVM's default lowering in this process looks for the mark; other functions are lowered as ever.
+
+    Raises:
+        ConfigError: see `cross.targets.target.parse_target`.
+    """
+    if parse_target(target_json)["kind"] != "llvm":
+        return mod
+    from tvm import ir
+    from tvm.tirx import PrimFunc
+
+    _serve_marked()
+    marked = {
+        variable: function.with_attr(_MARK, 1) if isinstance(function, PrimFunc) else function
+        for variable, function in mod.functions.items()
+    }
+    return ir.IRModule(marked, attrs=mod.attrs)
+
+
+@functools.cache  # once: what is found there afterwards is ours
+def _serve_marked() -> None:
+    from tvm.tirx import compilation_pipeline, register_tir_pipeline
+
+    stock: Callable[[], _Passes] = compilation_pipeline.PIPELINE_MAP[_STOCK_FACTORY]
+    register_tir_pipeline(_STOCK_FACTORY, lambda: _around(stock(), _is_marked))
+
+
+def _is_marked(function: PrimFunc) -> bool:
+    return bool(function.attrs) and _MARK in function.attrs
+
+
+def _passes(*, has_half: bool = True) -> _Passes:
     import tvm
     from tvm import tirx
 
-    lower, finish_host, finish_device = tirx.get_tir_pipeline(_STOCK)
-    keep = tirx.transform.prim_func_pass(lambda function, _mod, _context: _on_stack(function), opt_level=0)
-    cut = tirx.transform.prim_func_pass(lambda function, _mod, _context: with_cut_vectors(function), opt_level=0)
     last = [] if has_half else [tvm.transform.module_pass(lambda mod, _context: _without_half(mod), opt_level=0)]
+    return _around(tirx.get_tir_pipeline(_STOCK), lambda _: True, last)
+
+
+def _around(stock: _Passes, is_ours: Callable[[PrimFunc], bool], last: Sequence[Pass] = ()) -> _Passes:
+    """Return TVM's lowering behind one of ours, its last passes for the host behind another, and those for devices.
+
+    Args:
+        is_ours: which functions ours are for.
+    """
+    import tvm
+    from tvm import tirx
+
+    def where_ours(change: Callable[[PrimFunc], PrimFunc]) -> Pass:
+        return tirx.transform.prim_func_pass(
+            lambda function, _mod, _context: change(function) if is_ours(function) else function, opt_level=0
+        )
+
+    lower, finish_host, finish_device = stock
     return (
-        tvm.transform.Sequential([cut, lower]),
-        lambda: tvm.transform.Sequential([keep, finish_host(), *last]),
+        tvm.transform.Sequential([where_ours(with_cut_vectors), lower]),
+        lambda: tvm.transform.Sequential([where_ours(_on_stack), finish_host(), *last]),
         finish_device,
     )
 

@@ -1,8 +1,6 @@
 """`fleet.pipeline`: our passes and the library's schedules for users of stock Relax, with the lowering that they need.
 
-    executable = tvm.compile(
-        mod, target, relax_pipeline=fleet.pipeline(target), tir_pipeline=fleet.tir_pipeline(target)
-    )
+    executable = tvm.compile(mod, target, relax_pipeline=fleet.pipeline(target))
 
 TVM runs in the caller's process here, which has it loaded anyway.
 """
@@ -69,7 +67,8 @@ def pipeline(
         with Library.open(library) as opened:
             choice = choose(opened, _workloads(lowered), within)
         scheduled = apply_schedules(lowered, target_json, choice.traces).mod
-        return relax.get_default_pipeline(made)(join_concats(scheduled, target_json).mod)
+        planned = relax.get_default_pipeline(made)(join_concats(scheduled, target_json).mod)
+        return lowering.lower_by_default(planned, target_json)
 
     return tvm.transform.module_pass(run, opt_level=0, name="FleetPipeline")
 
@@ -77,7 +76,8 @@ def pipeline(
 def tir_pipeline(target: str | Mapping[str, object] | Target) -> str:
     """Return the name of the lowering that our schedules expect: TVM's, with the sums of a tile in registers.
 
-    With TVM's own, tiles of 1 KiB and more come from the heap: right, but a 1x1 convolution takes up to a third longer.
+    For programs that were scheduled by other means than `pipeline`; those of its own are lowered so in any case. With
+    TVM's own, tiles of 1 KiB and more come from the heap: right, but a 1x1 convolution takes up to a third longer.
 
     Raises:
         ConfigError: a target that cannot work.

@@ -103,8 +103,7 @@ def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records
     sources = []
     for library in (no_records, str(tmp_path / "library.sqlite")):
         passes = fleet.pipeline("host", library=library)
-        lowering = fleet.tir_pipeline("host")
-        executable = tvm.compile(from_onnx(onnx.load(two_heads)), "llvm", relax_pipeline=passes, tir_pipeline=lowering)
+        executable = relax.build(from_onnx(onnx.load(two_heads)), "llvm", relax_pipeline=passes)
         sources.append(executable.mod.imports[0].inspect_source())
         found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image), tvm.runtime.tensor(gain))
         expected = onnxruntime.InferenceSession(two_heads).run(None, {"image": image, "gain": gain})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cross.build.cutting import with_cut_vectors
-from cross.build.lowering import tir_pipeline
+from cross.build.lowering import lower_by_default, tir_pipeline
 from cross.targets.target import host_target_json
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
@@ -46,6 +46,19 @@ def test_a_tile_of_sums_is_on_the_stack(rows: int, is_from_heap: bool) -> None:
     library = tvm.compile(tiled_sums(rows), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
 
     assert ("TVMBackendAllocWorkspace" in library.inspect_source("ll")) == is_from_heap
+
+
+def test_a_marked_function_is_lowered_so_by_default() -> None:
+    """Who names one pipeline of ours gets all of it; functions of others stay as they are, in the same process."""
+    import tvm
+
+    target_json = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3"})
+    ours = lower_by_default(lower_by_default(tiled_sums(6), target_json), target_json)
+
+    sources = [tvm.compile(mod, target=json.loads(target_json)).mod for mod in (tiled_sums(6), ours, tiled_sums(6))]
+
+    from_heap = ["TVMBackendAllocWorkspace" in library.inspect_source("ll") for library in sources]
+    assert [True, False, True] == from_heap
 
 
 def one_more(columns: int, lanes: int, rows: int) -> Any:
