@@ -1,8 +1,8 @@
 """Chooses schedules for a function: the static one without any trial, and the others in the order worth trying.
 
 A function has at most one product that counts; its tile is the choice, with that of the stages around it where it is a
-Winograd convolution's. Without a product, the tile of its largest reduction by columns is. Everything else has one good
-schedule.
+Winograd convolution's. Without a product, the tile of its rows, or of its largest reduction by columns, is. Everything
+else has one good schedule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
-from fleet.spaces.simple import main_columns, schedule_rest
+from fleet.spaces.rows import RowTile
+from fleet.spaces.simple import main_reduction, schedule_rest
 from fleet.spaces.tiles import Tile, tiles
 from fleet.spaces.winograd import Cut, cuts, winograd_schedules, winograd_stages
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import SBlockRV
 
 
-Knobs = Tile | Cut | AttentionTile | ColumnTile
+Knobs = Tile | Cut | AttentionTile | ColumnTile | RowTile
 """One choice of all knobs of a function."""
 
 
@@ -230,16 +231,16 @@ def _winograd_space(mod: IRModule, facts: ProcessorFacts, stages: Mapping[Stage,
 
 
 def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
-    """Return the space of a function without tiled products: the tiles of its largest reduction by columns."""
+    """Return the space of a function without tiled products: the tiles of its main reduction."""
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
     inline_all(schedule, frozenset())
-    main, tiles = main_columns(schedule, facts)
+    main, tiles = main_reduction(schedule.copy(), facts)
 
     def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:
         for chosen in [{main: tiles[place]} for place in places] if tiles else [{}]:
-            yield schedule_rest(schedule, facts, chosen)
+            yield schedule_rest(schedule.copy(), facts, chosen)  # even a look at its blocks is a step of a trace
 
     return Space(choices=tuple(tiles), schedules_at=schedules_at)
 

@@ -6,6 +6,8 @@ keeps several partial results per lane, which hides the latency of its operation
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import child_blocks, is_reduction, names_in
@@ -24,21 +26,47 @@ from fleet.spaces.loops import (
 )
 
 if TYPE_CHECKING:
-    from tvm.s_tir import Schedule
+    from tvm.s_tir import SBlock, Schedule
     from tvm.s_tir.schedule import LoopRV, SBlockRV
+    from tvm.tirx import Buffer, BufferRegion
 
 _FEWEST_LANES = 4
 """Of a reduction whose length is no multiple of a register's: fewer do not pay for joining them."""
 
 _MOST_UNROLLED = 16
 
-_PARTIAL_VECTORS = 4
-"""Vectors of partial results: one addition may start per cycle, and takes about four."""
+_PARTIAL_VECTORS = (4, 8, 2, 1)
+"""Vectors of partial results, the most promising number first: one addition may start per cycle, and takes about four.
+"""
 
 _LAST_WIDTHS = (4, 2)
 """Partial results before the last one. Lanes of a register that are joined one by one make a chain of additions, each
 of which waits for the one before: a norm of rows of 96 numbers took half as long again (Zen 5, 16 lanes).
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTile:
+    """What of a row's reduction stays in registers."""
+
+    partial_results: int
+    """At most: of a row whose length this does not divide, its largest divisor that is a power of two."""
+
+
+def row_tiles(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> list[RowTile]:
+    """Return the tiles of a block that is computed row by row, the most promising first; none if there is no choice."""
+    blocks = [schedule.get(block) for block in [*chain_to(schedule, result), result]]
+    sums = [block for block in blocks if is_reduction(block) and not reads_along(block)]
+    cut = [
+        (_length(block), lanes_of(block, facts)) for block in sums if _is_cut(_length(block), lanes_of(block, facts))
+    ]
+    found: dict[tuple[int, ...], RowTile] = {}
+    for vectors in _PARTIAL_VECTORS if cut else ():
+        widths = tuple(vector_width(length, vectors * lanes) for length, lanes in cut)
+        is_whole = any(width == length for width, (length, _) in zip(widths, cut, strict=True))
+        if not (found and is_whole):  # a row that is one partial result has nothing to add up
+            found.setdefault(widths, RowTile(partial_results=max(widths)))
+    return [*found.values()]
 
 
 def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
@@ -56,8 +84,11 @@ def chain_to(schedule: Schedule, result: SBlockRV) -> list[SBlockRV]:
     return found[::-1]
 
 
-def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -> bool:
+def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts, tile: RowTile | None = None) -> bool:
     """Compute a block, and all that it is computed from, row by row.
+
+    Args:
+        tile: one of `row_tiles`; None: the most promising one.
 
     Returns:
         False: these blocks have no rows in common, or would repeat work. The schedule may have been changed: work on
@@ -75,7 +106,7 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -
     partial: list[SBlockRV] = []
     for block in [*chain, result]:
         if is_reduction(schedule.get(block)) and not reads_along(schedule.get(block)):
-            partial += (found := _partial_results(schedule, block, facts))
+            partial += (found := _partial_results(schedule, block, facts, tile))
             ordered += found
         ordered.append(block)
     total = sum(domain(schedule.get(block)) for block in ordered)
@@ -105,12 +136,11 @@ def schedule_rows(schedule: Schedule, result: SBlockRV, facts: ProcessorFacts) -
 
 
 def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> list[int]:
-    """Return which axes of the result number the rows: all reductions that it reads have them, as they are."""
+    """Return which axes of the result number the rows: all that it reads with a value for each row has them, as is."""
     from tvm.tirx import Var
 
     own = schedule.get(result)
-    written = [schedule.get(block).writes[0].source for block in chain if is_reduction(schedule.get(block))]
-    regions = [region.region for region in own.reads if any(region.source.same_as(buffer) for buffer in written)]
+    regions = [region.region for region in _reads_of(own, _row_values(schedule, chain))]
     spatial, _ = split_by_kind(schedule, result)
     names = [iterator.var.name for iterator in own.iter_vars]
     if is_reduction(own):
@@ -122,26 +152,53 @@ def _row_axes(schedule: Schedule, result: SBlockRV, chain: list[SBlockRV]) -> li
     return [axis for axis, name in enumerate(names) if used and all(name in of_region for of_region in used)]
 
 
-def _partial_results(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list[SBlockRV]:
+def _row_values(schedule: Schedule, chain: list[SBlockRV]) -> list[Buffer]:
+    """Return what holds a value for each row: reductions, and what is computed from these without another axis."""
+    found: list[Buffer] = []
+    for own in map(schedule.get, chain):
+        ranks = [len(region.region) for region in _reads_of(own, found)]
+        if is_reduction(own) or len(own.iter_vars) in ranks:
+            found.append(own.writes[0].source)
+    return found
+
+
+def _reads_of(block: SBlock, buffers: list[Buffer]) -> list[BufferRegion]:
+    return [region for region in block.reads if any(region.source.same_as(buffer) for buffer in buffers)]
+
+
+def _partial_results(
+    schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, tile: RowTile | None
+) -> list[SBlockRV]:
     """Split a reduction into one per lane and the joining of lanes; return the blocks before the last, in order."""
     _, sums = split_by_kind(schedule, block)
-    length = steps(schedule, sums)
-    lanes = vector_width(length, lanes_of(schedule.get(block), facts))
-    if lanes < _FEWEST_LANES or length == lanes:  # a cut vector would need a condition, which compute_at forgets
+    length, most = _length(schedule.get(block)), lanes_of(schedule.get(block), facts)
+    if not _is_cut(length, most):
         return []
+    several = vector_width(length, tile.partial_results if tile else _PARTIAL_VECTORS[0] * most)
     if len(sums) > 1:
         schedule.fuse(*sums)
     found = []
-    for width in _widths(length, lanes):
+    for width in sorted({several, vector_width(length, most), *_LAST_WIDTHS}, reverse=True):
         _, lane = schedule.split(schedule.get_loops(block)[-1], [None, width])
         found.append(schedule.rfactor(lane, 0))
     return found
 
 
-def _widths(length: int, lanes: int) -> list[int]:
-    """Return how many partial results there are after each step of a reduction."""
-    several = lanes * vector_width(length // lanes, _PARTIAL_VECTORS)
-    return sorted({several, lanes, *_LAST_WIDTHS}, reverse=True)
+def _is_cut(length: int, most: int) -> bool:
+    """Tell whether a row has partial results; a cut vector would need a condition, which compute_at forgets.
+
+    Args:
+        most: lanes of a register.
+    """
+    lanes = vector_width(length, most)
+    return lanes >= _FEWEST_LANES and length > lanes
+
+
+def _length(block: SBlock) -> int:
+    """Return how many numbers one result is reduced from."""
+    from tvm.tirx import IterVar
+
+    return math.prod(int(it.dom.extent) for it in block.iter_vars if it.iter_type != IterVar.DataPar)
 
 
 def _vectorize(

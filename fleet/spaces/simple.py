@@ -1,4 +1,4 @@
-"""Schedules for what is no tiled product: each kind has one good choice, and reductions by columns have their tile.
+"""Schedules for what is no tiled product: each kind has one good choice, and reductions have their tile.
 
 Blocks that make rows (softmax, norms) are taken together, from their result backwards; what remains is taken one by
 one. Every attempt works on a copy, so what cannot be scheduled stays a loop nest that is right.
@@ -7,7 +7,7 @@ one. Every attempt works on a copy, so what cannot be scheduled stays a loop nes
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.spaces.blocks import child_blocks, is_reduction
@@ -17,7 +17,7 @@ from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.grouped import schedule_padded_groups
 from fleet.spaces.loops import domain, is_untouched, share, split_by_kind, steps
-from fleet.spaces.rows import chain_to, schedule_rows
+from fleet.spaces.rows import RowTile, chain_to, row_tiles, schedule_rows
 
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
@@ -26,35 +26,46 @@ if TYPE_CHECKING:
 _MOST_TILES = 12
 """Of a reduction by columns: beyond come those that are hardly ever the best."""
 
+ReductionTile = ColumnTile | RowTile
+
 Kind = Callable[["Schedule", "SBlockRV", ProcessorFacts], bool]
 """Schedules a block, perhaps with others; False: it is not of this kind. The schedule may be half changed then."""
 
 
-def main_columns(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, list[ColumnTile]]:
-    """Return a function's largest block and its tiles, the most promising first; none if it is no reduction by columns,
-    or if rows are reduced, too.
+def main_reduction(schedule: Schedule, facts: ProcessorFacts) -> tuple[str, Sequence[ReductionTile]]:
+    """Return the block that a function's tile is for, and its tiles, the most promising first; none without a choice.
+
+    It is the last that makes rows, else the largest of all, if that is a reduction by columns.
     """
     blocks = child_blocks(schedule)
+    names = [schedule.get(block).name_hint for block in blocks]
+    rows = next((name for name in reversed(names) if _makes_rows(schedule, name)), None)
+    if rows is not None:
+        is_scheduled = _first_that_fits(schedule, rows, facts, [schedule_rows]) is not schedule
+        return rows, row_tiles(schedule, schedule.get_sblock(rows), facts) if is_scheduled else []
     main = max(blocks, key=lambda block: domain(schedule.get(block)))
-    name = schedule.get(main).name_hint
-    if any(_makes_rows(schedule, schedule.get(block).name_hint) for block in blocks):
-        return name, []
-    return name, tiles_of(schedule, main, facts)[:_MOST_TILES]
+    return schedule.get(main).name_hint, tiles_of(schedule, main, facts)[:_MOST_TILES]
 
 
-def schedule_rest(schedule: Schedule, facts: ProcessorFacts, tiles: Mapping[str, ColumnTile] | None = None) -> Schedule:
+def schedule_rest(
+    schedule: Schedule, facts: ProcessorFacts, tiles: Mapping[str, ReductionTile] | None = None
+) -> Schedule:
     """Schedule all blocks whose loops nobody has touched; return the schedule that has them.
 
     Args:
-        tiles: of reductions by columns, by their blocks; others have the most promising ones.
+        tiles: of reductions, by their blocks; others have the most promising ones.
     """
+    chosen = tiles or {}
+    rows = {name: tile for name, tile in chosen.items() if isinstance(tile, RowTile)}
+    columns = {name: tile for name, tile in chosen.items() if isinstance(tile, ColumnTile)}
     names = [schedule.get(block).name_hint for block in child_blocks(schedule)]
     for name in reversed(names):
         if _makes_rows(schedule, name):
-            schedule = _first_that_fits(schedule, name, facts, [schedule_rows])
+            by_rows = functools.partial(schedule_rows, tile=rows.get(name))
+            schedule = _first_that_fits(schedule, name, facts, [by_rows])
     for name in [schedule.get(block).name_hint for block in child_blocks(schedule)]:
         by_columns = [
-            functools.partial(kind, tile=(tiles or {}).get(name)) for kind in (schedule_padded_groups, schedule_columns)
+            functools.partial(kind, tile=columns.get(name)) for kind in (schedule_padded_groups, schedule_columns)
         ]
         schedule = _first_that_fits(schedule, name, facts, [*by_columns, _schedule_reduction, schedule_elementwise])
     return schedule

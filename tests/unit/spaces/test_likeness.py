@@ -15,6 +15,7 @@ from fleet.spaces.attention import AttentionTile
 from fleet.spaces.choose import Knobs, Space, space_of
 from fleet.spaces.column_tiles import ColumnTile
 from fleet.spaces.likeness import choice_of, distance, nearest
+from fleet.spaces.rows import RowTile
 from fleet.spaces.tiles import Order, Tile
 from fleet.spaces.winograd import Cut
 from fleet.workloads.programs import matmul
@@ -42,6 +43,7 @@ KNOBS: st.SearchStrategy[Knobs] = st.one_of(
     TILES,
     st.builds(Cut, TILES, SIZES, SIZES),
     st.builds(AttentionTile, SIZES, SIZES, SIZES),
+    st.builds(RowTile, partial_results=SIZES),
     st.builds(ColumnTile, row=SIZES, vectors=SIZES, lanes=st.sampled_from([4, 8, 16]), order=st.sampled_from(Order)),
 )
 

@@ -13,7 +13,7 @@ import pytest
 
 from cross.targets.target import host_target_json
 from fleet.spaces.blocks import child_blocks
-from fleet.spaces.choose import schedules, static_schedule
+from fleet.spaces.choose import schedules, space_of, static_schedule
 from fleet.spaces.simple import unscheduled
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 HOST = host_target_json()
 AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+AVX512 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v4", "num-cores": 2})
 
 Make = Callable[[], list[Any]]
 
@@ -238,6 +239,34 @@ def test_a_reduction_by_columns_has_other_tiles_to_try(case: str) -> None:
     for other in others:
         assert trace_json(other) != trace_json(first)
         np.testing.assert_allclose(run(other.mod, arrays, optimized=True), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("case", "others"), [("softmax", 2), ("layer_norm", 1), ("rms_norm", 3), ("sum of all", 0)])
+def test_rows_have_other_numbers_of_partial_results_to_try(case: str, others: int) -> None:
+    """One vector at least, eight at most, fewer than a row has; the programs differ, and compute the same."""
+    import tvm_ffi
+
+    mod = module(CASES[case])
+    arrays = arrays_for(mod)
+    expected = run(mod, arrays)
+
+    found = list(schedules(mod, AVX512))
+
+    assert 1 + others == len({tvm_ffi.structural_hash(schedule.mod) for schedule in found}) == len(found)
+    for schedule in found[1:]:
+        np.testing.assert_allclose(run(schedule.mod, arrays, optimized=True), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["depthwise", "softmax"])
+def test_a_schedule_is_the_same_whatever_was_made_before(case: str) -> None:
+    """Its trace is its name: with others in it, one candidate would be measured again and again."""
+    mod = module(CASES[case])
+    space = space_of(mod, HOST)
+
+    assert space is not None
+    _, second = space.schedules_at([0, 1])
+    [alone] = space.schedules_at([1])
+    assert trace_json(alone) == trace_json(second)
 
 
 def test_a_kept_schedule_of_padded_groups_can_be_replayed() -> None:
