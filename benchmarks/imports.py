@@ -2,6 +2,7 @@
 
     python -m benchmarks.imports                       # all that can be made here, as a Markdown table
     python -m benchmarks.imports --only keras,tabular  # families or names, separated by commas
+    python -m benchmarks.imports --check               # ends with 1 where the page does not say what happens now
 
 Nothing is downloaded: graphs come from the onnx wheel, from `fleet.testing.models`, and, tiny and with random weights,
 from configurations of transformers and applications of Keras, where these are installed. Every model is imported and
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import time
@@ -88,6 +90,7 @@ TRANSFORMERS: Mapping[str, tuple[str, Shapes]] = {
 }
 """What follows "hf:" and the shapes, by the name in the table."""
 
+_PAGE = Path(__file__).parent.parent / "docs/reference/models.md"
 KERAS = ("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "MobileNet", "MobileNetV3Small", "Xception")
 _KERAS_PIXELS = {"Xception": 96}
 _COMPARED = frozenset({"squeezenet", "shufflenet", "keyword_spotting", "tabular", "segformer", "llama", "bert", "vit"})
@@ -145,14 +148,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.imports", description=__doc__)
     parser.add_argument("--only", metavar="NAMES", help="families or models, separated by commas")
-    wanted = parser.parse_args(argv).only
-    chosen = set(wanted.split(",")) if wanted else None
+    parser.add_argument("--check", action="store_true", help="compare with docs/reference/models.md")
+    options = parser.parse_args(argv)
+    chosen = set(options.only.split(",")) if options.only else None
     os.environ.setdefault("KERAS_BACKEND", "torch")
     print("| model | from | imports | largest difference |\n|---|---|---|---|")
+    found = []
     for survey in surveys():
         if (chosen is None or {survey.name, survey.family} & chosen) and importlib.util.find_spec(survey.needs):
-            print(row(survey), flush=True)
-    return 0
+            found.append(row(survey))
+            print(found[-1], flush=True)
+    changed = differing(found, _PAGE.read_text()) if options.check else []
+    for line in changed:
+        print(f"the page says something else: {line}", file=sys.stderr)
+    return 1 if changed else 0
+
+
+def differing(rows: Sequence[str], page: str) -> list[str]:
+    """Return the rows that a page does not have; of a difference it matters whether it is small, not how small."""
+    told = {_essence(line) for line in page.splitlines()}
+    return [row for row in rows if _essence(row) not in told]
+
+
+def _essence(row: str) -> str:
+    return re.sub(r"\b\de-(0[5-9]|[1-9]\d)\b", "small", row)
 
 
 def row(survey: Survey) -> str:

@@ -77,6 +77,17 @@ class EmulatedBoard:
         """Start a command of the board; its process id is the command's own."""
         return subprocess.Popen(self.command(*words), text=True, env=self.full_environment(environment), **options)
 
+    @contextmanager
+    def another_cpu(self, cpu: str) -> Iterator[None]:
+        """Start programs on another CPU for a while; those that run keep theirs."""
+        file = self.path(f"/{EMULATION}/cpu")
+        usual = file.read_text()
+        self.write(f"/{EMULATION}/cpu", f"{cpu}\n")
+        try:
+            yield
+        finally:
+            self.write(f"/{EMULATION}/cpu", usual)
+
     def path(self, name: str | Path) -> Path:
         """Return where this machine finds a file of the board."""
         return self.root / str(name).lstrip("/")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from fleet.testing.identity import account_proof
 from fleet.v1 import session_service_pb2
 from fleet.wire.rpc import Stub, make_channel
 from fleet.wire.tokens import TOKEN_HEADER
+from tests.emulated import integer_kernels
 from tests.emulated.board import HOME, emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
@@ -138,6 +140,18 @@ def test_winograd_convolutions_are_right_there(bench: Bench, outputs: int) -> No
         found = device.load(bench.artifact(f"winograd{outputs}-pi4"))(*right.inputs)
 
     assert compare([found], [right.expected], reduction_size=right.terms) is None
+
+
+def test_sums_of_integers_are_exact_on_a_core_with_dot_products(bench: Bench) -> None:
+    """A Pi 5's: `sdot` of the largest and smallest codes gives each sum that they have, requantized as ONNX says."""
+    board, built = bench.agent.board, bench.kernels["pi4"].parent / "integers"
+    shutil.copytree(built, board.path(f"{HOME}/integers"))
+    board.write(f"{HOME}/integers.py", Path(integer_kernels.__file__).read_text())
+
+    with board.another_cpu("cortex-a76"):
+        found = board.run("python3", f"{HOME}/integers.py", f"{HOME}/integers", PYTHONPATH=f"{HOME}/fleet-agent/lib")
+
+    assert (built / "digest").read_text() == found.stdout.strip(), found.stderr
 
 
 def test_a_pi_that_is_slowed_down_says_so_with_the_measurement(bench: Bench) -> None:

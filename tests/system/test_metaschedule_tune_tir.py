@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import fleet
 from fleet.library import Library
-from fleet.metaschedule import FleetBuilder, FleetCostModel, FleetDatabase, FleetRunner, load_intrinsics
+from fleet.metaschedule import FleetBuilder, FleetCostModel, FleetDatabase, FleetRunner, FleetSpace, load_intrinsics
 from fleet.testing import eventually_sync
 from fleet.workloads import programs
 from fleet.workloads.workload import module_of
@@ -99,6 +100,31 @@ def test_stock_tune_tir_runs_on_a_leased_device(ms: Any, tracker: str, tmp_path:
     runner.close()
     builder.close()
     assert not directory.exists()
+
+
+def test_stock_tune_tir_has_our_schedules_by_one_argument(ms: Any, tracker: str, tmp_path: Path) -> None:
+    """What it measures then are choices of a space of ours, which no sampled decision is in."""
+    from tvm.target import Target
+
+    target = Target(TARGET)
+    with closing(FleetBuilder(max_workers=1)) as builder, closing(FleetRunner(tracker, "cpu", idle_sec=0.2)) as runner:
+        database = ms.tune_tir(
+            matmul(32),
+            target,
+            work_dir=str(tmp_path),
+            max_trials_global=2,
+            num_trials_per_iter=2,
+            builder=builder,
+            runner=runner,
+            space=FleetSpace(target, most=2, with_rules=False),
+            strategy="replay-trace",
+            cost_model="random",
+            seed=1,
+        )
+
+        records = database.get_all_tuning_records()
+    assert [0, 0] == [len(record.trace.decisions) for record in records]
+    assert all(float(sec) < 1 for record in records for sec in record.run_secs)
 
 
 def build(ms: Any, mod: Any, builder: Any) -> str:

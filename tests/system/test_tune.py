@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -92,7 +93,11 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     assert "Its output agrees with ONNX Runtime: largest difference" in page
     with Library.open(library) as stored:
         assert [job.state for job in stored.jobs()] == [JobState.FINISHED] * 2
-        assert sum(stored.trial_counts([w.shash for w in stored.find_workloads("*")]).values()) == 20
+        known = {workload.shash for workload in stored.find_workloads("*")}
+        assert sum(stored.trial_counts(list(known)).values()) == 20
+        records = stored.records(job_name=str(report["job"]))
+        before = list(itertools.takewhile(lambda record: record.kind is RecordKind.STATIC, records))
+        assert known == {record.workload for record in before}, "static schedules come before all trials"
 
 
 def test_a_device_that_is_not_there_is_said_before_the_import(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
+import fleet
+from cross.targets.target import make_target
 from fleet.graph.marking import ATTRIBUTE
-from fleet.graph.pipeline import lower
+from fleet.graph.pipeline import lower, steps
 from fleet.graph.rebuilding import op_name
 from fleet.models.model import bundled_model, import_model, load_model
+from fleet.workloads.applying import workload_hash, workload_module
 from tests.unit.graph_models import TARGET, function_of, random_array
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tvm.ir import IRModule
     from tvm.relax import Expr
 
@@ -57,11 +63,79 @@ def test_what_is_data_elsewhere_is_not_marked() -> None:
     assert [[]] == constants(lowered)
 
 
+def test_records_are_of_programs_and_not_of_a_pipeline() -> None:
+    """With a pass less, what it would have changed is another workload, and has no record; the others keep theirs."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        convolved = relax.op.nn.conv2d(x, relax.const(random_array(16, 16, 3, 3)), padding=1)
+        return times_weights(emit(relax.op.mean(convolved, [2, 3])))
+
+    mod = function_of([(1, 16, 12, 12)], body)
+
+    found = [workloads(mod, without=name) for name in ("", "filter")]
+
+    assert found[0].keys() & found[1].keys() >= {"mean", "matmul"}
+    changed = {name for name in found[0].keys() | found[1].keys() if found[0].get(name) != found[1].get(name)}
+    assert changed == {name for name in changed if "conv2d" in name} != set()
+
+
+def workloads(mod: IRModule, *, without: str) -> dict[str, str]:
+    """Return the structural hash of each program, by its name, where the pipeline lacks a pass."""
+    with make_target(TARGET):
+        for step in steps(TARGET):
+            mod = mod if step.name == without else step.run(mod)
+    programs = {var.name_hint: function for var, function in mod.functions.items() if var.name_hint != "main"}
+    return {name: workload_hash(workload_module(function)) for name, function in programs.items()}
+
+
+def test_a_record_is_not_for_a_program_whose_weights_are_none() -> None:
+    """Its schedule may pack what its caller does not: the same loops with other constants are another workload."""
+    [weighted], [unweighted] = (
+        [workload_hash(workload_module(function)) for function in lowered.functions.values() if is_program(function)]
+        for lowered in (
+            lower(function_of([(16, 16)], lambda x, emit: times_weights(x)), TARGET),
+            lower(function_of([(16, 16), (16, 16)], lambda x, y, emit: product(x, y)), TARGET),
+        )
+    )
+
+    assert weighted != unweighted
+
+
+def test_tensors_that_do_not_meet_share_memory(tmp_path: Path) -> None:
+    """That is planned at compile time: two pieces serve five results, of which two are alive at a time."""
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        for _ in range(6):
+            x = emit(times_weights(x))
+        return x
+
+    planned = fleet.pipeline(json.loads(TARGET), library=tmp_path / "none.sqlite")(function_of([(16, 16)], body))
+
+    found = Counter(re.findall(r"alloc_(storage|tensor)", planned["main"].script()))
+    assert (3, 6) == (found["storage"], found["tensor"]), "the sixth result is the model's user's"
+
+
 def times_weights(x: Expr) -> Expr:
     """A product with random weights."""
     from tvm import relax
 
     return relax.op.matmul(x, relax.const(random_array(16, 16)))
+
+
+def product(x: Expr, y: Expr) -> Expr:
+    """A product of data."""
+    from tvm import relax
+
+    return relax.op.matmul(x, y)
+
+
+def is_program(function: object) -> bool:
+    """Tell whether a function is a tensor program."""
+    from tvm.tirx import PrimFunc
+
+    return isinstance(function, PrimFunc)
 
 
 def constants(mod: IRModule) -> list[list[int]]:
