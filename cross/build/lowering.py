@@ -27,7 +27,7 @@ _STOCK = "default"
 _STOCK_FACTORY = "s_tir"
 """What "default" stands for."""
 
-_MARK = "fleet.lowering"
+_MARK = "fleet_lowering"
 """Of a PrimFunc: TVM's default lowering, too, treats it as ours does."""
 
 _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")

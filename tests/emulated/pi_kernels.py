@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
     paths["soft"] = str(_soft_float(folder))
     for board in ("pi4", "armv7"):
         paths |= {f"winograd{m}-{board}": str(build_winograd(m, targets[board], folder)) for m in SIZES}
-    build_integers(find_board("rpi5").target_json, folder / "integers")
+    build_integers(find_board("rpi5-64").target_json, folder / "integers")
     (folder / "index.json").write_text(json.dumps(paths))
 
 
