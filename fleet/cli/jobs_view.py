@@ -129,8 +129,7 @@ def _what_it_does(job: Job) -> Iterator[str]:
     for kind in progress_of(job):
         on = f", on {kind.device.removeprefix('devices/')}" if kind.device else ""
         yield f"{kind.selector}: {kind.activity}, {kind.trials_done}/{kind.trials_total} trials{on}"
-        for decision in kind.decisions:
-            yield f"{decision.count} candidates of {decision.operator}: {decision.sentence}"
+        yield from map(str, kind.decisions)
 
 
 def _row(entry: WorkloadSummary) -> WorkloadRow:

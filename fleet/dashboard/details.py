@@ -81,6 +81,7 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
             "latency": f"{words.latency(job.best_us)}, untuned {words.latency(job.untuned_us)}",
             "workloads": str(job.workload_count or "-"),
             "now": job.activity or "-",
+            "why": job.decision or "-",
         }
     )
 

@@ -80,6 +80,9 @@ class JobStatus:
     activity: str = ""
     """What it is doing now, for people."""
 
+    decision: str = ""
+    """What it measures now or next and why, for people; empty: nothing was decided yet."""
+
     def __repr__(self) -> str:
         trials = f"{self.trials_done} of {self.trials_total} trials"
         return f"<JobStatus {self.name} {self.state}: {shown(self.title)}, {trials}>"

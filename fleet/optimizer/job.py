@@ -305,6 +305,9 @@ class DecisionReport:
     sentence: str
     """The reason, for people."""
 
+    def __str__(self) -> str:
+        return f"{self.count} candidates of {self.operator}: {self.sentence}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport:
@@ -349,11 +352,12 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         repeats=progress.repeats,
         elapsed_sec=elapsed_sec,
         workloads=report_workloads(progress),
-        decisions=_report_decisions(progress),
+        decisions=report_decisions(progress),
     )
 
 
-def _report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
+def report_decisions(progress: JobProgress) -> tuple[DecisionReport, ...]:
+    """Return the newest decisions with their reasons in words, oldest first."""
     operators = {item.workload.shash: item.workload.operator for item in progress.workloads}
     return tuple(
         DecisionReport(

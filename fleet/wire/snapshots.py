@@ -37,6 +37,7 @@ def job_to_proto(job: JobStatus) -> job_pb2.Job:
         workload_count=job.workload_count,
         activity=job.activity,
         trials_repeated=job.trials_repeated,
+        decision=job.decision,
     )
 
 
@@ -56,6 +57,7 @@ def job_from_proto(message: job_pb2.Job) -> JobStatus:
         workload_count=message.workload_count,
         activity=message.activity,
         trials_repeated=message.trials_repeated,
+        decision=message.decision,
     )
 
 

@@ -98,6 +98,15 @@ def test_a_jobs_details_are_what_the_tracker_knows() -> None:
     assert "3.46 ms, untuned 270 ms" in text
 
 
+def test_a_jobs_details_say_why_it_measures_what_it_measures() -> None:
+    """The prioritizer's reason, as a sentence."""
+    why = "8 candidates of conv2d 3x3: 4 batches should gain 2 ms +- 1 ms; 0.8 s of the device each"
+
+    text = text_of(details_of(JobStatus(name="jobs/1", decision=why), Snapshot(), NOW_SEC))
+
+    assert why in " ".join(text.split())
+
+
 def test_what_can_be_done_is_asked_about_by_name() -> None:
     """A lease is taken, a wait ended, a job stopped until it has ended; a free device is left alone."""
     revoke = deed_about(HELD)

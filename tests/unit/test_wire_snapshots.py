@@ -51,7 +51,7 @@ leases = st.builds(
     Lease, name=st.text(), device_name=st.text(), epoch=counts, granted_at_sec=moments, expires_at_sec=moments
 )
 requests = st.builds(PendingRequest, request_id=st.text(), priority=st.integers(-100, 100), asked_at_sec=moments)
-jobs = st.builds(JobStatus, name=st.text(), state=st.sampled_from(JobState), started_at_sec=moments)
+jobs = st.builds(JobStatus, name=st.text(), decision=st.text(), state=st.sampled_from(JobState), started_at_sec=moments)
 
 
 @given(
