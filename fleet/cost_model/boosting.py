@@ -29,16 +29,23 @@ _MIN_WEIGHT = 0.1
 """A good candidate counts up to ten times as much as a bad one or a failure."""
 
 
-def train(features: Sequence[NDArray[np.float32]], scores: NDArray[np.float32], *, seed: int = 0) -> bytes:
+def train(
+    features: Sequence[NDArray[np.float32]],
+    scores: NDArray[np.float32],
+    *,
+    counts: NDArray[np.float32] | None = None,
+    seed: int = 0,
+) -> bytes:
     """Fit trees to scores.
 
     Args:
         features: per candidate float32 [n_stores, n_features], at least one store each.
         scores: float32 [n_candidates], best time of the workload / own time; 0 for a failure.
+        counts: float32 [n_candidates], how far each score is to be believed; None: all are alike.
     """
     import xgboost
 
-    weights = np.maximum(scores, _MIN_WEIGHT)
+    weights = np.maximum(scores, _MIN_WEIGHT) * (1 if counts is None else counts)
     matrix = xgboost.DMatrix(_rows(features), label=scores, weight=weights)
     booster = xgboost.train({**_PARAMETERS, "seed": seed}, matrix, num_boost_round=_ROUNDS)
     return bytes(booster.save_raw("ubj"))

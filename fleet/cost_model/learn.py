@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cross.targets.target import make_target
 from fleet.cost_model.boosting import train
+from fleet.cost_model.samples import DISTURBED_WEIGHT
 from fleet.workloads.workload import module_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class LearnRecord:
     features: NDArray[np.float32]
     """float32, shape [n_stores, n_features]."""
 
+    is_disturbed: bool = False
+    """Something else ran meanwhile."""
+
 
 def are_enough(records: Sequence[LearnRecord]) -> bool:
     """Tell whether there are records enough to choose by."""
@@ -52,7 +56,8 @@ def learn(records: Sequence[LearnRecord], *, seed: int = 0) -> bytes | None:
     for record in usable:
         best[record.workload] = min(best.get(record.workload, math.inf), record.run_sec)
     scores = np.array([_score(record, best) for record in usable], np.float32)
-    return train([record.features for record in usable], scores, seed=seed)
+    counts = np.array([DISTURBED_WEIGHT if record.is_disturbed else 1.0 for record in usable], np.float32)
+    return train([record.features for record in usable], scores, counts=counts, seed=seed)
 
 
 def extract_features(

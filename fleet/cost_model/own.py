@@ -36,17 +36,24 @@ def weight_of(records: int) -> float:
 class OwnTrees:
     """Trained on the records of one workload, with what the shared model says of them as one more column."""
 
-    def __init__(self, features: Sequence[Features], shared: NDArray[np.float32], log_sec: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        features: Sequence[Features],
+        shared: NDArray[np.float32],
+        log_sec: NDArray[np.float32],
+        weights: NDArray[np.float32],
+    ) -> None:
         """Train.
 
         Args:
             shared: what the shared model predicts for them, [n_candidates].
             log_sec: logarithms of their times.
+            weights: how much each of these counts.
         """
         import xgboost
 
-        self._mean = np.float32(log_sec.mean())
-        matrix = xgboost.DMatrix(_rows(features, shared), label=log_sec - self._mean)
+        self._mean = np.float32(np.average(log_sec, weights=weights))
+        matrix = xgboost.DMatrix(_rows(features, shared), label=log_sec - self._mean, weight=weights)
         self._booster = xgboost.train({**_PARAMETERS, "seed": 0}, matrix, num_boost_round=_ROUNDS)
 
     def log_sec(self, features: Sequence[Features], shared: NDArray[np.float32]) -> NDArray[np.float32]:

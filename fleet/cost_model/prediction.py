@@ -53,7 +53,7 @@ def predict(model: Model, query: Query, frame: Frame | None = None) -> Predictio
     shared = line.level + line.slope * values
     mean, own_share = shared.mean(axis=0), weight_of(count)
     if known and own_share:
-        own = OwnTrees(known.features, mean[asked:], known.log_sec).log_sec(features, mean)
+        own = OwnTrees(known.features, mean[asked:], known.log_sec, known.weights).log_sec(features, mean)
         shared = (1 - own_share) * shared + own_share * own
         mean = shared.mean(axis=0)
     lift = spread_out(MEMBERS)[:, None] * np.float32(line.level_spread)
@@ -79,11 +79,12 @@ def _line(usual: Calibration, flop: float, values: NDArray[np.float32], known: G
         start, per_work = usual.level
         level = start + per_work * math.log(flop + 1)
         return _Line(level=level, level_spread=usual.level_spread, slope=usual.slope, slope_spread=usual.slope_spread)
-    centred = values - values.mean()
-    own = float(centred @ (known.log_sec - known.log_sec.mean()))
-    slope = (own + _USUAL_WEIGHT * usual.slope) / (float(centred @ centred) + _USUAL_WEIGHT)
+    middle, log_sec = (float(np.average(each, weights=known.weights)) for each in (values, known.log_sec))
+    centred = values - middle
+    own = float((known.weights * centred) @ (known.log_sec - log_sec))
+    slope = (own + _USUAL_WEIGHT * usual.slope) / (float((known.weights * centred) @ centred) + _USUAL_WEIGHT)
     return _Line(
-        level=float(known.log_sec.mean() - slope * values.mean()),
+        level=log_sec - slope * middle,
         level_spread=usual.noise / math.sqrt(len(known)),
         slope=slope,
         slope_spread=usual.slope_spread * math.sqrt(_USUAL_RECORDS / (_USUAL_RECORDS + len(known))),

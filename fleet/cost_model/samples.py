@@ -15,7 +15,8 @@ from fleet.errors import InvalidRequest
 _LONGEST_SEC = 3600.0
 """No candidate is allowed to run that long; a longer time is a mistake of whoever sends it."""
 
-_DISTURBED_WEIGHT = 0.25
+DISTURBED_WEIGHT = 0.25
+"""What a time counts during which something else ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def grouped(samples: Iterable[Sample], *, least: int = 1) -> list[Group]:
             flop=group[0].flop,
             features=[sample.features for sample in group],
             log_sec=np.log([sample.run_sec for sample in group]).astype(np.float32),
-            weights=np.array([_DISTURBED_WEIGHT if sample.is_disturbed else 1.0 for sample in group], np.float32),
+            weights=np.array([DISTURBED_WEIGHT if sample.is_disturbed else 1.0 for sample in group], np.float32),
         )
         for (workload, device_model), group in sorted(found.items())
         if len(group) >= least

@@ -49,6 +49,11 @@ NO_PROGRAM = pack_program(None, np.empty((0, 0), np.float32))
 """Stands for a trace that does not apply any more, so that nobody tries again."""
 
 
+def program_in(stored: RecordProgram | None) -> int | None:
+    """Return the hash of a candidate's scheduled program; None: it is not known."""
+    return int(stored.program_hash, 16) if stored is not None and stored.program_hash else None
+
+
 def unpack_rows(stores: bytes) -> NDArray[np.float32]:
     """Return float32 [n_stores, n_features] from `RecordProgram.stores`.
 

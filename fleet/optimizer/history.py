@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
-from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
+from fleet.cost_model.stored import FEATURE_VERSION, program_in, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
@@ -50,15 +50,33 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
             progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
         right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
         progress.right = {record.trace_json: record.median_sec for record in right}
-        secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
-        secs |= {record.trace_json: record.median_sec for record in library.candidates(workload.shash, scope)}
-        progress.records = [SearchRecord(trace_json=trace, run_sec=sec) for trace, sec in secs.items()]
+        progress.records = _records_of(library, workload, scope)
         found.append(progress)
     new = [progress for progress in found if not progress.records]
     others = library.find_workloads() if new else []
     for progress in new:
         progress.seeds = seeds_for(library, progress.workload, scope, others)
     return found
+
+
+def _records_of(library: Library, workload: Workload, scope: RecordScope) -> list[SearchRecord]:
+    """Return one record for each candidate of a workload, with its program where that is stored."""
+    secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
+    if not secs:
+        return []
+    timed = library.candidates(workload.shash, scope)
+    secs |= {record.trace_json: record.median_sec for record in timed}
+    disturbed = {record.trace_json for record in timed if disturbances_in(record.provenance)}
+    programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
+    return [
+        SearchRecord(
+            trace_json=trace,
+            run_sec=sec,
+            is_disturbed=trace in disturbed,
+            program=program_in(programs.get(trace_digest(trace))),
+        )
+        for trace, sec in secs.items()
+    ]
 
 
 def traces_of(library: Library, workload: Workload) -> list[str]:
@@ -111,7 +129,12 @@ async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope
     programs = await asyncio.to_thread(memory.programs, shash, scope, feature_version=FEATURE_VERSION)
     known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]
     return [
-        LearnRecord(workload=shash, run_sec=record.run_sec, features=unpack_rows(program.stores))
+        LearnRecord(
+            workload=shash,
+            run_sec=record.run_sec,
+            features=unpack_rows(program.stores),
+            is_disturbed=record.is_disturbed,
+        )
         for record, program in known
         if program is not None
     ]

@@ -15,6 +15,8 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
+from fleet.optimizer.history import recall
+from fleet.workloads.workload import Workload
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
 ROWS = np.array([[1.0, 0.5, 26.02], [0.0, 3.25, 1.0]], np.float32)
@@ -58,6 +60,18 @@ def test_a_record_keeps_its_program(library: Library) -> None:
     np.testing.assert_array_equal(unpack_rows(PROGRAM.stores), ROWS.astype(np.float16))
     assert library.memory.programs("1", replace(SCOPE, device_model="other"), feature_version=FEATURE_VERSION) == {}
     assert library.memory.programs("1", SCOPE, feature_version="another") == {}
+
+
+def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> None:
+    """Their hashes, so that no trace is replayed to find out, and which times are not to be believed."""
+    library.add_record(record(1))
+    library.add_record(record(2, program=None, provenance=DISTURBED))
+    library.add_record(record(3, None, program=None, error=ErrorKind.BUILD_FAILED))
+
+    [progress] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
+
+    found = {item.trace_json: (item.program, item.is_disturbed) for item in progress.records}
+    assert found == {"[[1],[]]": (17, False), "[[2],[]]": (None, True), "[[3],[]]": (None, False)}
 
 
 def test_records_without_features_are_found_until_they_have_them(library: Library) -> None:

@@ -138,6 +138,21 @@ def test_disturbed_times_count_less() -> None:
     assert ranked(knowing, made_up(105)) > max(0.6, ranked(unknowing, made_up(105)))
 
 
+def test_disturbed_own_records_count_less(snapshot: Snapshot) -> None:
+    """Where a workload's own records contradict each other, the calm ones are believed."""
+    right = []
+    for workload in range(103, 107):
+        own = made_up(workload)
+        middle = math.exp(np.mean(np.log([sample.run_sec for sample in own])))
+        calm, asked = own[:15], own[30:]
+        odd = [replace(sample, run_sec=middle**2 / sample.run_sec) for sample in own[15:30]]
+        disturbed = [replace(sample, is_disturbed=True) for sample in odd]
+        right.append([ranked(snapshot, asked, [*calm, *some]) for some in (odd, disturbed)])
+
+    unknowing, knowing = np.mean(right, axis=0)
+    assert knowing > unknowing + 0.05
+
+
 @pytest.mark.slow
 def test_a_device_that_differs_has_a_residual_of_its_own() -> None:
     """Devices of one instruction set may rank alike, and another one otherwise."""

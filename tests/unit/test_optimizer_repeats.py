@@ -66,6 +66,17 @@ def test_only_what_was_disturbed_is_measured_again() -> None:
     ]
 
 
+def test_a_disturbed_time_teaches_less_until_there_is_a_calm_one() -> None:
+    """What the search and the cost model get of a candidate says whether its time is to be believed."""
+    job = script({"a": BUSY, "b": BUSY}, {"b": BUSY}, {"b": BUSY})
+
+    job.propose(*"abc")
+
+    item = job.core.workload("w")
+    assert [False, True, False] == [lesson.is_disturbed for lesson in item.lessons]
+    assert {"a": False, "b": True, "c": False} == {record.trace_json: record.is_disturbed for record in item.records}
+
+
 def test_it_gives_a_batch_up_after_two_repeats() -> None:
     """The last times are taken as they are, marked."""
     job = script({"*": BUSY}, {"*": BUSY}, {"*": BUSY}, {"*": BUSY})

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from cross.targets.target import host_target_json
 from fleet.cost_model.boosting import Trees
 from fleet.cost_model.learn import LearnRecord, learn
 from fleet.cost_model.scoring import Ranker
-from fleet.cost_model.stored import NO_PROGRAM, pack_program
+from fleet.cost_model.stored import NO_PROGRAM, pack_program, program_in
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
@@ -121,6 +122,28 @@ def test_what_a_worker_has_kept_changes_no_proposal(workload: Workload) -> None:
         expected = [each.log_secs.mean() for each in some if each.log_secs is not None]
         assert len(some) == len(expected)
         assert expected == sorted(expected)
+
+
+class Knowing(SearchState):
+    """Has never to find out which program a record's trace makes."""
+
+    def program_of(self, trace: str) -> int | None:
+        raise AssertionError("the record says which program it is")
+
+
+@pytest.mark.slow
+def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, proposals: list[Proposal]) -> None:
+    """Who goes on with a job, or takes a search over, has the programs' hashes from the library: the same proposals."""
+    programs = recall_programs(workload.mod_json, TARGET, [proposal.trace_json for proposal in proposals])
+    records = [SearchRecord(trace_json=proposal.trace_json, run_sec=1e-3) for proposal in proposals]
+    knowing = [replace(one, program=program_in(stored)) for one, stored in zip(records, programs, strict=True)]
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, records=tuple(records))
+
+    replayed = propose(task, SearchState(workload.mod_json, TARGET))
+    known = propose(replace(task, records=tuple(knowing)), Knowing(workload.mod_json, TARGET))
+
+    assert replayed == known
+    assert len(known) == COUNT
 
 
 def test_schedules_check_their_arguments_again_after_the_own_space_was_made(workload: Workload) -> None:
@@ -249,6 +272,21 @@ def test_model_is_repeatable_and_travels_as_bytes() -> None:
 
     features = [record.features for record in records]
     np.testing.assert_array_equal(Trees(first).score(features), Trees(bytes(first)).score(features))
+
+
+def test_disturbed_times_teach_less() -> None:
+    """Of two records that contradict each other, the calm one is believed."""
+    calm = synthetic_records(40)
+    odd = [replace(one, run_sec=calm[-1 - number].run_sec) for number, one in enumerate(calm)]
+    best_sec = min(one.run_sec for one in calm)
+
+    def error(records: list[LearnRecord]) -> float:
+        snapshot = learn(records)
+        assert snapshot is not None
+        found = Trees(snapshot).score([one.features for one in calm])
+        return float(np.abs(found - [best_sec / one.run_sec for one in calm]).mean())
+
+    assert error([*calm, *(replace(one, is_disturbed=True) for one in odd)]) < error([*calm, *odd])
 
 
 def test_failures_rank_last() -> None:

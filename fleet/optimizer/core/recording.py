@@ -63,7 +63,7 @@ class Recording(Ledger):
         if measurement.error is not None and not had_failed:
             item.errors[measurement.error] += 1
         if is_again:
-            retime(item, candidate, measurement.median_sec)
+            retime(item, candidate, measurement.median_sec, is_disturbed=bool(measurement.disturbances))
             return
         if candidate.is_static:
             item.static_sec = measurement.median_sec
@@ -75,10 +75,23 @@ class Recording(Ledger):
             self.progress.first_trial_sec = stored.at_sec
         # A static schedule may be an earlier trial's.
         item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
-        item.records.append(SearchRecord(trace_json=candidate.trace_json, run_sec=measurement.median_sec))
+        is_disturbed = bool(measurement.disturbances)
+        item.records.append(
+            SearchRecord(
+                trace_json=candidate.trace_json,
+                run_sec=measurement.median_sec,
+                is_disturbed=is_disturbed,
+                program=candidate.program,
+            )
+        )
         if candidate.features is not None:
             item.lessons.append(
-                LearnRecord(workload=candidate.workload, run_sec=measurement.median_sec, features=candidate.features)
+                LearnRecord(
+                    workload=candidate.workload,
+                    run_sec=measurement.median_sec,
+                    features=candidate.features,
+                    is_disturbed=is_disturbed,
+                )
             )
         if candidate.artifact is None:
             del self.candidates[candidate.workload, candidate.digest]
@@ -112,12 +125,15 @@ def counting(known: Measurement | None, newer: Measurement) -> Measurement:
     return known if newer.error is None and newer.disturbances else newer
 
 
-def retime(item: WorkloadProgress, candidate: Candidate, run_sec: float) -> None:
+def retime(item: WorkloadProgress, candidate: Candidate, run_sec: float, *, is_disturbed: bool = False) -> None:
     """Let the search see a candidate's new time [s]; infinite if it failed."""
     item.records = [
-        replace(record, run_sec=run_sec) if record.trace_json == candidate.trace_json else record
+        replace(record, run_sec=run_sec, is_disturbed=is_disturbed)
+        if record.trace_json == candidate.trace_json
+        else record
         for record in item.records
     ]
     item.lessons = [
-        replace(lesson, run_sec=run_sec) if lesson.features is candidate.features else lesson for lesson in item.lessons
+        replace(lesson, run_sec=run_sec, is_disturbed=is_disturbed) if lesson.features is candidate.features else lesson
+        for lesson in item.lessons
     ]

@@ -46,6 +46,7 @@ def expected_of(
             flop=flop,
             device_model=device_model,
             instruction_set=instruction_set,
+            is_disturbed=lesson.is_disturbed,
         )
         for lesson in lessons
         if np.isfinite(lesson.run_sec) and len(lesson.features)

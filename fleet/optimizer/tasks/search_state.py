@@ -105,10 +105,10 @@ def state_of(mod_json: str, target_json: str) -> SearchState:
 
 
 def program_hash(schedule: Schedule) -> int:
-    """Return a hash of the scheduled program."""
+    """Return a hash of the scheduled program, of 64 bits without a sign; the same in every process."""
     import tvm_ffi
 
-    return int(tvm_ffi.structural_hash(schedule.mod))
+    return int(tvm_ffi.structural_hash(schedule.mod)) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def _key(trace: str) -> bytes:
