@@ -16,7 +16,7 @@ from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 
 GRID_MOST = 10_000
-"""Larger spaces are not searched from end to end."""
+"""A space of so many schedules is not searched from end to end."""
 
 _DRAWN_FROM = 8
 """Batches of untried schedules of a workload's own space that a batch is drawn from."""
@@ -45,8 +45,8 @@ def search_grid(state: SearchState, fresh: Fresh, count: int) -> list[Made]:
     """
     if next(state.own_space(), None) is None:
         raise InvalidRequest("its space is that of MetaSchedule's rules, which has no order; use 'evolutionary'")
-    if next(itertools.islice(state.own_space(), GRID_MOST, None), None) is not None:
-        raise InvalidRequest(f"its space has more than {GRID_MOST:,} schedules; use 'evolutionary' or 'random'")
+    if next(itertools.islice(state.own_space(), GRID_MOST - 1, None), None) is not None:
+        raise InvalidRequest(f"its space has {GRID_MOST:,} schedules or more; use 'evolutionary' or 'random'")
     return list(itertools.islice(fresh.of(state.own_space()), count))
 
 

@@ -1,0 +1,100 @@
+"""What the strategies besides the evolutionary one propose: all in order, some at random, what was found before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from cross.targets.target import host_target_json
+from fleet.errors import InvalidRequest
+from fleet.optimizer.tasks.evolution import has_decisions
+from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
+from fleet.optimizer.tasks.search_state import Made, SearchState
+from fleet.optimizer.tasks.searches import GRID_MOST, Search
+from fleet.workloads.programs import matmul
+from fleet.workloads.workload import Workload
+
+TARGET = host_target_json()
+COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def product() -> Workload:
+    return matmul(64)
+
+
+@pytest.fixture(scope="module")
+def state(product: Workload) -> SearchState:
+    return SearchState(product.mod_json, TARGET)
+
+
+@pytest.fixture(scope="module")
+def own(state: SearchState) -> list[Made]:
+    """The first schedules of its own space."""
+    return list(itertools.islice(state.own_space(), 3 * COUNT))
+
+
+def task_of(workload: Workload, search: Search, **facts: object) -> ProposeTask:
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=COUNT, search=search, population=16)
+    return replace(task, **facts)  # type: ignore[arg-type]
+
+
+def records_of(candidates: list[Made]) -> tuple[SearchRecord, ...]:
+    return tuple(SearchRecord(trace_json=one.trace_json, run_sec=1.0, program=one.program) for one in candidates)
+
+
+@pytest.mark.slow
+def test_a_grid_is_searched_in_its_order(product: Workload, state: SearchState, own: list[Made]) -> None:
+    """Batch after batch, whatever was measured of it."""
+    first = propose(task_of(product, Search.GRID), state)
+    second = propose(task_of(product, Search.GRID, records=records_of(own[:COUNT])), state)
+
+    assert [one.digest for one in (*first, *second)] == [one.digest for one in own[: 2 * COUNT]]
+
+
+class Wide(SearchState):
+    """Has an own space of so many schedules, all of them the same."""
+
+    size = 0
+
+    def own_space(self) -> Iterator[Made]:
+        return itertools.repeat(Made(trace_json="[]", digest="one", program=1, schedule=None), self.size)
+
+
+@pytest.mark.slow
+def test_a_space_of_ten_thousand_schedules_is_too_large_for_a_grid(product: Workload) -> None:
+    """One that is smaller by a single schedule is not. A workload without a space of its own has no order at all."""
+    wide = Wide(product.mod_json, TARGET)
+    with pytest.raises(InvalidRequest, match="has no order; use 'evolutionary'"):
+        propose(task_of(product, Search.GRID), wide)
+
+    wide.size = GRID_MOST - 1
+    assert [one.digest for one in propose(task_of(product, Search.GRID), wide)] == ["one"]
+
+    wide.size = GRID_MOST
+    with pytest.raises(InvalidRequest, match="10,000 schedules or more; use 'evolutionary' or 'random'"):
+        propose(task_of(product, Search.GRID), wide)
+
+
+@pytest.mark.slow
+def test_a_replay_proposes_what_was_found_in_its_order(product: Workload, state: SearchState, own: list[Made]) -> None:
+    """Traces that do not fit the workload, and what was measured, are left out."""
+    foreign = '[[["GetSBlock",[],["nobody","main"],["b0"]]],[]]'
+    traces = (own[5].trace_json, foreign, own[1].trace_json, own[3].trace_json)
+
+    found = propose(task_of(product, Search.REPLAY, replayed=traces, records=records_of([own[1]])), state)
+
+    assert [one.trace_json for one in found] == [own[5].trace_json, own[3].trace_json]
+
+
+@pytest.mark.slow
+def test_a_random_search_draws_from_the_own_space_and_from_the_rules(product: Workload, state: SearchState) -> None:
+    """Half of each; a seed repeats itself, and another one is another draw."""
+    first, again, other = (propose(task_of(product, Search.RANDOM, seed=seed), state) for seed in (1, 1, 2))
+
+    assert [one.digest for one in first] == [one.digest for one in again]
+    assert {one.digest for one in first} != {one.digest for one in other}
+    assert [has_decisions(one.trace_json) for one in first].count(True) == COUNT // 2
