@@ -38,6 +38,9 @@ _TRAINING_TIMEOUT_SEC = 300.0
 _LISTEN_SEC = 0.25
 """How long the end of a job waits for its listener."""
 
+_AGAIN_SEC = 1.0
+"""Between two attempts to reach a library that went away."""
+
 Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
 """Trains on samples, and compares with the snapshot in use, or with the one that comes with the package.
 Runs in a worker: a module's function.
@@ -118,22 +121,25 @@ class Trainer:
 
 
 async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -> None:
-    """Call with the snapshot in use, and with each that is published later, within a second, until cancelled."""
+    """Call with the snapshot in use, and with each that is published later, within a second, until cancelled. A lost
+    connection to the library is made again; the one in use may come again then."""
     loop, stopping = asyncio.get_running_loop(), threading.Event()
 
     def tell(snapshot: StoredSnapshot) -> None:
         if not stopping.is_set():
             loop.call_soon_threadsafe(on_snapshot, _sent(snapshot))
 
-    listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
-    try:
-        await asyncio.shield(listening)
-    except FleetError as error:
-        logger.warning("not listening for snapshots any more", extra={"error": str(error)})
-    finally:
-        stopping.set()
-        if not listening.done():
+    while True:
+        listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
+        try:
+            await asyncio.shield(listening)
+        except FleetError as error:
+            logger.warning("listening for snapshots anew", extra={"error": str(error)})
+        except asyncio.CancelledError:
+            stopping.set()
             await asyncio.wait([listening])
+            raise
+        await asyncio.sleep(_AGAIN_SEC)
 
 
 async def follow_service(address: str, on_snapshot: Callable[[ModelSnapshot], None]) -> None:

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from fleet.base.digests import digest_of
 from fleet.cost_model.snapshot import Snapshot
@@ -220,6 +221,36 @@ async def test_a_job_follows_the_snapshots(library: Library, url: str) -> None:
         await asyncio.wait([following])
 
     assert following.cancelled()
+
+
+@pytest.mark.slow
+async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgres: str) -> None:
+    """It listens anew: an optimizer lives for months, and its database's server is started again meanwhile."""
+    heard: list[bytes] = []
+    with Library.open(url_of_postgres) as first, Library.open(url_of_postgres) as reader:
+        publish(first, b"first")
+        following = asyncio.create_task(follow(reader.memory, lambda found: heard.append(found.content)))
+        await eventually(lambda: heard == [b"first"])
+        await asyncio.to_thread(cut_all_connections, url_of_postgres)
+        with Library.open(url_of_postgres) as other:
+            await asyncio.to_thread(publish, other, b"second")
+        await eventually(lambda: heard[-1] == b"second")
+        following.cancel()
+        await asyncio.wait([following])
+
+    assert following.cancelled()
+
+
+def cut_all_connections(url: str) -> None:
+    """End the sessions of a PostgreSQL server, but for our own."""
+    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+        )
 
 
 async def test_training_waits_until_there_is_enough_new(library: Library, pool: Threads) -> None:
