@@ -45,6 +45,7 @@ from benchmarks.common import JsonObject
 from benchmarks.processes import Process, python
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.measuring import Evaluator, Stop
+from fleet.reports.plot import Panel, svg_plots
 
 RECORDED = Path(__file__).with_name("recorded_times.json")
 
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = common.make_parser("adaptive", __doc__ or "", rounds=3)
     parser.add_argument("--record", type=Path, help="time candidates in full, write what was found here, and end")
+    parser.add_argument("--plot", type=Path, help="write device time per trial over workloads here, as SVG")
     options = parser.parse_args(argv)
     machine = common.machine()
     sizes = _QUICK_SIZES if options.quick else _SIZES
@@ -103,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "machine": machine,
     }
     _print(recorded, live, quick=options.quick, machine=machine)
+    if options.plot:
+        panels = [_panel("recorded", recorded), _panel("live", live)]
+        options.plot.write_text(svg_plots(panels, title="Device ms per trial"))
     common.print_json(figures, wanted=options.json)
     return 0
 
@@ -238,6 +243,13 @@ def _figures(results: Results) -> dict[str, object]:
         "is_within_budget": statistics.geometric_mean(shares) <= _BUDGET
         and losses[OURS] - losses[BEFORE] <= _MOST_LOSS,
     }
+
+
+def _panel(title: str, results: Results) -> Panel:
+    """Draw both rules over the workloads, the smallest first."""
+    names = list(results[OURS])
+    curves = {side: [results[side][name].device_ms for name in names] for side in (BEFORE, OURS)}
+    return Panel(title=f"{title}, of each workload", curves=curves, lines={}, first=names[0], last=names[-1])
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
