@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class Conditions:
 
     target_sec: float | None = None
     """The job ends once its workloads together take this, weighted [s]; None: it has no target."""
+
+    deadline_sec: float = math.inf
+    """When its search has to be over, on the clock of `started_at` [s]."""
 
     evaluator: Evaluator
     trial_timeout_sec: float

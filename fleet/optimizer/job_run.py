@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cross.build.cache import BuildCache
@@ -31,7 +32,14 @@ from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of
 from fleet.optimizer.in_place import Placing
-from fleet.optimizer.job import ModelReport, TuneOptions, TuneReport, report_progress, report_workloads
+from fleet.optimizer.job import (
+    ModelReport,
+    TuneOptions,
+    TuneReport,
+    report_decisions,
+    report_progress,
+    report_workloads,
+)
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
 from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline
 from fleet.optimizer.loop import TuningLoop, feed
@@ -47,6 +55,14 @@ from fleet.workloads.workload import Workload
 logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """When a search ends, on the clock of `time.monotonic` [s], and what is said then."""
+
+    at_sec: float
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +118,11 @@ class JobRun:
         self.library.memory.note_device(self.inventory.device_model, {**known, **_facts(self.inventory)})
         if begun.notice:
             self.core.progress.notice(begun.notice)
-        feed(self.core, JobStarted(self._conditions(begun.job), begun.trials, items))
+        end = self._end()
+        feed(self.core, JobStarted(self._conditions(begun.job, end), begun.trials, items))
         ended = asyncio.Event()
         publishing = asyncio.create_task(self._publish(begun, ended), name="publish job")
-        deadline = asyncio.create_task(self._end_at_deadline(), name="end at the deadline")
+        deadline = asyncio.create_task(self._end_at_deadline(end), name="end at the deadline")
         state = JobState.FAILED
         try:
             model = await self._tune(items)
@@ -246,7 +263,7 @@ class JobRun:
         """Whether search and builds disturb the device."""
         return self.inventory.host_fingerprint in self.builders.hosts
 
-    def _conditions(self, job: Job) -> Conditions:
+    def _conditions(self, job: Job, end: _End) -> Conditions:
         options = self.options
         return Conditions(
             job_name=job.name,
@@ -260,6 +277,7 @@ class JobRun:
             search=strategy_of(options.strategy).search,
             uses_model=strategy_of(options.strategy).uses_model,
             target_sec=None if options.target_ms is None else options.target_ms / 1e3,
+            deadline_sec=end.at_sec,
             evaluator=options.evaluator,
             trial_timeout_sec=options.trial_timeout_sec + _rests_sec(options.evaluator),
             artifact_dir=self.artifact_dir,
@@ -282,18 +300,21 @@ class JobRun:
             weight_by_shash={item.workload.shash: item.workload.weight for item in items},
         )
 
-    async def _end_at_deadline(self) -> None:
-        now, ends = datetime.now(UTC), []
-        if self.options.deadline is not None:
-            ends.append((self.options.deadline, "the job's deadline has come"))
-        if self.options.minutes is not None:
-            ends.append(
-                (now + timedelta(minutes=self.options.minutes), f"its {self.options.minutes:g} minutes are over")
-            )
-        if ends:
-            end, why = min(ends)
-            await asyncio.sleep((end - now).total_seconds())
-            feed(self.core, EndWanted(why))
+    def _end(self) -> _End:
+        """Return when the search ends whatever it has found: at the deadline, or after its minutes."""
+        now_sec, deadline, minutes = time.monotonic(), self.options.deadline, self.options.minutes
+        ends = [_End(at_sec=math.inf)]
+        if deadline is not None:
+            left_sec = (deadline - datetime.now(UTC)).total_seconds()
+            ends.append(_End(at_sec=now_sec + left_sec, why="the job's deadline has come"))
+        if minutes is not None:
+            ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"its {minutes:g} minutes are over"))
+        return min(ends, key=lambda end: end.at_sec)
+
+    async def _end_at_deadline(self, end: _End) -> None:
+        if math.isfinite(end.at_sec):
+            await asyncio.sleep(end.at_sec - time.monotonic())
+            feed(self.core, EndWanted(end.why))
 
     async def _recall_lessons(self, turns: Turns) -> None:
         """Have the cost model start with what was learnt."""
@@ -344,6 +365,7 @@ class JobRun:
             workload_count=len(progress.workloads),
             activity=progress.activity,
             trials_repeated=progress.repeats.count,
+            decision="".join(map(str, report_decisions(progress)[-1:])),
         )
 
     def _report(self, job: Job, model: ModelReport | None) -> TuneReport:

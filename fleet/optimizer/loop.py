@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -219,7 +220,7 @@ class TuningLoop:
         """
         async with self._turns.building():
             while True:
-                wanted = await self._next_effect(ev.RoundWanted())
+                wanted = await self._next_effect(ev.RoundWanted(time.monotonic()))
                 match wanted:
                     case ev.Claim():
                         builds = await self._claim(wanted)
@@ -263,7 +264,7 @@ class TuningLoop:
     async def _search_ahead(self) -> None:
         while True:
             async with self._turns.building():
-                if (wanted := await self._next_effect(ev.AheadWanted())) is None:
+                if (wanted := await self._next_effect(ev.AheadWanted(time.monotonic()))) is None:
                     return
                 await self._perform([wanted])
             if self._turns.shares_cores:  # what is built by now is measured first

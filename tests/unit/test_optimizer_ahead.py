@@ -127,7 +127,7 @@ def test_a_workload_that_nobody_waits_for_has_whole_batches() -> None:
     for others in ([], [begun("b")]):
         job = Script(begun("a"), *others, batch_size=16)
         job.run(ev.Found("a", tuple(expecting(f"a{n}", 0.9, 1.1) for n in range(32))))
-        batches = plan(job.core.progress, job.core.conditions, 100).batches
+        batches = plan(job.core.progress, job.core.conditions, 100, now_sec=0.0).batches
         counts.append(next(batch.count for batch in batches if batch.workload == "a"))
 
     assert counts[0] == 16 > counts[1]
@@ -187,11 +187,11 @@ def test_builders_are_priced_by_what_they_took() -> None:
     """The processor time of searches and builds is measured, not assumed."""
     job = Script(begun("a"), shares_cores=True)
     terms = conditions(shares_cores=True)
-    before = plan(job.core.progress, terms, 100).batches[0].reason
+    before = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
     for number in range(9):
         job.run(ev.Found("a", (Ahead(digest=f"{number}", trace_json="t"),), builder_sec=9.0))
 
-    after = plan(job.core.progress, terms, 100).batches[0].reason
+    after = plan(job.core.progress, terms, 100, now_sec=0.0).batches[0].reason
 
     assert after.builder_sec > before.builder_sec
     assert after.worth < before.worth

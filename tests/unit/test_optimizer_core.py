@@ -6,19 +6,25 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core import events as ev
+from fleet.optimizer.core.ahead import Ahead
 from fleet.optimizer.core.entries import Stage
 from fleet.optimizer.core.invariants import broken_invariants
 from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.job import report_decisions
 from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, secs, workload
 
 T = TypeVar("T")
+
+LATE_GAIN = np.log([2.0] * 12 + [0.3] * 4).astype(np.float32)
+"""What is expected of the next candidates of a workload that takes 1 s: three batches of four gain nothing."""
 
 
 def known(name: str = "w", **facts: object) -> WorkloadProgress:
@@ -315,6 +321,38 @@ def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
     for script, why in ((late, "deadline"), (fast, "target of 2000 ms")):
         assert not find(script.feed(ev.RoundWanted()), ev.Propose)
         assert why in script.core.workload("w").closed_because
+
+
+def test_no_batch_is_planned_past_the_deadline() -> None:
+    """Shortly before it only what can be measured in time is looked at, and nothing from then on; it is said once."""
+    records = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+    calm, hurried = (Script(known(untuned_sec=1.0, records=list(records)), deadline_sec=end) for end in (1_000.0, 10.0))
+
+    ahead = [Ahead(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
+    for job in (calm, hurried):
+        job.run(ev.Found("w", tuple(ahead)))
+        job.run(ev.RoundWanted(now_sec=9.5))
+    late = Script(known(untuned_sec=1.0, records=list(records)), deadline_sec=10.0)
+
+    far, near = (job.core.progress.decisions[0].reason for job in (calm, hurried))
+    assert (near.horizon, far.horizon) == (1, 4)
+    assert late.feed(ev.RoundWanted(now_sec=10.0)) == late.feed(ev.AheadWanted(now_sec=11.0)) == []
+    for _ in range(2):
+        late.run(ev.EndWanted("its 3 minutes are over"))
+    assert late.core.workload("w").closed_because == "its 3 minutes are over"
+    assert not late.core.has_trials_left, "so nobody waits for a search that still goes on"
+    assert late.notices == ["its 3 minutes are over: nothing more is searched; what was found is compared and kept"]
+
+
+def test_a_job_says_what_it_measures_and_why() -> None:
+    """As `fleet jobs show` and the dashboard have it: the newest decision, in words."""
+    job = Script(known(untuned_sec=1.0))
+    job.find(*"abcd")
+
+    job.run(ev.RoundWanted())
+
+    [decision] = report_decisions(job.core.progress)
+    assert str(decision).startswith(f"4 candidates of {workload().operator}: its first batch")
 
 
 def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:

@@ -351,6 +351,55 @@ def test_no_batch_looks_past_the_deadline() -> None:
     assert batch.count == 4
 
 
+def test_searching_and_building_take_time_from_a_deadline_where_cores_are_shared() -> None:
+    """Four batches that can be measured in time, but not searched and built, gain nothing."""
+    late_gain = {"w": np.log([[2.0] * 12 + [0.3] * 4] * 2)}
+    hurried = state("w", *SPREAD_OUT, max_batch=4, trial_device_sec=0.01, round_builder_sec=0.3)
+    hurried = replace(hurried, job=JobTerms(deadline_sec=1.0))
+
+    shared, elsewhere = (
+        decide(hurried, predictions=late_gain, devices=[DeviceState(builder_price=price)]).batches[0].reason.horizon
+        for price in (1.0, 0.0)
+    )
+
+    assert shared < 4 == elsewhere
+
+
+def test_nothing_beyond_the_target_is_a_gain() -> None:
+    """A job that is nearly there gets what it asked for, and no more: of its two workloads each may bring it."""
+    nearly, open_end = JobTerms(name="nearly", target_sec=1.999), JobTerms(name="open")
+
+    plan = decide(
+        *(state(f"{job.name} {number}", *SPREAD_OUT, job=job) for job in (nearly, open_end) for number in (1, 2))
+    )
+
+    gains_sec = {batch.workload: batch.reason.gain_sec for batch in plan.batches}
+    assert all(0 < gains_sec[f"nearly {number}"] <= 0.001 for number in (1, 2))
+    assert all(gains_sec[f"open {number}"] > 0.01 for number in (1, 2))
+    assert [name.split()[0] for name in names(plan)[:2]] == ["open", "open"]
+
+
+def test_a_workload_that_has_all_it_was_asked_for_is_not_called_exhausted() -> None:
+    """What is left to gain is that of the workload, not that of its job's target."""
+    job = JobTerms(target_sec=0.9995)
+
+    plan = decide(state("w", *SPREAD_OUT * 5, job=job))
+
+    assert names(plan) == ["w"]
+    assert plan.finished == {}
+
+
+def test_a_job_with_a_workload_of_unknown_time_is_not_at_its_target() -> None:
+    """What the others take together is not yet its latency; of a closed one nobody waits for a time."""
+    job = JobTerms(target_sec=5.0)
+    known, unknown = state("known", *SPREAD_OUT, job=job), state("unknown", job=job)
+
+    assert set(names(decide(known, unknown))) == {"known", "unknown"}
+    finished = decide(known, replace(unknown, closed_because="its numbers cannot be checked")).finished
+    assert finished["known"].done is Done.TARGET
+    assert finish_sentence(finished["known"]) == "the job's target of 5000 ms is reached"
+
+
 def test_the_turn_of_the_least_served_is_said() -> None:
     """One batch of four is explored, and its reason says so."""
     workloads = [state("a", *SPREAD_OUT, batches=2), state("b", *[1.0] * 16, batches=1)]

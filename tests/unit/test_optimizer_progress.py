@@ -74,7 +74,7 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
         progress("dear", trials=32, device_sec=32.0, right={"[]": 1.0}, records=records),
     ]
 
-    planned = plan(JobProgress(workloads=items), conditions(batch_size=16), 100)
+    planned = plan(JobProgress(workloads=items), conditions(batch_size=16), 100, now_sec=0.0)
 
     trial_secs = {batch.workload: batch.reason.device_sec / batch.count for batch in planned.batches}
     assert pytest.approx({"begun": 33.6 / 48, "known": 0.1, "dear": 1.0}) == trial_secs

@@ -85,16 +85,22 @@ class RoundWanted:
     While no search is under way, nothing means that the search is over. A workload is in one search at a time.
     """
 
+    now_sec: float = 0.0
+    """On the clock of the job's deadline."""
+
 
 @dataclass(frozen=True, slots=True)
 class AheadWanted:
     """There is room for a search while other things go on. Answered by Learn and Propose, or by nothing where all
     workloads have what they need."""
 
+    now_sec: float = 0.0
+    """On the clock of the job's deadline."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndWanted:
-    """No more searches: what was found by now is compared and kept."""
+    """No more searches: what was found by now is compared and kept. Comes by itself at the job's deadline."""
 
     reason: str
 

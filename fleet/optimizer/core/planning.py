@@ -10,7 +10,7 @@ from fleet.domain.roofline import Roofline
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, DeviceState, Outcome, Plan, WorkloadState
+from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, DeviceState, JobTerms, Outcome, Plan, WorkloadState
 from fleet.workloads.workload import Workload
 
 _USUAL_TRIAL_SEC = 0.1
@@ -28,8 +28,13 @@ _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
 
-def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Plan:
-    """Ask the prioritizer. `trials_left` are those of the job that nothing is planned for yet."""
+def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_sec: float) -> Plan:
+    """Ask the prioritizer.
+
+    Args:
+        trials_left: those of the job that nothing is planned for yet.
+        now_sec: on the clock of the job's deadline.
+    """
     items = progress.workloads
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
     states = [_state_of(item, conditions, trials_left, usual_sec, progress) for item in items]
@@ -38,7 +43,7 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int) -> Pla
     ahead = {item.workload.shash: item.shelf.predictions() for item in items if has_ahead(item, progress, conditions)}
     device = DeviceState(builder_price=1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
-    return prioritize(states, predictions, [device], 0.0, seed=conditions.seed)
+    return prioritize(states, predictions, [device], now_sec, seed=conditions.seed)
 
 
 def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditions) -> bool:
@@ -106,6 +111,11 @@ def _state_of(
     trial_sec = item.device_sec / item.trials if item.trials >= conditions.batch_size else usual_sec
     return WorkloadState(
         name=item.workload.shash,
+        job=JobTerms(
+            name=conditions.job_name,
+            target_sec=conditions.target_sec or 0.0,
+            deadline_sec=conditions.deadline_sec,
+        ),
         weight=item.workload.weight,
         current_sec=item.current_sec,
         least_sec=item.least_sec,

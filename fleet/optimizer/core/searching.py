@@ -52,13 +52,16 @@ class Searching(Recording):
         for item in self.progress.workloads:
             item.judged_sec = item.current_sec
 
-    def _end_search(self, reason: str) -> None:
+    def _end_search(self, event: ev.EndWanted) -> None:
+        """Close what is open, and say so: who set an end may have forgotten it."""
+        if any(not item.closed_because for item in self.progress.workloads):
+            self._notify(f"{event.reason}: nothing more is searched; what was found is compared and kept")
         for item in self.progress.workloads:
-            close(item, reason)
+            close(item, event.reason)
 
     def _begin_round(self, event: ev.RoundWanted) -> None:
         """Claim the next batch. Where nothing of it is ahead, or what is there is too old, search first."""
-        for batch in self._plan():
+        for batch in self._plan(event.now_sec):
             item = self.workload(batch.workload)
             if has_ahead(item, self.progress, self.conditions):
                 self._take(item, batch)
@@ -67,26 +70,24 @@ class Searching(Recording):
                 self._search(item, batch)
                 return
 
-    def _search_ahead(self) -> None:
+    def _search_ahead(self, event: ev.AheadWanted) -> None:
         """Search for whoever comes first of those that know less than they could."""
-        for batch in self._plan():
+        for batch in self._plan(event.now_sec):
             item = self.workload(batch.workload)
             if not item.is_searched and (not item.shelf.candidates or item.shelf.age(item.trials)):
                 self._search(item, batch)
                 return
 
-    def _plan(self) -> Sequence[ProposedBatch]:
+    def _plan(self, now_sec: float) -> Sequence[ProposedBatch]:
         """Return what is worth measuring next, the most valuable first, and close what is finished."""
-        target_sec = self.conditions.target_sec
-        if target_sec is not None and self.progress.total_sec(tuned=True) <= target_sec:
-            self._end_search(f"the job's target of {target_sec * 1e3:g} ms is reached")
         self._close_those_with_enough()
         left = self._trials_left()
         if left < 1:
             return ()
-        planned = plan(self.progress, self.conditions, left)
+        planned = plan(self.progress, self.conditions, left, now_sec)
         for shash, finish in planned.finished.items():
-            if finish.done is not Done.NO_TRIALS:  # of the job: the others' candidates may yet come to nothing
+            # No trials of the job: the others' candidates may yet come to nothing. Of a deadline EndWanted says which.
+            if finish.done not in (Done.NO_TRIALS, Done.DEADLINE):
                 close(self.workload(shash), finish_sentence(finish))
         return planned.batches
 
@@ -165,8 +166,8 @@ class Searching(Recording):
 
     @property
     def has_trials_left(self) -> bool:
-        """Whether there are trials that nothing is planned for yet."""
-        return self._trials_left() > 0
+        """Whether there are trials that nothing is planned for yet, and a workload that may have them."""
+        return self._trials_left() > 0 and any(not item.closed_because for item in self.progress.workloads)
 
     def _trials_left(self) -> int:
         under_way = sum(len(item.under_way) + item.asked for item in self.progress.workloads)

@@ -16,11 +16,11 @@ _ENOUGH_TRIED = 64
 """Before so many records, a tail of times says too little to give up."""
 
 
-def finish_before(state: WorkloadState, latency_sec: float, now_sec: float) -> Finish | None:
+def finish_before(state: WorkloadState, now_sec: float, *, is_at_target: bool) -> Finish | None:
     """Return why a workload is finished whatever its next batches might gain.
 
     Args:
-        latency_sec: weighted, of its whole job.
+        is_at_target: its whole job has the latency that was asked for.
     """
     if state.closed_because:
         return Finish(done=Done.CLOSED, message=state.closed_because)
@@ -28,8 +28,8 @@ def finish_before(state: WorkloadState, latency_sec: float, now_sec: float) -> F
         return Finish(done=Done.NO_TRIALS)
     if state.job.deadline_sec <= now_sec:
         return Finish(done=Done.DEADLINE)
-    if 0 < latency_sec <= state.job.target_sec and math.isfinite(state.current_sec):
-        return Finish(done=Done.TARGET)
+    if is_at_target:
+        return Finish(done=Done.TARGET, target_sec=state.job.target_sec)
     if state.least_sec > 0 and state.current_sec <= _AT_ROOFLINE * state.least_sec:
         return Finish(done=Done.AT_ROOFLINE)
     return None

@@ -1,9 +1,10 @@
 """Which batches are worth measuring next, and which workloads are finished: a pure decision on plain values.
 
 Worth of a batch: `weight x priority x max over horizons h of E[improvement after h batches] / h`, relative to the
-current latency of its job, per device second plus the builders' price. Before any comparison every workload that
-matters gets a first batch, since nobody knows what that gains; and every now and then the turn goes to the workload
-that has had the fewest batches, so that no wrong estimate starves one. Nothing depends on the order of the arguments.
+current latency of its job, per device second plus the builders' price. What comes too late for the job's deadline
+gains nothing, nor does what goes beyond its target. Before any comparison every workload that matters gets a first
+batch, since nobody knows what that gains; and every now and then the turn goes to the workload that has had the fewest
+batches, so that no wrong estimate starves one. Nothing depends on the order of the arguments.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def prioritize(
         now_sec: on the clock of the jobs' deadlines.
     """
     latencies = _latencies(workloads)
+    at_target = _at_target(workloads, latencies)
     finished: dict[str, Finish] = {}
     batches: list[ProposedBatch] = []
     usual_spread = _usual_spread(workloads)
@@ -66,7 +68,7 @@ def prioritize(
     }
     for state in sorted(workloads, key=lambda one: one.name):
         latency_sec = latencies[state.job.name]
-        finish = finish_before(state, latency_sec, now_sec)
+        finish = finish_before(state, now_sec, is_at_target=state.job.name in at_target)
         device = cheapest.get(state.device_model)
         if finish is not None:
             finished[state.name] = finish
@@ -79,6 +81,7 @@ def prioritize(
                 device,
                 predictions.get(state.name),
                 left_sec=state.job.deadline_sec - now_sec,
+                enough_sec=_enough_sec(state, latency_sec),
                 usual_spread=usual_spread,
                 seed=seed,
             )
@@ -104,6 +107,23 @@ def _latencies(workloads: Sequence[WorkloadState]) -> Mapping[str, float]:
         name: math.fsum(state.weight * state.current_sec for state in own if math.isfinite(state.current_sec))
         for name, own in _by_job(workloads).items()
     }
+
+
+def _at_target(workloads: Sequence[WorkloadState], latencies: Mapping[str, float]) -> set[str]:
+    """Return the jobs that have the latency which was asked for. One with an open workload of unknown time has not."""
+    return {
+        name
+        for name, own in _by_job(workloads).items()
+        if 0 < latencies[name] <= own[0].job.target_sec
+        and all(state.closed_because or math.isfinite(state.current_sec) for state in own)
+    }
+
+
+def _enough_sec(state: WorkloadState, latency_sec: float) -> float:
+    """Return the time of a workload with which its job would have the latency that was asked for; 0: it wants all."""
+    if not state.job.target_sec:
+        return 0.0
+    return max(0.0, state.current_sec - (latency_sec - state.job.target_sec) / state.weight)
 
 
 def _usual_spread(workloads: Sequence[WorkloadState]) -> float:

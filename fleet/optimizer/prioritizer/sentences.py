@@ -34,9 +34,9 @@ def finish_sentence(finish: Finish) -> str:
         case Done.AT_ROOFLINE:
             return "is as fast as the device can be"
         case Done.TARGET:
-            return "its job has reached the latency that was asked for"
+            return f"the job's target of {finish.target_sec * 1e3:g} ms is reached"
         case Done.DEADLINE:
-            return "its job's deadline has passed"
+            return "the job's deadline has come"
         case Done.NOTHING_TO_GAIN:
             return f"another {finish.trials} trials should gain {finish.expected_share:.2%} of its time"
 

@@ -181,6 +181,9 @@ class Finish:
     """Of NOTHING_TO_GAIN: what the next `trials` trials would gain of its time."""
 
     trials: int = 0
+    target_sec: float = math.nan
+    """Of TARGET: what was asked for [weighted s]."""
+
     message: str = ""
     """Of CLOSED: what whoever closed it says."""
 

@@ -38,7 +38,7 @@ class Estimate:
     """Gained by the first batch."""
 
     far_share: float
-    """Gained by all that can be looked ahead."""
+    """Gained by all that can be looked ahead, whether the job asks for so much or not."""
 
     far_count: int
     """Trials that can be looked ahead."""
@@ -57,6 +57,7 @@ def estimate(
     predicted: LogSecs | None,
     *,
     left_sec: float,
+    enough_sec: float = 0.0,
     usual_spread: float,
     seed: int,
 ) -> Estimate:
@@ -65,6 +66,7 @@ def estimate(
     Args:
         state: with a known time and trials left.
         left_sec: until its job has to be over; what takes longer is not looked at, except the smallest batch.
+        enough_sec: with this time its job has all that it asked for, so nothing below it is a gain.
     """
     sizes = _sizes(state.least_batch, min(state.max_batch, state.trials_left))
     ahead = min(max(sizes) * max(HORIZONS), max(state.trials_left, max(sizes)))
@@ -73,7 +75,8 @@ def estimate(
     if predicted is not None and predicted.size:
         near = predicted[:, :ahead]
         futures[:, : near.shape[1]] = from_predictions(near, _FUTURES, rng)
-    shares = gains(futures, state.current_sec, state.least_sec)
+    far_share = float(gains(futures, state.current_sec, state.least_sec)[:, -1].mean())
+    shares = gains(futures, state.current_sec, max(state.least_sec, enough_sec))
     means = shares.mean(axis=0)
     found: list[Estimate] = []
     for count in sizes:
@@ -81,7 +84,7 @@ def estimate(
         builder_sec = state.round_builder_sec + count * state.trial_builder_sec
         price_sec = device_sec + device.builder_price * builder_sec
         for horizon in HORIZONS:
-            is_reachable = horizon * count <= ahead and horizon * device_sec <= left_sec
+            is_reachable = horizon * count <= ahead and horizon * price_sec <= left_sec
             if found and not is_reachable:
                 break
             after = min(horizon * count, ahead) - 1
@@ -92,7 +95,7 @@ def estimate(
                     share=float(means[after]),
                     spread=float(shares[:, after].std()),
                     first_share=float(means[count - 1]),
-                    far_share=float(means[-1]),
+                    far_share=far_share,
                     far_count=ahead,
                     device_sec=device_sec,
                     builder_sec=builder_sec,
