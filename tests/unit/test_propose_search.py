@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from fleet.cost_model.stored import NO_PROGRAM, pack_program, program_in
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
+from fleet.optimizer.tasks import propose as proposing
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.evolution import Evolution, blind_population, has_decisions
 from fleet.optimizer.tasks.propose import Proposal, ProposeTask, SearchRecord, propose
 from fleet.optimizer.tasks.recall import recall_programs
-from fleet.optimizer.tasks.search_state import SearchState
+from fleet.optimizer.tasks.search_state import Made, SearchState
 from fleet.workloads.programs import matmul
 from fleet.workloads.traces import replay, trace_json
 from fleet.workloads.workload import Workload, module_of, workload_of
@@ -144,6 +146,30 @@ def test_a_record_whose_program_is_known_is_not_replayed(workload: Workload, pro
 
     assert replayed == known
     assert len(known) == COUNT
+
+
+class Ruled(SearchState):
+    """Has no own space: all candidates are those of MetaSchedule's rules."""
+
+    def own_space(self) -> Iterator[Made]:
+        return iter(())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("explored", [0.0, 1.0])
+def test_now_and_then_a_random_pick_of_the_rules_is_measured(
+    workload: Workload, explored: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM returns them last, so who keeps the first ones never measures any."""
+    task = ProposeTask(mod_json=workload.mod_json, target_json=TARGET, count=4, ahead=60, population=16)
+    monkeypatch.setattr(proposing, "EXPLORED", 0.0)
+    found = [one.digest for one in propose(task, Ruled(workload.mod_json, TARGET))]
+    monkeypatch.setattr(proposing, "EXPLORED", explored)
+
+    chosen = [one.digest for one in propose(task, Ruled(workload.mod_json, TARGET))[:4]]
+
+    assert len(found) > 8
+    assert chosen == (found[::-1] if explored else found)[:4]
 
 
 def test_schedules_check_their_arguments_again_after_the_own_space_was_made(workload: Workload) -> None:
