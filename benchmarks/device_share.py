@@ -19,7 +19,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from cross.targets.boards import find_board
 from fleet.library import Library, RecordKind
 from fleet.optimizer.tasks.build import BuildTask, build_candidate
 from fleet.optimizer.tasks.propose import ProposeTask, propose
+from fleet.reports.plot import Panel, svg_plots
 from fleet.workloads.programs import matmul
 
 _SIZE = 256
@@ -66,7 +67,9 @@ class Share:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = common.make_parser("device_share", __doc__ or "", rounds=3).parse_args(argv)
+    parser = common.make_parser("device_share", __doc__ or "", rounds=3)
+    parser.add_argument("--plot", type=Path, help="write how many builder cores kernels of a length need here, as SVG")
+    options = parser.parse_args(argv)
     machine = common.machine()
     trials = _QUICK_TRIALS if options.quick else _TRIALS
     rounds = options.rounds or (1 if options.quick else 3)
@@ -99,8 +102,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "machine": machine,
     }
     _print(figures, cores, reason, quick=options.quick, machine=machine)
+    if options.plot:
+        options.plot.write_text(svg_plots([_panel(cores)], title=f"Builder cores for {_BUDGET:.0%} of a device's time"))
     common.print_json(figures, wanted=options.json)
     return 0
+
+
+def _panel(cores: Mapping[str, float]) -> Panel:
+    first, *_, last = cores
+    return Panel(
+        title="over the fastest kernel's time",
+        curves={"modelled": list(cores.values())},
+        lines={"here": os.cpu_count() or 1},
+        first=f"{first} ms",
+        last=f"{last} ms",
+    )
 
 
 def modelled_ms(kernel_ms: float) -> float:
