@@ -38,8 +38,11 @@ _BARRED = (
 )
 """Of a path that was named: even asking whether it is there is refused."""
 
-_VALUES = {"int": "N", "int range": "N", "float range": "NUMBER", "str": "TEXT", "path": "PATH"}
+_VALUES = {"whole number": "N", "number": "NUMBER", "str": "TEXT", "path": "PATH"}
 """What stands for a value whose option has no word of its own, by the name of its type."""
+
+_TYPES = {"int": "whole number", "int range": "whole number", "float": "number", "float range": "number"}
+"""What a message calls what it expected: "'1e11' is not a valid int range" says less."""
 
 _HELP_NAMES = ["-h", "--help"]
 
@@ -230,7 +233,8 @@ def _with_plain_values(params: Any) -> Any:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
-        elif param.param_type_name == "option" and param.metavar is None:
+        param.type.name = _TYPES.get(param.type.name, param.type.name)
+        if param.param_type_name == "option" and param.metavar is None:
             param.metavar = _VALUES.get(param.type.name)
     return params
 

@@ -173,7 +173,11 @@ def test_values_are_named_in_words(name: str) -> None:
     for path, command in _leaves(name, load_command(name)):
         context = typer.Context(command)
         shown = [param.make_metavar(context) for param in command.params if param.param_type_name == "option"]
-        odd = [word for word in shown if word.startswith(("<int", "<float", "<str", "<path", "<bool", "<%"))]
+        odd = [
+            word
+            for word in shown
+            if word.startswith(("<int", "<float", "<str", "<path", "<bool", "<%", "<whole", "<number"))
+        ]
         assert odd == [], path
 
 
