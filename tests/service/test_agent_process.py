@@ -42,11 +42,12 @@ class AgentProcess:
         )
 
     def port(self, what: str = "serving") -> int:
-        """Wait for the next line, which has to say that it does this."""
-        line = self.process.stdout.readline()
-        found = re.fullmatch(rf"agent listening on 127\.0\.0\.1:(\d+), {what} devices/sim\n", line)
-        assert found, line + self.process.stderr.read()
-        return int(found[1])
+        """Wait for the line that says that it does this. On a busy machine one comes before: that it waits."""
+        for line in iter(self.process.stdout.readline, ""):
+            if found := re.fullmatch(rf"agent listening on 127\.0\.0\.1:(\d+), {what} devices/sim\n", line):
+                return int(found[1])
+            assert ", waiting for the tracker at " in line, line
+        raise AssertionError(self.process.stderr.read())
 
     def descendants(self) -> list[int]:
         return linux.descendants_of(self.process.pid)
