@@ -19,7 +19,7 @@ from fleet.models.importing.program_file import PROGRAM_SUFFIX, import_program, 
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.tflite_file import import_tflite, read_tflite
 from fleet.models.importing.torch_file import import_torch, read_torch
-from fleet.models.importing.transformers_model import PREFIX, read_transformers
+from fleet.models.importing.transformers_model import PREFIX, check_folder, read_transformers
 from fleet.models.importing.value import Model, ModelFormat, for_several_shapes
 
 if TYPE_CHECKING:
@@ -79,9 +79,12 @@ def check_exists(source: Path, *, takes_programs: bool = False) -> None:
     """
     if source.suffix == PROGRAM_SUFFIX and not takes_programs:
         raise ImportFailed(f"{source} is one program, not a model: fleet tune and fleet build take it")
-    if not is_of_transformers(source) and source.suffix not in _READERS:
+    if is_of_transformers(source):
+        check_folder(source)
+        return
+    if source.suffix not in _READERS:
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
-    if not is_of_transformers(source) and not source.is_file():
+    if not source.is_file():
         raise ImportFailed(f"{source} is a folder" if source.is_dir() else f"there is no model file {source}")
 
 

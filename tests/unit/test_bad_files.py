@@ -50,6 +50,8 @@ AGENT_REFUSALS = {
 
 REFUSED = [
     (("tune", ""), 2, ". is of no known type; known: *.onnx, *.pt2, *.keras,"),
+    (("tune", "hf:./nowhere"), 2, "there is no folder './nowhere'; write hf:./folder or"),
+    (("jobs", "submit", "hf:nobody/bert"), 2, "there is no folder 'nobody/bert'; write hf:"),
     (("tune", "folder"), 2, "folder is of no known type; known: *.onnx, *.pt2,"),
     (("tune", f"{'a' * 260}.onnx"), 2, "aaa.onnx: File name too long"),
     (("report", "--library", "a" * 260), 2, "aaa: File name too long"),

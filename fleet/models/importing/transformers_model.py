@@ -55,6 +55,17 @@ def read_transformers(
     return [replace(model, input_names=(name,)) for model in models]
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a folder that is not there, without loading transformers.
+
+    Raises:
+        ImportFailed: there is none, and no class could have that name.
+    """
+    source = str(path).removeprefix(PREFIX)
+    if not Path(source).is_dir() and not source.partition(":")[0].isidentifier():
+        raise ImportFailed(f"there is no folder {source!r}; write {PREFIX}./folder or {PREFIX}BertConfig")
+
+
 def title_of(path: Path) -> str:
     """Return what people call a model: the name of its folder or class."""
     return Path(str(path).removeprefix(PREFIX).partition(":")[0]).resolve().name
