@@ -158,6 +158,7 @@ def damage(folder: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120 + DAMAGES)
 def test_no_damaged_journal_is_taken_for_a_whole_one(killed: list[Path], tmp_path: Path) -> None:
     """Bits flipped, ends cut off, pages swapped, files gone: a tracker has everything, or refuses to start in one
     sentence; its boot number is never smaller than before; and one command brings it back."""

@@ -87,8 +87,9 @@ class Queue:
         long whenever a group is made or goes."""
         self._idle_groups = _Idle(max_idle_groups)
         self._idle_names = _Idle(max_idle_names)
-        self._free: OrderedDict[str, None] = OrderedDict()
-        """Least recently used first."""
+        self._free: dict[str, int] = {}
+        """Least recently used first, numbered in this order."""
+        self._free_count = 0
         self._requests: dict[tuple[float, int], RequestEntry] = {}
         self._all = SortedList()
         self._bids: dict[tuple[str, int], SortedList] = {}
@@ -136,7 +137,8 @@ class Queue:
         """Let requests have the device."""
         if name in self._free:
             return
-        self._free[name] = None
+        self._free_count += 1
+        self._free[name] = self._free_count
         for group in self._groups_of(name):
             group.free[name] = None
 
@@ -289,10 +291,11 @@ class Queue:
         else:
             self._groups_by_exact_name.setdefault(group.exact_name, {})[group] = None
         group.devices = devices = dict.fromkeys(self._match(group))
-        if len(devices) == 1:
-            group.free = OrderedDict.fromkeys(devices.keys() & self._free.keys())
+        if 8 * len(devices) < len(self._free):
+            free = sorted(devices.keys() & self._free.keys(), key=self._free.__getitem__)
         else:
-            group.free = OrderedDict.fromkeys(name for name in self._free if name in devices)
+            free = [name for name in self._free if name in devices]
+        group.free = OrderedDict.fromkeys(free)
         for other in self._overlapping(group):
             if other.overlapping is not None:
                 other.overlapping.add(group)
