@@ -8,13 +8,11 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
+from device_agents.serving.receiving import receive
 from device_agents.serving.session import Session
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
-from fleet.artifacts.artifact import check_architecture
-from fleet.artifacts.elf import HEADER_BYTES
-from fleet.artifacts.pieces import DamagedPiece, Inflater
-from fleet.errors import ArtifactRefused, FleetError, InvalidRequest, NotProgrammable, Unauthenticated
+from fleet.errors import FleetError, Unauthenticated
 from fleet.v1 import measurement_pb2
 from fleet.v1 import session_service_pb2 as pb
 from fleet.wire.peers import CallContext, caller_of
@@ -28,8 +26,6 @@ _READ_AHEAD = 256
 
 _LARGE_BYTES = 256 * 1024
 """Larger requests, with real arrays in them, are read one at a time, or a holder could fill the agent's memory."""
-
-_MAX_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class SessionService:
@@ -61,7 +57,7 @@ class SessionService:
         self, requests: AsyncIterator[pb.PutArtifactRequest], context: CallContext
     ) -> pb.PutArtifactResponse:
         session = await self._enter_to_upload(context)
-        return pb.PutArtifactResponse(digests=await session.until_ended(_receive(requests, session, self._store)))
+        return pb.PutArtifactResponse(digests=await session.until_ended(receive(requests, session, self._store)))
 
     async def make_upload_ticket(
         self, request: pb.MakeUploadTicketRequest, context: CallContext
@@ -183,67 +179,3 @@ class _ReadAhead:
         except Exception:  # the outermost loop: serve what came before the stream broke
             logger.exception("request stream broke")
         await self._queue.put(None)
-
-
-async def _receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
-    """Take artifacts in, one after the other, and return their digests."""
-    digests: list[str] = []
-    inflater = Inflater()
-    pieces = aiter(requests)
-    piece = await anext(pieces, None)
-    if piece is None:
-        raise InvalidRequest("an upload without a first message; say digest and size in it")
-    while piece is not None:
-        with store.receive(piece.digest, piece.size_bytes) as incoming:
-            digests.append(piece.digest)
-            header = _Header(session, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
-            while True:
-                async with session.device.own_work():  # inflating and hashing would disturb a candidate that runs
-                    chunk = _content(piece, inflater)
-                    incoming.write(chunk)
-                    header.take(chunk)
-                piece = await anext(pieces, None)
-                if piece is None or piece.digest:
-                    break
-            header.finish()
-            session.keep(incoming)
-    return digests
-
-
-def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
-    if len(piece.chunk) > _MAX_CHUNK_BYTES:
-        raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
-    try:
-        return inflater.inflate(piece.chunk, is_deflated=piece.is_deflated)
-    except DamagedPiece as damaged:
-        raise ArtifactRefused(f"a piece of an upload cannot be decompressed: {damaged}; put it again") from None
-
-
-class _Header:
-    """Checks the first bytes of an incoming artifact, to refuse one for another architecture right away.
-
-    A bitstream is checked when it is programmed: only then are the board's chip and whether it is partial known.
-    """
-
-    def __init__(self, session: Session, *, is_bitstream: bool) -> None:
-        """Raises:
-        NotProgrammable: a bitstream, and this device has no fabric.
-        """
-        driver = session.device.driver
-        if is_bitstream and driver.fabric is None:
-            raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")
-        self._session = session
-        self._content = b""
-        self._is_checked = is_bitstream or not driver.checks_architecture
-
-    def take(self, chunk: bytes) -> None:
-        if not self._is_checked:
-            self._content += chunk[:HEADER_BYTES]
-            if len(self._content) >= HEADER_BYTES:
-                self.finish()
-
-    def finish(self) -> None:
-        if not self._is_checked:
-            device = self._session.device
-            check_architecture(self._content[:HEADER_BYTES], device.arch, device_name=device.name)
-            self._is_checked = True

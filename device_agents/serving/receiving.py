@@ -1,0 +1,167 @@
+"""Takes in the artifacts of an upload: what has come of it is inflated, hashed and written between two candidates.
+
+A candidate that runs on the agent's own processors must not be disturbed by that. So pieces are taken from the stream
+as they come, and worked on together when no candidate runs: one at a time, a batch of eight small artifacts would be
+there eight candidates later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+from device_agents.serving.session import Session
+from device_agents.serving.store import ArtifactStore
+from fleet.artifacts.artifact import check_architecture
+from fleet.artifacts.elf import HEADER_BYTES
+from fleet.artifacts.pieces import DamagedPiece, Inflater
+from fleet.errors import ArtifactRefused, InvalidRequest, NotProgrammable
+from fleet.v1 import session_service_pb2 as pb
+
+_MAX_CHUNK_BYTES = 4 * 1024 * 1024
+_PIECES_AHEAD = 32
+"""How many pieces are read ahead; more wait at their sender."""
+
+_LARGE_BYTES = 256 * 1024
+"""Larger pieces are read one at a time, or a holder could fill the agent's memory."""
+
+_WORK_SEC = 0.01
+"""So long candidates wait for an upload at once, and for the piece that is worked on then."""
+
+
+async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Session, store: ArtifactStore) -> list[str]:
+    """Take artifacts in, one after the other, and return their digests.
+
+    Raises:
+        ArtifactRefused, InvalidRequest, NotProgrammable: it cannot be taken.
+    """
+    digests: list[str] = []
+    inflater = Inflater()
+    async with contextlib.aclosing(_Pieces(requests)) as pieces, _OwnWork(session) as own_work:
+        piece = await pieces.next()
+        if piece is None:
+            raise InvalidRequest("an upload without a first message; say digest and size in it")
+        while piece is not None:
+            with store.receive(piece.digest, piece.size_bytes) as incoming:
+                digests.append(piece.digest)
+                header = _Header(session, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
+                while True:
+                    await own_work.begin()
+                    chunk = _content(piece, inflater)
+                    incoming.write(chunk)
+                    header.take(chunk)
+                    if not pieces.are_there:
+                        await own_work.end()
+                    piece = await pieces.next()
+                    if piece is None or piece.digest:
+                        break
+                header.finish()
+                session.keep(incoming)
+    return digests
+
+
+class _Pieces:
+    """Takes pieces from a stream as they come."""
+
+    def __init__(self, requests: AsyncIterator[pb.PutArtifactRequest]) -> None:
+        self._queue: asyncio.Queue[pb.PutArtifactRequest | None] = asyncio.Queue(_PIECES_AHEAD)
+        self._taken = asyncio.Event()
+        self._broke: Exception | None = None
+        self._reader = asyncio.create_task(self._read(requests), name="read pieces")
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the next one has come."""
+        return not self._queue.empty()
+
+    async def next(self) -> pb.PutArtifactRequest | None:
+        """Return the next one, None at the end of the stream. Raises what broke it."""
+        piece = await self._queue.get()
+        self._taken.set()
+        if piece is None and self._broke is not None:
+            raise self._broke
+        return piece
+
+    async def aclose(self) -> None:
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self, requests: AsyncIterator[pb.PutArtifactRequest]) -> None:
+        try:
+            async for piece in requests:
+                while len(piece.chunk) > _LARGE_BYTES and not self._queue.empty():
+                    self._taken.clear()
+                    await self._taken.wait()
+                await self._queue.put(piece)
+        except Exception as error:  # noqa: BLE001 - whoever takes the next piece gets it
+            self._broke = error
+        await self._queue.put(None)
+
+
+class _OwnWork:
+    """The agent's own work on one upload: a moment at a time, between candidates."""
+
+    def __init__(self, session: Session) -> None:
+        self._device = session.device
+        self._held = contextlib.AsyncExitStack()
+        self._ends_at: float | None = None
+
+    async def __aenter__(self) -> _OwnWork:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def begin(self) -> None:
+        """Wait until no candidate runs, unless there is time left since then."""
+        if self._ends_at is not None and time.monotonic() < self._ends_at:
+            return
+        await self.end()
+        await self._held.enter_async_context(self._device.own_work())
+        self._ends_at = time.monotonic() + _WORK_SEC
+
+    async def end(self) -> None:
+        """Let candidates run. Idempotent."""
+        self._ends_at = None
+        await self._held.aclose()
+
+
+def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
+    if len(piece.chunk) > _MAX_CHUNK_BYTES:
+        raise InvalidRequest(f"a chunk of {len(piece.chunk)} bytes; send at most 1 MiB at a time")
+    try:
+        return inflater.inflate(piece.chunk, is_deflated=piece.is_deflated)
+    except DamagedPiece as damaged:
+        raise ArtifactRefused(f"a piece of an upload cannot be decompressed: {damaged}; put it again") from None
+
+
+class _Header:
+    """Checks the first bytes of an incoming artifact, to refuse one for another architecture right away.
+
+    A bitstream is checked when it is programmed: only then are the board's chip and whether it is partial known.
+    """
+
+    def __init__(self, session: Session, *, is_bitstream: bool) -> None:
+        """Raises:
+        NotProgrammable: a bitstream, and this device has no fabric.
+        """
+        driver = session.device.driver
+        if is_bitstream and driver.fabric is None:
+            raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")
+        self._session = session
+        self._content = b""
+        self._is_checked = is_bitstream or not driver.checks_architecture
+
+    def take(self, chunk: bytes) -> None:
+        if not self._is_checked:
+            self._content += chunk[:HEADER_BYTES]
+            if len(self._content) >= HEADER_BYTES:
+                self.finish()
+
+    def finish(self) -> None:
+        if not self._is_checked:
+            device = self._session.device
+            check_architecture(self._content[:HEADER_BYTES], device.arch, device_name=device.name)
+            self._is_checked = True
