@@ -122,6 +122,15 @@ def test_device_share_says_what_the_device_did() -> None:
 
 
 @pytest.mark.slow
+def test_tracker_turns_measures_every_turn() -> None:
+    """The loop is measured from inside, through a method of asyncio's own; how long is for a whole run to say."""
+    figures = _figures("benchmarks.tracker_turns")
+
+    assert figures["turns"] > 1_000
+    assert figures["longest_ms"][0] == figures["ours"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_recovery_measures_both_sides_of_both_kills() -> None:
     """A tracker and an agent are killed on both sides, and all of them serve again."""
