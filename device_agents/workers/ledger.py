@@ -29,6 +29,10 @@ class Ledger:
         self._path = path
         self._written: list[tuple[int, int]] = []
 
+    def exists(self) -> bool:
+        """Whether an agent has been here before."""
+        return self._path.exists()
+
     def keep(self, processes: Iterable[linux.Process]) -> None:
         """Write the list, if it has changed."""
         listed = sorted({(process.pid, process.started_ticks) for process in processes})

@@ -145,7 +145,8 @@ class WorkerPool:
         Raises:
             ConfigError: what it has to load is not there, or the folder of its workers has something else in it.
         """
-        _check_own(self._directory)
+        if not self._ledger.exists():
+            _check_own(self._directory)
         await asyncio.to_thread(self._ledger.kill_listed)
         self._is_adopting = linux.adopt_orphans()
         self._strays.note_own()
@@ -489,6 +490,9 @@ def _settle(future: asyncio.Future[T] | None, value: T) -> None:
 
 def _check_own(directory: Path) -> None:
     """Refuse a folder that is about to be emptied, and holds what is not an agent's.
+
+    Only before an agent's first start there: later a kernel without a jail may have left anything in it, and must
+    not keep the agent from starting.
 
     Raises:
         ConfigError: somebody chose a state directory that has a folder of this name.

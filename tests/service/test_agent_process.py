@@ -148,8 +148,14 @@ async def test_an_agent_says_that_it_serves_once_its_tracker_has_it(tmp_path: Pa
             assert port == await asyncio.to_thread(agent.port)
 
 
+def leave_a_file_among_workers(folder: Path) -> None:
+    """As kernels without a jail can."""
+    (workers,) = folder.rglob("workers")
+    (workers / "left-by-a-kernel").touch()
+
+
 async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker: StubTracker) -> None:
-    """kill -9 of the agent leaves no process, and another agent can take its place."""
+    """kill -9 of the agent leaves no process, and another can take its place, whatever lies among its workers."""
     with running(tmp_path, tracker.address) as agent:
         holder = Holder(await asyncio.to_thread(agent.port), tracker.token(1))
         await holder.run(b"fork")
@@ -160,6 +166,7 @@ async def test_a_killed_agent_takes_its_workers_with_it(tmp_path: Path, tracker:
         await eventually(lambda: not any(map(is_alive, family)))
         await holder.close()
         assert len(family) >= 2
+        leave_a_file_among_workers(tmp_path)
     with running(tmp_path, tracker.address) as agent:
         holder = Holder(await asyncio.to_thread(agent.port), tracker.token(2))
         assert await holder.open() > 0
