@@ -222,15 +222,6 @@ def test_a_pair_of_tvm_packages_that_crashes(
     assert "apache-tvm-ffi==0.1.14.post1" in " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_full_disk(fleet: Fleet, tmp_path: Path) -> None:
-    """The library on a full disk is an error that says so."""
-    message = refused(
-        "tune", str(save_model(tmp_path / "m.onnx")), "--library", "/dev/full", "--tracker", fleet.address, code=1
-    )
-
-    assert "/dev/full" in message
-
-
 @pytest.mark.parametrize("words", [("targets", "--json"), ("man",)])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_finds_no_room_is_said_in_one_line(words: tuple[str, ...], unbuffered: str) -> None:

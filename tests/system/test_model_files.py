@@ -110,3 +110,12 @@ async def test_a_child_whose_log_finds_no_room(full: Path) -> None:
 
     with pytest.raises(FleetError, match="full has no room left"):
         await Child(spec).start()
+
+
+def test_a_library_on_a_full_disk(full: Path) -> None:
+    """It is found before anything is searched, by its name."""
+    said = refused("tune", "matmul-8", "--trials", "1", "--library", str(full / "library.sqlite"))
+
+    (line,) = said.splitlines()
+    assert line.startswith("error: no space left for the library sqlite:///")
+    assert line.endswith("/library.sqlite; free some, or name another --library")
