@@ -74,9 +74,10 @@ def profile(
         measures_alone=alone,
         is_untuned=untuned,
     )
+    address = options.running_fleet(ctx, tracker)
     holding = stepping.leased_device(
         on,
-        tracker=options.running_fleet(ctx, tracker),
+        tracker=address,
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"profile {model.name}",
@@ -85,6 +86,7 @@ def profile(
 
     async def work() -> ModelProfile:
         with options.working(f"profiling {model.name}") as say:
+            await stepping.check_device(on, tracker=address, connect_timeout_sec=connect_timeout)
             return await profile_model(wanted, holding, say)
 
     found = options.run(work())

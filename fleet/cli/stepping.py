@@ -96,6 +96,19 @@ def read_artifact(path: Path, function: str | None) -> Artifact:
     return artifact
 
 
+async def check_device(selector: str | None, *, tracker: str | None, connect_timeout_sec: float) -> None:
+    """Ask a running fleet for a device of this kind before long work for it; `leased_device` gets it.
+
+    Raises:
+        NoMatchingDevice: the fleet has none.
+        TrackerUnavailable: it does not answer.
+    """
+    if tracker is None or (selector is None and held.LEASE in os.environ):
+        return
+    async with fleet.aio.connect(tracker, connect_timeout_sec=connect_timeout_sec) as client:
+        await client.check_selector(options.selector_or_default(selector))
+
+
 @contextlib.asynccontextmanager
 async def leased_device(
     selector: str | None,

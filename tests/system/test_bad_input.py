@@ -63,6 +63,14 @@ def _error(found: int, stderr: str, code: int) -> str:
     return message
 
 
+def test_a_profile_asks_for_its_device_before_it_reads_the_model(fleet: Fleet, tmp_path: Path) -> None:
+    """Reading may take minutes: of two mistakes the quick one is told."""
+    path = tmp_path / "text.onnx"
+    path.write_text("not a model at all")
+
+    assert "kind=cuda" in refused("profile", str(path), "--on", "kind=cuda", "--tracker", fleet.address, code=1)
+
+
 def test_a_file_that_is_no_model(fleet: Fleet, tmp_path: Path) -> None:
     """A text file is no ONNX model."""
     path = tmp_path / "text.onnx"
