@@ -7,11 +7,11 @@ there eight candidates later.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
 
+from device_agents.serving.read_ahead import ReadAhead
 from device_agents.serving.session import Session
 from device_agents.serving.store import ArtifactStore
 from fleet.artifacts.artifact import check_architecture
@@ -22,10 +22,6 @@ from fleet.v1 import session_service_pb2 as pb
 
 _MAX_CHUNK_BYTES = 4 * 1024 * 1024
 _PIECES_AHEAD = 32
-"""How many pieces are read ahead; more wait at their sender."""
-
-_LARGE_BYTES = 256 * 1024
-"""Larger pieces are read one at a time, or a holder could fill the agent's memory."""
 
 _WORK_SEC = 0.01
 """So long candidates wait for an upload at once, and for the piece that is worked on then."""
@@ -39,7 +35,8 @@ async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sessi
     """
     digests: list[str] = []
     inflater = Inflater()
-    async with contextlib.aclosing(_Pieces(requests)) as pieces, _OwnWork(session) as own_work:
+    ahead = ReadAhead(requests, most=_PIECES_AHEAD, size_of=lambda piece: len(piece.chunk))
+    async with contextlib.aclosing(ahead) as pieces, _OwnWork(session) as own_work:
         piece = await pieces.next()
         if piece is None:
             raise InvalidRequest("an upload without a first message; say digest and size in it")
@@ -60,44 +57,6 @@ async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sessi
                 header.finish()
                 session.keep(incoming)
     return digests
-
-
-class _Pieces:
-    """Takes pieces from a stream as they come."""
-
-    def __init__(self, requests: AsyncIterator[pb.PutArtifactRequest]) -> None:
-        self._queue: asyncio.Queue[pb.PutArtifactRequest | None] = asyncio.Queue(_PIECES_AHEAD)
-        self._taken = asyncio.Event()
-        self._broke: Exception | None = None
-        self._reader = asyncio.create_task(self._read(requests), name="read pieces")
-
-    @property
-    def are_there(self) -> bool:
-        """Whether the next one has come."""
-        return not self._queue.empty()
-
-    async def next(self) -> pb.PutArtifactRequest | None:
-        """Return the next one, None at the end of the stream. Raises what broke it."""
-        piece = await self._queue.get()
-        self._taken.set()
-        if piece is None and self._broke is not None:
-            raise self._broke
-        return piece
-
-    async def aclose(self) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-
-    async def _read(self, requests: AsyncIterator[pb.PutArtifactRequest]) -> None:
-        try:
-            async for piece in requests:
-                while len(piece.chunk) > _LARGE_BYTES and not self._queue.empty():
-                    self._taken.clear()
-                    await self._taken.wait()
-                await self._queue.put(piece)
-        except Exception as error:  # noqa: BLE001 - whoever takes the next piece gets it
-            self._broke = error
-        await self._queue.put(None)
 
 
 class _OwnWork:

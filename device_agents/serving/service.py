@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
 
+from device_agents.serving.read_ahead import ReadAhead
 from device_agents.serving.receiving import receive
 from device_agents.serving.session import Session
 from device_agents.serving.sessions import SessionTable
@@ -22,10 +22,6 @@ logger = logging.getLogger(__name__)
 
 
 _READ_AHEAD = 256
-"""How many requests are read ahead; more wait at their sender."""
-
-_LARGE_BYTES = 256 * 1024
-"""Larger requests, with real arrays in them, are read one at a time, or a holder could fill the agent's memory."""
 
 
 class SessionService:
@@ -69,14 +65,14 @@ class SessionService:
         self, requests: AsyncIterator[measurement_pb2.MeasureRequest], context: CallContext
     ) -> AsyncIterator[measurement_pb2.MeasureResponse]:
         session = await self._enter(context)
-        ahead = _ReadAhead(requests)
+        ahead = ReadAhead(_with_arrival(requests), most=_READ_AHEAD, size_of=lambda item: item[0].ByteSize())
         try:
-            while (item := await session.until_ended(ahead.get())) is not None:
+            while (item := await session.until_ended(ahead.next())) is not None:
                 measurement = await session.until_ended(session.measure(*item))
-                ahead.under_way = None
+                ahead.in_hand = None
                 yield measurement_pb2.MeasureResponse(measurement=measurement)
         except FleetError as error:
-            for request in ahead.unanswered():
+            for request, _ in ahead.rest():
                 yield measurement_pb2.MeasureResponse(
                     measurement=measurement_pb2.Measurement(
                         candidate_id=request.candidate_id,
@@ -86,7 +82,7 @@ class SessionService:
                 )
             raise
         finally:
-            await ahead.close()
+            await ahead.aclose()
 
     async def call(self, request: pb.CallRequest, context: CallContext) -> pb.CallResponse:
         session = await self._enter(context)
@@ -132,50 +128,18 @@ def _header(context: CallContext, name: str) -> str | bytes | None:
     return next((value for key, value in context.invocation_metadata() or () if key == name), None)
 
 
-class _ReadAhead:
-    """Takes requests from the stream as they come, so that waiting time counts from their arrival."""
+async def _with_arrival(
+    requests: AsyncIterator[measurement_pb2.MeasureRequest],
+) -> AsyncIterator[tuple[measurement_pb2.MeasureRequest, float]]:
+    """Yield each request and when it came, since its waiting time counts from then.
 
-    def __init__(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
-        self.under_way: tuple[measurement_pb2.MeasureRequest, float] | None = None
-        """The last request taken, until its answer is sent."""
-
-        self._queue: asyncio.Queue[tuple[measurement_pb2.MeasureRequest, float] | None] = asyncio.Queue(_READ_AHEAD)
-        self._refused: FleetError | None = None
-        self._taken = asyncio.Event()
-        self._reader = asyncio.create_task(self._read(requests), name="read-ahead")
-
-    async def get(self) -> tuple[measurement_pb2.MeasureRequest, float] | None:
-        """Return the next request and when it came; None at the end of the stream.
-
-        Raises:
-            FleetError: what came next is no request.
-        """
-        self.under_way = await self._queue.get()
-        self._taken.set()
-        if self.under_way is None and self._refused is not None:
-            raise self._refused
-        return self.under_way
-
-    def unanswered(self) -> list[measurement_pb2.MeasureRequest]:
-        """Return the requests that were taken but not answered."""
-        waiting = [self.under_way]
-        while not self._queue.empty():
-            waiting.append(self._queue.get_nowait())
-        return [item[0] for item in waiting if item is not None]
-
-    async def close(self) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-
-    async def _read(self, requests: AsyncIterator[measurement_pb2.MeasureRequest]) -> None:
-        try:
-            async for request in requests:
-                while request.ByteSize() > _LARGE_BYTES and not self._queue.empty():
-                    self._taken.clear()
-                    await self._taken.wait()
-                await self._queue.put((request, time.monotonic()))
-        except FleetError as error:
-            self._refused = error
-        except Exception:  # the outermost loop: serve what came before the stream broke
-            logger.exception("request stream broke")
-        await self._queue.put(None)
+    Raises:
+        FleetError: what came is no request.
+    """
+    try:
+        async for request in requests:
+            yield request, time.monotonic()
+    except FleetError:
+        raise
+    except Exception:  # the outermost loop: serve what came before the stream broke
+        logger.exception("request stream broke")

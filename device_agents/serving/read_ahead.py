@@ -1,0 +1,67 @@
+"""Takes messages from a stream as they come, for whoever works on them later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_LARGE_BYTES = 256 * 1024
+"""Larger messages are taken one at a time, or a holder could fill the agent's memory."""
+
+
+class ReadAhead(Generic[T]):
+    """Some messages of a stream, before they are asked for.
+
+    Args:
+        most: so many are taken ahead; more wait at their sender.
+        size_of: how large a message is [bytes].
+    """
+
+    def __init__(self, messages: AsyncIterator[T], *, most: int, size_of: Callable[[T], int]) -> None:
+        self.in_hand: T | None = None
+        """The last one that was asked for, until whoever has it is done and sets this to None."""
+
+        self._size_of = size_of
+        self._queue: asyncio.Queue[T | None] = asyncio.Queue(most)
+        self._taken = asyncio.Event()
+        self._broke: Exception | None = None
+        self._reader = asyncio.create_task(self._read(messages), name="read ahead")
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the next one, or the end, has come."""
+        return not self._queue.empty()
+
+    async def next(self) -> T | None:
+        """Return the next one, None at the end of the stream. Raises what broke it."""
+        self.in_hand = await self._queue.get()
+        self._taken.set()
+        if self.in_hand is None and self._broke is not None:
+            raise self._broke
+        return self.in_hand
+
+    def rest(self) -> list[T]:
+        """Return what has come and nobody is done with. No more is to be asked for after that."""
+        waiting = [self.in_hand]
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        return [message for message in waiting if message is not None]
+
+    async def aclose(self) -> None:
+        """Take no more."""
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _read(self, messages: AsyncIterator[T]) -> None:
+        try:
+            async for message in messages:
+                while self._size_of(message) > _LARGE_BYTES and not self._queue.empty():
+                    self._taken.clear()
+                    await self._taken.wait()
+                await self._queue.put(message)
+        except Exception as error:  # noqa: BLE001 - whoever asks for the next one gets it
+            self._broke = error
+        await self._queue.put(None)
