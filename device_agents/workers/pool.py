@@ -32,7 +32,7 @@ from device_agents.workers.ledger import Ledger
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
-from device_agents.workers.room import Room
+from device_agents.workers.room import Room, check_rooms
 from device_agents.workers.strays import Strays
 from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
@@ -52,9 +52,6 @@ _FORK_ATTEMPTS = 3
 _LONGEST_PAUSE_SEC = 30.0
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
 """Variables that no worker gets: they are for the agent, or for who started it."""
-
-_OURS = re.compile(r"worker-[0-9]+|[0-9a-f]{16}")
-"""What an agent leaves in the folder of its workers: their rooms, and those that it was removing."""
 
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
@@ -146,7 +143,7 @@ class WorkerPool:
             ConfigError: what it has to load is not there, or the folder of its workers has something else in it.
         """
         if not self._ledger.exists():
-            _check_own(self._directory)
+            check_rooms(self._directory)
         await asyncio.to_thread(self._ledger.kill_listed)
         self._is_adopting = linux.adopt_orphans()
         self._strays.note_own()
@@ -486,21 +483,3 @@ class WorkerPool:
 def _settle(future: asyncio.Future[T] | None, value: T) -> None:
     if future is not None and not future.done():
         future.set_result(value)
-
-
-def _check_own(directory: Path) -> None:
-    """Refuse a folder that is about to be emptied, and holds what is not an agent's.
-
-    Only before an agent's first start there: later a kernel without a jail may have left anything in it, and must
-    not keep the agent from starting.
-
-    Raises:
-        ConfigError: somebody chose a state directory that has a folder of this name.
-    """
-    found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
-    foreign = next((name for name in found if not _OURS.fullmatch(name)), None)
-    if foreign is not None:
-        raise ConfigError(
-            f"{directory} is emptied when an agent starts, and holds {foreign!r}, which is no agent's; name another "
-            "--state-dir"
-        )

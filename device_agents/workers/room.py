@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from device_agents.machine.removal import remove_tree
+from fleet.errors import ConfigError
+
+_OURS = re.compile(r"worker-[0-9]+|[0-9a-f]{16}")
+"""What an agent leaves in the folder of its workers: their rooms, and those that it was removing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +62,21 @@ class Room:
     def remove(self) -> None:
         """Remove all of it."""
         remove_tree(self.path)
+
+
+def check_rooms(directory: Path) -> None:
+    """Refuse a folder that is about to be emptied, and holds what is not an agent's.
+
+    Only before an agent's first start there: later a kernel without a jail may have left anything in it, and must
+    not keep the agent from starting.
+
+    Raises:
+        ConfigError: somebody chose a state directory that has a folder of this name.
+    """
+    found = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+    foreign = next((name for name in found if not _OURS.fullmatch(name)), None)
+    if foreign is not None:
+        raise ConfigError(
+            f"{directory} is emptied when an agent starts, and holds {foreign!r}, which is no agent's; name another "
+            "--state-dir"
+        )
