@@ -46,7 +46,7 @@ _STOP_GRACE_SEC = 0.5
 _COPY_SEC = 300.0
 """How often the journal is copied: what a damaged one may cost."""
 _MEMBERS_SEC = 60.0
-"""How often it is looked for streams that outlive the certificates of their callers."""
+"""How often newcomers are written down, and it is looked for streams that outlive their callers' certificates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
