@@ -174,6 +174,30 @@ async def test_one_client_cannot_fill_the_queue() -> None:
     assert "mallory" in second.refused["r5"].message
 
 
+async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
+    """For each the tracker has the devices at hand, which takes memory; those for a single device take little."""
+    limits = TrackerLimits(max_selectors=3, max_selectors_per_user=2)
+    async with (
+        serve_tracker(limits=limits) as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "greedy", holder="mallory") as greedy,
+        LeaseStream(served.address, "modest", holder="alice", proof=credentials(Role.USER, make_key())) as modest,
+    ):
+        await modest.grant("held", "simulated")
+        for name in ("*", "**", "***", "*", "a"):
+            greedy.acquire(f"for {name}", f"simulated,name={name}")
+            await eventually(lambda name=name: {f"for {name}"} & {*greedy.queued, *greedy.refused})
+        for name in ("***", "****", "**", "a"):
+            modest.acquire(f"for {name}", f"simulated,name={name}")
+            await eventually(lambda name=name: {f"for {name}"} & {*modest.queued, *modest.refused})
+        assert (list(greedy.refused), list(modest.refused)) == (["for ***"], ["for ****"])
+        assert "mallory waits with 2 different selectors" in greedy.refused["for ***"].message
+        assert "requests with 3 different selectors wait already" in modest.refused["for ****"].message
+        modest.say(lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id="for ***")))
+        modest.acquire("then", "simulated,name=****")
+        await eventually(lambda: "then" in modest.queued)
+
+
 async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
     """One stream too many is refused with an error that says of whom there are too many; a newer stream of a client
     takes the place of its older one."""

@@ -5,7 +5,8 @@ The modules beside this one change it, each for its subject: `devices`, `clients
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
@@ -50,8 +51,8 @@ class Book:
 
         self.clients: dict[str, ClientEntry] = {}
         self.queue = Queue()
-        self.waiting_by_user: dict[str, int] = {}
-        """How many requests of each user wait."""
+        self.waiting_by_user: dict[str, Counter[str]] = {}
+        """How many requests of each user wait, by selector; "" stands for all those for a single device."""
         self.boot = boot
         self.nonce = nonce or f"{boot:x}"
         self.last_epoch = boot << BOOT_SHIFT
@@ -103,18 +104,21 @@ class Book:
         """Let a request wait no more."""
         client = self.clients[request.client_id]
         if client.requests.pop(request.request_id, None) is not None:
-            self.count_waiting(client, -1)
+            self.count_waiting(client, [request], -1)
         self.queue.discard(request)
         self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
 
-    def count_waiting(self, client: ClientEntry, more: int) -> None:
-        """Note that so many more requests of a client wait; fewer if negative."""
-        count = self.waiting_by_user.get(client.user, 0) + more
-        if count:
-            self.waiting_by_user[client.user] = count
-        else:
-            self.waiting_by_user.pop(client.user, None)
+    def count_waiting(self, client: ClientEntry, requests: Iterable[RequestEntry], more: int) -> None:
+        """Note that requests of a client wait (`more` is 1), or, while the queue still has them, that they end (-1)."""
+        counts = self.waiting_by_user.setdefault(client.user, Counter())
+        for request in requests:
+            general = self.queue.general(request.selector)
+            counts[general] += more
+            if not counts[general]:
+                del counts[general]
+        if not counts:
+            del self.waiting_by_user[client.user]
 
     def forget_client(self, client: ClientEntry) -> None:
         """Let a client go that has nothing any more. Idempotent."""

@@ -60,8 +60,8 @@ def start_grace(book: Book, client: ClientEntry) -> None:
 
 def _park_requests(book: Book, client: ClientEntry) -> None:
     """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
+    book.count_waiting(client, client.requests.values(), -1)
     book.queue.discard_many(client.requests.values())
-    book.count_waiting(client, -len(client.requests))
     client.parked |= client.requests
     client.requests.clear()
     start_grace(book, client)

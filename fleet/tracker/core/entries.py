@@ -38,6 +38,10 @@ class TrackerLimits:
     max_waiting_per_user: int = 100_000
     max_waiting_per_client: int = 1_000
     """A client that waits for a thousand devices has asked for more than any fleet gives it."""
+    max_selectors: int = 512
+    """Different ones that requests wait with, of everybody; those for a single device do not count. The devices for
+    each are at hand: 1 MB where there are 10,000."""
+    max_selectors_per_user: int = 64
     max_clients: int = 10_000
     """Streams of clients at once."""
     max_clients_per_user: int = 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from fleet.tracker.core.state import TrackerState
 
@@ -33,8 +33,11 @@ def _validate_leases(state: TrackerState) -> None:
 
 def _validate_requests(state: TrackerState) -> None:
     waiting = {request.key for client in state.clients.values() for request in client.requests.values()}
-    users = Counter(client.user for client in state.clients.values() for _ in client.requests)
-    _require(dict(users) == state.waiting_by_user, "requests of each user are counted")
+    users: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for client in state.clients.values():
+        users[client.user].update(state.queue.general(request.selector) for request in client.requests.values())
+    found = {user: counts for user, counts in users.items() if counts}
+    _require(found == state.waiting_by_user, "requests of each user are counted")
     queued = list(state.queue.first(len(state.queue)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():

@@ -158,6 +158,19 @@ class Queue:
         """Tell whether any device, free or not, attached or not, will do."""
         return bool(self._group(selector).devices)
 
+    def general(self, selector: str) -> str:
+        """Return the selector; "" for one that a single device is named by."""
+        return selector if self._group(selector).exact_name is None else ""
+
+    def waits_for(self, selector: str) -> bool:
+        """Tell whether a request with this selector waits."""
+        return bool(self._group(selector).waiting)
+
+    @property
+    def waiting_selectors(self) -> int:
+        """How many different selectors requests wait with; those for a single device do not count."""
+        return len(self._general_groups) - len(self._idle_groups.texts)
+
     def matching(self, selector: str, limit: int) -> list[str]:
         """Names of devices that will do, at most `limit`."""
         return list(islice(self._group(selector).devices, limit))

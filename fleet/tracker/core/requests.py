@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from functools import partial
 
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
@@ -77,27 +78,34 @@ def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> No
     if name is not None:
         leases.grant(book, book.devices[name], request)
         return
-    if message := _too_many(book, client):
+    if message := _too_many(book, client, request):
         book.refuse(client.client_id, request.request_id, QueueFull, message)
         return
     client.requests[request.request_id] = request
-    book.count_waiting(client, 1)
     book.queue.push(request)
+    book.count_waiting(client, [request], 1)
     book.changes.requests[request.key] = request
     if request.deadline_sec is not None:
         book.timers.set(("wait", request.key), request.deadline_sec, partial(_end_wait, book, request.key))
     book.effects.append(ev.Queued(client.client_id, request))
 
 
-def _too_many(book: Book, client: ClientEntry) -> str:
+def _too_many(book: Book, client: ClientEntry, request: RequestEntry) -> str:
     """Say that this client, its user or everybody waits for enough; empty if not."""
-    limits, of_user = book.limits, book.waiting_by_user.get(client.user, 0)
+    limits, counts = book.limits, book.waiting_by_user.get(client.user, Counter())
+    of_user = counts.total()
     if len(client.requests) >= limits.max_waiting_per_client:
         return f"{len(client.requests)} requests of this client wait already; wait for some of them, or cancel some"
     if of_user >= limits.max_waiting_per_user:
         return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
     if len(book.queue) >= limits.max_waiting:
         return f"{len(book.queue)} requests wait already; try again later"
+    if (general := book.queue.general(request.selector)) and general not in counts:
+        own = len(counts.keys() - {""})
+        if own >= limits.max_selectors_per_user:
+            return f"{client.holder} waits with {own} different selectors already; use one of them, or cancel some"
+        if not book.queue.waits_for(general) and book.queue.waiting_selectors >= limits.max_selectors:
+            return f"requests with {limits.max_selectors} different selectors wait already; try again later"
     return ""
 
 
