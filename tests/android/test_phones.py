@@ -36,9 +36,9 @@ OPENCL = {
 }
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
 GOES_WITH_SECOND_PHONE = """#!/bin/sh
-case "$*" in *" devices") ;; *) exec {adb} "$@" ;; esac
+case "$*" in *" devices -l") ;; *) exec {adb} "$@" ;; esac
 listed=$({adb} "$@")
-[ "$(echo "$listed" | grep -c "	device$")" -lt 2 ] || mv "$0" {away}
+[ "$(echo "$listed" | grep -c " device ")" -lt 2 ] || mv "$0" {away}
 echo "$listed"
 """
 """An adb that is there no more once it has listed two phones."""

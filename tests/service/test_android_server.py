@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.drivers.android.adb import Adb
+from device_agents.drivers.android.adb import Adb, PhoneList
 from device_agents.drivers.android.facts import MARK
 from device_agents.drivers.android.server import PhoneServer, ServerFiles
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
@@ -85,3 +85,20 @@ async def test_a_phone_that_babbles_costs_neither_memory_nor_time(tmp_path: Path
 
     with pytest.raises(DeviceUnreachable, match=reason):
         await Adb(program=str(program)).run("devices", timeout_sec=0.5)
+
+
+async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_path: Path) -> None:
+    """It was never seen away, but its connection is another one: what was forwarded over the first is gone."""
+    program, listed = tmp_path / "adb", tmp_path / "listed"
+    program.write_text(f'#!/bin/sh\ncase "$*" in "devices -l") exec cat {listed};; *) exec sleep 60;; esac\n')
+    program.chmod(0o755)
+    listed.write_text("List of devices attached\nR58 device transport_id:1\n")
+    phones = PhoneList(Adb(program=str(program)))
+
+    await phones.open(10)
+    try:
+        assert phones.arrivals == {"R58": 1}
+        listed.write_text("List of devices attached\nR58 device transport_id:2\n")
+        await eventually(lambda: phones.arrivals == {"R58": 2})
+    finally:
+        await phones.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.drivers.android.adb import parse_states
+from device_agents.drivers.android.adb import Link, parse_links
 from device_agents.drivers.android.driver import AndroidDriver, has_adb_interface
 from device_agents.drivers.android.facts import MARK, default_target, parse_facts, parse_readings
 from device_agents.drivers.android.server import FilesMissing, read_files
@@ -99,11 +99,22 @@ def test_a_phone_that_tells_little_leaves_readings_unset() -> None:
     assert 37.1 == parse_readings("temperature: 371").telemetry.temp_c
 
 
-def test_the_states_of_phones_are_adbs_words() -> None:
-    """They are read even where adb adds an explanation with spaces."""
-    text = "List of devices attached\nR58\tdevice\nX1\tno permissions (user in plugdev group); see [http://x]\n\n"
+def test_phones_are_read_from_adbs_list() -> None:
+    """Also where a serial has spaces, where adb explains a state, and where it tells first that it starts a daemon."""
+    text = (
+        "* daemon not running; starting now at tcp:5037\n* daemon started successfully\nList of devices attached\n"
+        "R58                    device usb:1-1 product:a model:Pixel_0 device:b transport_id:12\n"
+        "adb-R58 (2)._adb-tls-connect._tcp device product:a model:b device:c transport_id:3\n"
+        "X1                     no permissions (user in plugdev group); see [http://x] usb:1-2 transport_id:1\n"
+        "OLD                    offline\n\n"
+    )
 
-    assert {"R58": "device", "X1": "no permissions (user in plugdev group); see [http://x]"} == parse_states(text)
+    assert {
+        "R58": Link("device", "12"),
+        "adb-R58 (2)._adb-tls-connect._tcp": Link("device", "3"),
+        "X1": Link("no permissions (user in plugdev group); see [http://x]", "1"),
+        "OLD": Link("offline"),
+    } == parse_links(text)
 
 
 def test_phones_on_usb_are_seen_without_starting_adb(tmp_path: Path) -> None:

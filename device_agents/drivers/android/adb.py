@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.machine.ending import end
@@ -21,10 +21,24 @@ logger = logging.getLogger(__name__)
 _COMMAND_SEC = 20.0
 _PIECE_BYTES = 65536
 _MOST_BYTES = 1024**2
+_LISTED = re.compile(r"(?P<serial>.+?)\s+(?P<state>no permissions.*?|\S+)(?P<facts>( [a-z_]+:\S*)*)")
+"""A line of `adb devices -l`: a serial may hold spaces, and so may what adb says instead of a state."""
+
 _POLL_SEC = 1.0
 """Polled in addition to the server's own reports: it says nothing when a TCP connection drops (seen with 29.0.6)."""
 
 MISSING = "there is no program {name!r}; install it (Debian: apt-get install adb) or set 'adb' to its path"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How an adb server reaches a phone."""
+
+    state: str
+    """In adb's words: "device", "offline", "unauthorized", ..."""
+
+    transport_id: str = ""
+    """Another one with each connection; empty if adb is older than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +140,8 @@ class PhoneList:
 
     def __init__(self, adb: Adb) -> None:
         self.adb = adb
-        self.states: dict[str, str] = {}
-        """By serial, in adb's words: "device", "offline", "unauthorized", ..."""
+        self.links: Mapping[str, Link] = {}
+        """By serial."""
 
         self.arrivals: dict[str, int] = {}
         """How often each phone became "device": another number means another connection."""
@@ -173,7 +187,7 @@ class PhoneList:
             while True:
                 try:
                     # `devices` starts the server if there is none.
-                    self._learn(parse_states(await self.adb.run("devices")), "")
+                    self._learn(parse_links(await self.adb.run("devices", "-l")), "")
                 except DeviceError as error:
                     self._learn({}, str(error))
                 with contextlib.suppress(TimeoutError):
@@ -201,15 +215,21 @@ class PhoneList:
             self._called.set()
             await end(process)
 
-    def _learn(self, states: dict[str, str], trouble: str) -> None:
+    def state(self, serial: str) -> str | None:
+        """Return a phone's state, None if adb does not see it."""
+        link = self.links.get(serial)
+        return link.state if link else None
+
+    def _learn(self, links: Mapping[str, Link], trouble: str) -> None:
         if trouble and trouble != self.trouble:
             logger.warning("phones are not seen", extra={"reason": trouble})
-        is_news = (states, trouble) != (self.states, self.trouble)
+        is_news = (links, trouble) != (self.links, self.trouble)
         self.trouble = trouble
-        for serial, state in states.items():
-            if state == "device" and self.states.get(serial) != "device":
+        for serial, link in links.items():
+            # Also one that came back between two looks: its connection is another.
+            if link.state == "device" and self.links.get(serial) != link:
                 self.arrivals[serial] = self.arrivals.get(serial, 0) + 1
-        self.states = states
+        self.links = links
         self._first.set()
         if not is_news:
             return
@@ -218,10 +238,18 @@ class PhoneList:
         news.set()
 
 
-def parse_states(text: str) -> dict[str, str]:
-    """Return the state of each phone from the lines of `adb devices`."""
-    pairs = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
-    return {serial.strip(): state.strip() for serial, state in pairs}
+def parse_links(text: str) -> dict[str, Link]:
+    """Return the phones, by serial, from what `adb devices -l` wrote; the daemon's start may be told of before."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("List of devices"):
+            break
+    matches = filter(None, map(_LISTED.fullmatch, map(str.rstrip, lines)))
+    return {found["serial"]: Link(found["state"], _transport_id(found["facts"])) for found in matches}
+
+
+def _transport_id(facts: str) -> str:
+    return dict(fact.split(":", 1) for fact in facts.split()).get("transport_id", "")
 
 
 def phones_of(adb: Adb) -> PhoneList:

@@ -165,7 +165,7 @@ class AndroidDriver(Driver):
         if not was_open or self._phones is None:
             return
         await self._server.stop()
-        if self._phones.states.get(self._serial) == "device":
+        if self._phones.state(self._serial) == "device":
             with contextlib.suppress(DeviceError):
                 await self._server.kill_all()
         await self._phones.close()
@@ -184,7 +184,7 @@ class AndroidDriver(Driver):
         while True:
             arrival = phones.arrivals.get(self._serial, 0)
             try:
-                if phones.states.get(self._serial) == "device":
+                if phones.state(self._serial) == "device":
                     if arrival != self._ready_for:
                         await self._set_up()
                         self._ready_for, self._trouble = arrival, ""
@@ -219,7 +219,7 @@ class AndroidDriver(Driver):
 
     def _probe(self) -> Health:
         phones = self._opened(self._phones)
-        state = phones.states.get(self._serial)
+        state = phones.state(self._serial)
         if phones.trouble:
             return Health(is_healthy=False, reason=phones.trouble)
         if state != "device":
@@ -276,7 +276,7 @@ class PhoneFinder:
                 raise DeviceError(MISSING.format(name=self._config.adb))
             self._phones = phones_of(self._config.server())
             await self._phones.open(_FIRST_LOOK_SEC)
-        fresh = sorted(set(self._phones.states) - self._known - self._phones.claimed)
+        fresh = sorted(set(self._phones.links) - self._known - self._phones.claimed)
         self._known.update(fresh)
         configs = [replace(self._config, serial=serial) for serial in fresh]
         return [AndroidDriver(device_id(config, self._host_name), config, self._host_name) for config in configs]
