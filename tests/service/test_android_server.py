@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from device_agents.drivers.android.adb import Adb, PhoneList
+from device_agents.drivers.android.adb import Adb, PhoneList, phones_of
+from device_agents.drivers.android.config import AndroidConfig
+from device_agents.drivers.android.driver import PhoneFinder
 from device_agents.drivers.android.facts import MARK
 from device_agents.drivers.android.server import PhoneServer, ServerFiles
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
@@ -27,6 +30,17 @@ def server_that(folder: Path, *, told: str) -> PhoneServer:
     )
     program.chmod(0o755)
     return PhoneServer(Adb(program=str(program)), "SERIAL")
+
+
+def adb_that_lists(folder: Path, *lines: str) -> Path:
+    """Make an adb whose server sees these phones; made again, it sees others."""
+    program, listed, made = folder / "adb", folder / "listed", folder / "made"
+    made.write_text("\n".join(["List of devices attached", *lines, ""]))
+    made.replace(listed)
+    if not program.exists():
+        program.write_text(f'#!/bin/sh\ncase "$*" in *"devices -l") exec cat {listed};; *) exec sleep 60;; esac\n')
+        program.chmod(0o755)
+    return program
 
 
 async def test_lines_without_end_are_read(tmp_path: Path) -> None:
@@ -89,16 +103,31 @@ async def test_a_phone_that_babbles_costs_neither_memory_nor_time(tmp_path: Path
 
 async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_path: Path) -> None:
     """It was never seen away, but its connection is another one: what was forwarded over the first is gone."""
-    program, listed = tmp_path / "adb", tmp_path / "listed"
-    program.write_text(f'#!/bin/sh\ncase "$*" in "devices -l") exec cat {listed};; *) exec sleep 60;; esac\n')
-    program.chmod(0o755)
-    listed.write_text("List of devices attached\nR58 device transport_id:1\n")
+    program = adb_that_lists(tmp_path, "R58 device transport_id:1")
     phones = PhoneList(Adb(program=str(program)))
 
     await phones.open(10)
     try:
         assert phones.arrivals == {"R58": 1}
-        listed.write_text("List of devices attached\nR58 device transport_id:2\n")
+        adb_that_lists(tmp_path, "R58 device transport_id:2")
         await eventually(lambda: phones.arrivals == {"R58": 2})
     finally:
         await phones.close()
+
+
+async def test_a_phone_that_came_while_nobody_waited_is_found(tmp_path: Path) -> None:
+    """As while another one was being taken in, or before the agent had begun to wait: it was never served."""
+    program = adb_that_lists(tmp_path, "R58 device")
+    finder = PhoneFinder(AndroidConfig(adb=str(program)), "host")
+    listed = phones_of(Adb(program=str(program)))
+
+    try:
+        first = await finder.look()
+        adb_that_lists(tmp_path, "R58 device", "X1 device")
+        await eventually(lambda: "X1" in listed.links)
+        await asyncio.wait_for(finder.wait(), 10)
+        second = await finder.look()
+    finally:
+        await finder.close()
+
+    assert [["devices/host-r58"], ["devices/host-x1"]] == [[each.name for each in found] for found in (first, second)]

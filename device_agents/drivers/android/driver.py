@@ -276,20 +276,23 @@ class PhoneFinder:
                 raise DeviceError(MISSING.format(name=self._config.adb))
             self._phones = phones_of(self._config.server())
             await self._phones.open(_FIRST_LOOK_SEC)
-        fresh = sorted(set(self._phones.links) - self._known - self._phones.claimed)
+        fresh = sorted(self._fresh(self._phones))
         self._known.update(fresh)
         configs = [replace(self._config, serial=serial) for serial in fresh]
         return [AndroidDriver(device_id(config, self._host_name), config, self._host_name) for config in configs]
 
     async def wait(self) -> None:
-        """Return when phones came or went."""
-        if self._phones is not None:
+        """Return when there are phones that no look returned, also if they came before anybody waited."""
+        while self._phones is not None and not self._fresh(self._phones):
             await self._phones.news(None)
 
     async def close(self) -> None:
         phones, self._phones = self._phones, None
         if phones is not None:
             await phones.close()
+
+    def _fresh(self, phones: PhoneList) -> set[str]:
+        return phones.links.keys() - self._known - phones.claimed
 
 
 def has_adb_interface(root: Path) -> bool:
