@@ -12,6 +12,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
@@ -129,17 +130,20 @@ async def follow(memory: Memory, on_snapshot: Callable[[ModelSnapshot], None]) -
         if not stopping.is_set():
             loop.call_soon_threadsafe(on_snapshot, _sent(snapshot))
 
-    while True:
-        listening = loop.run_in_executor(None, _listen, memory, tell, stopping)
-        try:
-            await asyncio.shield(listening)
-        except FleetError as error:
-            logger.warning("listening for snapshots anew", extra={"error": str(error)})
-        except asyncio.CancelledError:
-            stopping.set()
-            await asyncio.wait([listening])
-            raise
-        await asyncio.sleep(_AGAIN_SEC)
+    # A thread of its own: listeners never end, and as many of them as the loop's own executor has threads would take
+    # these from everything else.
+    with ThreadPoolExecutor(1, thread_name_prefix="follow snapshots") as thread:
+        while True:
+            listening = loop.run_in_executor(thread, _listen, memory, tell, stopping)
+            try:
+                await asyncio.shield(listening)
+            except FleetError as error:
+                logger.warning("listening for snapshots anew", extra={"error": str(error)})
+            except asyncio.CancelledError:
+                stopping.set()
+                await asyncio.wait([listening])
+                raise
+            await asyncio.sleep(_AGAIN_SEC)
 
 
 async def follow_service(address: str, on_snapshot: Callable[[ModelSnapshot], None]) -> None:

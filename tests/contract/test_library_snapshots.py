@@ -223,6 +223,26 @@ async def test_a_job_follows_the_snapshots(library: Library, url: str) -> None:
     assert following.cancelled()
 
 
+async def test_jobs_that_follow_leave_the_threads_to_others(library: Library, url: str) -> None:
+    """However many jobs run, the optimizer's own calls of the library find a thread."""
+    heard: list[int] = []
+    publish(library, b"first")
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    with Library.open(url) as reader:
+        jobs = [
+            asyncio.create_task(follow(reader.memory, lambda _, job=job: heard.append(job)))  # type: ignore[misc]
+            for job in range(2)
+        ]
+        await eventually(lambda: sorted(heard) == [0, 1])
+        asking = asyncio.create_task(asyncio.to_thread(library.memory.snapshots))
+        try:
+            await eventually(asking.done)
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.wait(jobs)
+
+
 @pytest.mark.slow
 async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgres: str) -> None:
     """It listens anew: an optimizer lives for months, and its database's server is started again meanwhile."""
