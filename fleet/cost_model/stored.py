@@ -46,7 +46,7 @@ def pack_program(program: int | None, rows: NDArray[np.float32]) -> RecordProgra
 
 
 NO_PROGRAM = pack_program(None, np.empty((0, 0), np.float32))
-"""Stands for a trace that does not apply any more, so that nobody tries again."""
+"""Stands for a trace that does not apply any more, or of a target that is refused, so that nobody tries again."""
 
 
 def program_in(stored: RecordProgram | None) -> int | None:

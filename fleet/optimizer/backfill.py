@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM
-from fleet.errors import BuildError, FleetError
+from fleet.errors import BuildError, ConfigError, FleetError
 from fleet.library import Library, Record, RecordProgram
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.recall import recall_programs
@@ -70,6 +70,8 @@ async def _recall_group(pool: Pool, mod_json: str, target_json: str, group: list
     traces = [record.trace_json for record in group]
     try:
         programs = await run_within(pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, target_json, traces)
+    except ConfigError:  # an imported target that we refuse, or none at all
+        return {record.id: NO_PROGRAM for record in group}
     except BuildError:
         if len(group) == 1:
             return {group[0].id: NO_PROGRAM}

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 
 from fleet.base.digests import digest_of
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, pack_program
+from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program
 from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
 from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
-from fleet.optimizer.tasks.train import Trained
+from fleet.optimizer.tasks.train import TARGET_KINDS, Trained
 from fleet.optimizer.trainer import Trainer, follow
 from fleet.optimizer.turns import Turns
 from fleet.testing.waiting import eventually, eventually_sync
@@ -315,6 +315,20 @@ async def test_a_model_that_cannot_be_judged_is_not_used(library: Library, pool:
     assert trained is not None
     assert library.memory.snapshots() == [trained]
     assert library.memory.newest_snapshot(FEATURE_VERSION) is None
+
+
+@pytest.mark.slow
+async def test_a_record_without_a_target_keeps_no_model_from_being_trained(library: Library, pool: Threads) -> None:
+    """An import may bring some; nothing is learnt from them, and what is learnt is for the others' targets."""
+    fill(library, workloads=4)
+    nowhere = replace(SCOPE, target_json="")
+    imported = NewRecord(workload="1", scope=nowhere, trace_json="[[99],[]]", run_secs=(1e-3,), program=NO_PROGRAM)
+    library.add_record(imported)
+
+    trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()
+
+    assert trained is not None
+    assert trained.metrics[TARGET_KINDS] == ["llvm"]
 
 
 @pytest.mark.slow

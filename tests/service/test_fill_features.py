@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from cross.targets.target import parse_target
 from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope
@@ -25,20 +27,22 @@ FOUND = RecordProgram(feature_version=FEATURE_VERSION, stores=b"found")
 
 
 class Fragile(Threads):
-    """A pool whose worker dies of one trace."""
+    """A pool whose worker dies of one trace, and refuses the targets that any would."""
 
     def submit_within(self, timeout_sec: float, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if POISON in args[-1]:
-            return self.submit(self._die)
-        return self.submit(lambda: [FOUND] * len(args[-1]))
+        return self.submit(self._recall, *args)
 
-    def _die(self) -> None:
-        raise BuildError("the worker crashed")
+    def _recall(self, mod_json: str, target_json: str, traces: list[str]) -> list[RecordProgram]:
+        parse_target(target_json)
+        if POISON in traces:
+            raise BuildError("the worker crashed")
+        return [FOUND] * len(traces)
 
 
-def add(library: Library, *traces: str) -> None:
+def add(library: Library, *traces: str, target_json: str = TARGET) -> None:
     """Store records without features."""
-    library.add_records(NewRecord(workload="1", scope=SCOPE, trace_json=trace, run_secs=(1.0,)) for trace in traces)
+    scope = replace(SCOPE, target_json=target_json)
+    library.add_records(NewRecord(workload="1", scope=scope, trace_json=trace, run_secs=(1.0,)) for trace in traces)
 
 
 async def test_what_kills_its_worker_is_left_without_and_the_others_are_not(library: Library) -> None:
@@ -54,6 +58,24 @@ async def test_what_kills_its_worker_is_left_without_and_the_others_are_not(libr
     assert (count, again) == (20, 0)
     found = library.memory.programs("1", feature_version=FEATURE_VERSION)
     assert found == {trace_digest(trace): NO_PROGRAM if trace == POISON else FOUND for trace in traces}
+
+
+@pytest.mark.parametrize("refused", ["", '{"kind":"llvm","mtriple":"armv7l-linux-gnueabi"}'])
+async def test_records_of_a_target_that_is_refused_keep_no_others_waiting(library: Library, refused: str) -> None:
+    """An import may bring some: they are left without features, and those from before them get theirs."""
+    library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+    older = [f"[[{number}],[]]" for number in range(2)]
+    add(library, *older)
+    newer = [f"[[{number}],[]]" for number in range(20, 40)]
+    add(library, *newer, target_json=refused)
+
+    with Fragile(1) as pool:
+        count = await fill_features(library, pool, TURNS, rest_sec=0)
+
+    assert count == 22
+    found = library.memory.programs("1", feature_version=FEATURE_VERSION)
+    expected = dict.fromkeys(older, FOUND) | dict.fromkeys(newer, NO_PROGRAM)
+    assert found == {trace_digest(trace): program for trace, program in expected.items()}
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
         record_count=len(seen),
         workloads=dict(sorted(Counter(sample.workload for sample in seen).items())),
         last_record_id=max(sample.record_id for sample in samples),
-        metrics={**candidate.metrics, TARGET_KINDS: sorted({target_kind(sample.target_key) for sample in samples})},
+        metrics={**candidate.metrics, TARGET_KINDS: _target_kinds(samples)},
     )
     can_tell = len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) >= _LEAST_HELD_OUT
     return Trained(snapshot=snapshot, is_not_worse=can_tell and _is_not_worse(candidate, current, samples))
@@ -85,6 +85,11 @@ def _prior_of(target_key: str) -> Snapshot | None:
 def target_kind(target_json: str) -> str:
     """Return what a target is for: "llvm", "cuda", ..."""
     return str(json.loads(canonical_target(target_json))["kind"])
+
+
+def _target_kinds(samples: Iterable[StoredSample]) -> list[str]:
+    keys = {sample.target_key for sample in samples}
+    return sorted({target_kind(key) for key in keys if key})  # MetaSchedule's records may name no target
 
 
 def _usable(samples: Iterable[StoredSample]) -> Iterable[Sample]:
