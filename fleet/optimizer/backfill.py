@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM
 from fleet.errors import BuildError, ConfigError, FleetError
@@ -54,6 +55,15 @@ async def fill_in_background(library: Library, pool: Pool, turns: Turns) -> None
         await asyncio.sleep(_LOOK_SEC)
 
 
+async def recalled(pool: Pool, mod_json: str, target_json: str, records: Sequence[Record]) -> dict[int, RecordProgram]:
+    """Compute the features of one workload's records, by record id; what kills its worker is left without."""
+    steps = [records[first : first + _STEP] for first in range(0, len(records), _STEP)]
+    found: dict[int, RecordProgram] = {}
+    for step in steps:
+        found |= await _recall_step(pool, mod_json, target_json, step)
+    return found
+
+
 async def _recall(library: Library, pool: Pool, missing: list[Record]) -> dict[int, RecordProgram]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in missing:
@@ -61,21 +71,23 @@ async def _recall(library: Library, pool: Pool, missing: list[Record]) -> dict[i
     found: dict[int, RecordProgram] = {}
     for (shash, target_json), group in groups.items():
         workload = await asyncio.to_thread(library.workload, shash)
-        found |= await _recall_group(pool, workload.mod_json, target_json, group)
+        found |= await recalled(pool, workload.mod_json, target_json, group)
     return found
 
 
-async def _recall_group(pool: Pool, mod_json: str, target_json: str, group: list[Record]) -> dict[int, RecordProgram]:
-    """Compute the features of one workload's records; what kills its worker is found by halving, and left without."""
-    traces = [record.trace_json for record in group]
+async def _recall_step(
+    pool: Pool, mod_json: str, target_json: str, records: Sequence[Record]
+) -> dict[int, RecordProgram]:
+    """Compute the features of a few records; what kills its worker is found by halving."""
+    traces = [record.trace_json for record in records]
     try:
         programs = await run_within(pool, _STEP_TIMEOUT_SEC, recall_programs, mod_json, target_json, traces)
     except ConfigError:  # an imported target that we refuse, or none at all
-        return {record.id: NO_PROGRAM for record in group}
+        return {record.id: NO_PROGRAM for record in records}
     except BuildError:
-        if len(group) == 1:
-            return {group[0].id: NO_PROGRAM}
-        middle = len(group) // 2
-        first = await _recall_group(pool, mod_json, target_json, group[:middle])
-        return first | await _recall_group(pool, mod_json, target_json, group[middle:])
-    return {record.id: program for record, program in zip(group, programs, strict=True)}
+        if len(records) == 1:
+            return {records[0].id: NO_PROGRAM}
+        middle = len(records) // 2
+        first = await _recall_step(pool, mod_json, target_json, records[:middle])
+        return first | await _recall_step(pool, mod_json, target_json, records[middle:])
+    return {record.id: program for record, program in zip(records, programs, strict=True)}

@@ -15,11 +15,11 @@ from fleet.domain.measuring import disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
+from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.pool import Pool, run_within
+from fleet.optimizer.pool import Pool
 from fleet.optimizer.seeds import seeds_for
 from fleet.optimizer.tasks.propose import SearchRecord
-from fleet.optimizer.tasks.recall import recall_programs
 from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.workload import Workload
 
@@ -28,8 +28,6 @@ _RECALLED_FEATURES = 256
 
 _REPLAYED = 1_000
 """How many of a workload's fastest schedules are tried again elsewhere, at most."""
-
-_FEATURES_TIMEOUT_SEC = 600.0
 
 _ALL = 2**31 - 1
 
@@ -120,11 +118,7 @@ async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope
         memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES
     )
     if missing:
-        traces = [record.trace_json for record in missing]
-        recalled = await run_within(
-            pool, _FEATURES_TIMEOUT_SEC, recall_programs, item.workload.mod_json, scope.target_json, traces
-        )
-        by_record = {record.id: program for record, program in zip(missing, recalled, strict=True)}
+        by_record = await recalled(pool, item.workload.mod_json, scope.target_json, missing)
         await asyncio.to_thread(memory.add_programs, by_record)
     programs = await asyncio.to_thread(memory.programs, shash, scope, feature_version=FEATURE_VERSION)
     known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]

@@ -7,23 +7,26 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cross.targets.target import parse_target
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, unpack_rows
+from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope
 from fleet.errors import BuildError
 from fleet.library import Library, NewRecord, RecordProgram, StoredWorkload
 from fleet.optimizer.backfill import fill_features
+from fleet.optimizer.history import lessons_of, recall
 from fleet.optimizer.turns import Turns
+from fleet.workloads.workload import Workload
 from tests.contract.test_library_snapshots import Threads
 
 TARGET = '{"kind":"llvm","mcpu":"x86-64-v3"}'
 SCOPE = RecordScope(target_json=TARGET, device_model="m", tvm_version="0.27")
 POISON = "[[13],[]]"
 TURNS = Turns(shares_cores=True)
-FOUND = RecordProgram(feature_version=FEATURE_VERSION, stores=b"found")
+FOUND = pack_program(17, np.ones((2, 3), np.float32))
 
 
 class Fragile(Threads):
@@ -76,6 +79,19 @@ async def test_records_of_a_target_that_is_refused_keep_no_others_waiting(librar
     found = library.memory.programs("1", feature_version=FEATURE_VERSION)
     expected = dict.fromkeys(older, FOUND) | dict.fromkeys(newer, NO_PROGRAM)
     assert found == {trace_digest(trace): program for trace, program in expected.items()}
+
+
+async def test_a_job_learns_from_all_but_what_kills_its_worker(library: Library) -> None:
+    """A candidate of an earlier job may crash whoever looks at it; the job goes on without what it could teach."""
+    library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+    add(library, *(f"[[{number}],[]]" for number in range(20)))
+    [item] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
+
+    with Fragile(1) as pool:
+        lessons = await lessons_of(pool, library, item, SCOPE)
+
+    known = {record.trace_json: len(lesson.features) for record, lesson in zip(item.records, lessons, strict=True)}
+    assert known == {f"[[{number}],[]]": 0 if number == 13 else 2 for number in range(20)}
 
 
 @pytest.mark.slow
