@@ -2,7 +2,8 @@
 
 The agent sends a hello, then reports: on every change of health, and at least every 5 s. The tracker sends its clock,
 its key, and fences. When devices are added, a new stream with a new hello replaces the old one, which ends only once
-the tracker has answered on the new one: leases go on, and no device is away even for a moment.
+the tracker has answered on the new one: leases go on, and no device is away even for a moment. So it is when what the
+tracker says of the time may be long ago.
 """
 
 from __future__ import annotations
@@ -179,6 +180,8 @@ class TrackerLink:
             await stream.close()
             raise
         if isinstance(response, pb.AttachResponse):
+            if self._clock.is_doubtful:
+                self._clock.restart()
             self._take(response)
         else:
             stream.is_over = True
@@ -198,6 +201,9 @@ class TrackerLink:
                     if response is None:
                         return False
                     self._take(response)
+                    if self._clock.is_doubtful:
+                        logger.warning("asking the tracker for its time: this machine or process stood still")
+                        return True
                 elif renewal in done:
                     return True
                 else:

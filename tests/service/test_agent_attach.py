@@ -19,7 +19,7 @@ from device_agents.serving.membership import Membership
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
 from device_agents.serving.timing import Timing
-from device_agents.serving.tracker_clock import TrackerClock
+from device_agents.serving.tracker_clock import TrackerClock, boottime_sec
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.client.identity_calls import IdentityCalls
@@ -27,6 +27,7 @@ from fleet.domain.devices import Inventory
 from fleet.errors import AlreadyExists, FleetError, NotAllowed
 from fleet.identity.certificates import make_key
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
+from fleet.tracker import agents
 from tests.service.agent_bench import admit
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,10 @@ class Agent:
         self.fault = ""
         self.device = ServedDevice(self.driver, asyncio.Lock(), lambda: self.fault)
         self.label = "old"
-        self.clock = TrackerClock()
+        self.slept_sec = 0.0
+        """How long its machine slept together with the tracker."""
+
+        self.clock = TrackerClock(lambda: boottime_sec() + self.slept_sec)
         store = ArtifactStore(folder / "artifacts", 1000)
         self.table = SessionTable([self.device], Admission([self.device.name], self.clock), self.pool, store)
 
@@ -111,6 +115,21 @@ async def test_a_device_is_never_well_under_its_former_description(
         await eventually(lambda: ("new", True) in seen)
 
     assert ("old", True) not in seen
+
+
+async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays attached, and leases are good again with the tracker's next message."""
+    monkeypatch.setattr(agents, "_HEARTBEAT_SEC", 0.05)
+    async with serve_tracker() as served, linked(tmp_path, served.address) as (agent, link, _):
+        await asyncio.wait_for(link.attached.wait(), 10)
+        agent.slept_sec = 60.0
+        tracker = served.tracker.engine.clock
+
+        await eventually(lambda: abs((agent.clock.now_sec() or 0.0) - tracker.now_sec()) < 30)
+
+        assert link.attached.is_set()
 
 
 async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(

@@ -48,8 +48,8 @@ def fence(epoch: int, nonce: str = "", live: str = "", *, is_reset: bool = False
     return Fence(device_name=DEVICE, epoch=epoch, nonce=nonce, live_lease_name=live, is_reset=is_reset)
 
 
-def admission(local: LocalClock | None = None, directory: Path | None = None) -> Admission:
-    clock = TrackerClock(local or LocalClock())
+def admission(clock: TrackerClock | None = None, directory: Path | None = None) -> Admission:
+    clock = clock or TrackerClock(LocalClock())
     clock.learn(NOW_SEC)
     ledger = EpochLedger(directory) if directory else None
     if ledger:
@@ -62,7 +62,7 @@ def admission(local: LocalClock | None = None, directory: Path | None = None) ->
 def test_time_goes_on_without_the_tracker() -> None:
     """One message is enough to judge all tokens that come later."""
     local = LocalClock()
-    gate = admission(local)
+    gate = admission(TrackerClock(local))
 
     local.sec += 9.9
     assert gate.check(token(1)).epoch == 1
@@ -247,3 +247,35 @@ def test_a_new_connection_starts_the_clock_over() -> None:
     assert clock.now_sec() == pytest.approx(NOW_SEC + 30.0)
     clock.learn(NOW_SEC)
     assert clock.now_sec() == pytest.approx(NOW_SEC)
+
+
+def test_a_machine_that_slept_with_its_tracker_has_its_time_again_once_it_asked() -> None:
+    """The tracker's clock stood still meanwhile: every lease was refused as expired for five minutes."""
+    local = LocalClock()
+    clock = TrackerClock(local)
+    gate = admission(clock)
+    local.sec += 60.0
+    clock.learn(NOW_SEC + 1.0)
+    assert clock.is_doubtful
+
+    clock.restart()
+    clock.learn(NOW_SEC + 1.0)
+
+    assert not clock.is_doubtful
+    assert gate.check(token(1)).epoch == 1
+
+
+@pytest.mark.parametrize("stood_still_sec", [60.0, 600.0])
+def test_messages_of_long_ago_do_not_bring_a_lease_back(stood_still_sec: float) -> None:
+    """A process that stood still reads first what was sent meanwhile, as if the tracker's clock had stood still."""
+    local = LocalClock()
+    clock = TrackerClock(local)
+    gate = admission(clock)
+    local.sec += stood_still_sec
+
+    for sec in (5.0, 10.0, 15.0):
+        clock.learn(NOW_SEC + sec)
+
+    assert clock.is_doubtful
+    with pytest.raises(LeaseExpired):
+        gate.check(token(1, ttl_sec=20.0))
