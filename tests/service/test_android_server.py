@@ -115,6 +115,28 @@ async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_pa
         await phones.close()
 
 
+@pytest.mark.parametrize("named", [{}, {"adb_server_port": 5137}])
+async def test_a_phone_with_an_entry_of_its_own_is_no_second_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, int]
+) -> None:
+    """However the two entries name their adb server: by its port or not, by this program or another."""
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "5137")
+    program, other = adb_that_lists(tmp_path, "R58 device", "X1 device"), tmp_path / "other"
+    other.symlink_to(program)
+    finder = PhoneFinder(AndroidConfig(adb=str(program), **named), "host")
+    phones = phones_of(Adb(program=str(other)))
+
+    await phones.open(10)
+    try:
+        phones.claimed.add("R58")
+        found = await finder.look()
+    finally:
+        await finder.close()
+        await phones.close()
+
+    assert ["devices/host-x1"] == [driver.name for driver in found]
+
+
 async def test_a_phone_that_came_while_nobody_waited_is_found(tmp_path: Path) -> None:
     """As while another one was being taken in, or before the agent had begun to wait: it was never served."""
     program = adb_that_lists(tmp_path, "R58 device")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ class Adb:
         """Return the command line of an adb command."""
         server = () if self.server_port is None else ("-P", str(self.server_port))
         return [self.program, *server, *(("-s", serial) if serial else ()), *words]
+
+    @property
+    def server(self) -> str:
+        """The port of the server, by which any program reaches the same one."""
+        return str(self.server_port or os.environ.get("ANDROID_ADB_SERVER_PORT") or 5037)
 
     async def start(self, *words: str, serial: str = "") -> asyncio.subprocess.Process:
         """Start a command that keeps running; `stdout` carries its output, errors included.
@@ -174,7 +180,7 @@ class PhoneList:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
-        _lists.pop(self.adb, None)
+        _lists.pop(self.adb.server, None)
 
     async def news(self, timeout_sec: float | None) -> None:
         """Wait until anything changes, or for this long."""
@@ -254,7 +260,7 @@ def _transport_id(facts: str) -> str:
 
 def phones_of(adb: Adb) -> PhoneList:
     """Return the list that all users of one adb server share."""
-    return _lists.setdefault(adb, PhoneList(adb))
+    return _lists.setdefault(adb.server, PhoneList(adb))
 
 
 def _complaint(text: str) -> str:
@@ -263,4 +269,5 @@ def _complaint(text: str) -> str:
     return next((line for line in lines if "error" in line or "failed" in line), lines[-1] if lines else "")
 
 
-_lists: dict[Adb, PhoneList] = {}
+_lists: dict[str, PhoneList] = {}
+"""By the port of the server: two entries may name one server differently."""
