@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from fleet.cost_model.stored import pack_program
 from fleet.domain.measuring import Measurement
-from fleet.errors import InvalidRequest
+from fleet.errors import InvalidRequest, LibraryError, LibraryReadOnly, NoLibrary
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import Claim, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
@@ -17,11 +20,18 @@ from fleet.optimizer.core.ledger import BASELINE
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _NOTHING: tuple[Stored, ...] = ()
+
+_PATIENCE_SEC = 120.0
+"""How long a library that is away is asked again: a database's server is started anew in less."""
+
+_AGAIN_SEC = 0.2
 
 
 class Recorder:
-    """Writes the records of one job.
+    """Writes the records of one job. A library that is away for a while is waited for; what was measured is worth it.
 
     Raises LibraryError or DiskFull if a result cannot be stored; the job must stop.
     """
@@ -33,15 +43,16 @@ class Recorder:
     async def claim(self, effect: Claim) -> AsyncGenerator[Proposed, None]:
         """Keep what no other job measures, or has measured."""
         traces, conditions = effect.traces_by_digest, self._conditions
-        claims = self._library.claims
-        ours = await asyncio.to_thread(claims.take, conditions.job_name, effect.workload, conditions.scope, traces)
+        take = self._library.claims.take
+        ours = await _asked_again(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
         kept = {digest: trace for digest, trace in traces.items() if digest in ours}
         features = {digest: found for digest, found in effect.features_by_digest.items() if digest in ours}
         yield Proposed(effect.workload, kept, features_by_digest=features, taken=frozenset(traces) - ours)
 
     async def store(self, effects: Sequence[Store]) -> AsyncGenerator[Stored, None]:
         """Commit results, in one transaction."""
-        stored = await asyncio.to_thread(lambda: self._library.add_records([self._record(each) for each in effects]))
+        records = await asyncio.to_thread(lambda: [self._record(each) for each in effects])
+        stored = await _asked_again(partial(self._library.add_records, records))
         at_sec = time.monotonic() - self._conditions.started_at
         for effect, record in zip(effects, stored, strict=True):
             yield Stored(effect.workload, effect.digest, record.id, at_sec)
@@ -49,9 +60,9 @@ class Recorder:
     async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
         """Say in the library that a candidate computes the right numbers, or that it must never be used."""
         if isinstance(effect, MarkChecked):
-            await asyncio.to_thread(self._library.mark_checked, effect.record_id)
+            await _asked_again(partial(self._library.mark_checked, effect.record_id))
         elif isinstance(effect, MarkWrong):
-            await asyncio.to_thread(self._library.mark_wrong, effect.record_id, effect.message)
+            await _asked_again(partial(self._library.mark_wrong, effect.record_id, effect.message))
         for event in _NOTHING:
             yield event
 
@@ -71,8 +82,31 @@ class Recorder:
             kind=_kind(effect),
             provenance=_provenance(measurement),
             checked=effect.is_checked,
+            uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
             program=_program(effect),
         )
+
+
+async def _asked_again(call: Callable[[], T]) -> T:
+    """Have the library do something that may be done twice, as often as it takes while it is away.
+
+    Raises:
+        LibraryError, DiskFull: it may only be read, is full, or has been away for too long.
+    """
+    until_sec = time.monotonic() + _PATIENCE_SEC
+    is_away = False
+    while True:
+        try:
+            return await asyncio.to_thread(call)
+        except (LibraryReadOnly, NoLibrary):
+            raise
+        except LibraryError as error:
+            if time.monotonic() > until_sec:
+                raise
+            if not is_away:
+                logger.warning("a job's library is asked again and again", extra={"error": str(error)})
+            is_away = True
+        await asyncio.sleep(_AGAIN_SEC)
 
 
 def _program(effect: Store) -> RecordProgram | None:

@@ -1,0 +1,90 @@
+"""What a job does with its results while its library is away."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fleet.domain.measuring import Measurement
+from fleet.errors import LibraryError, LibraryReadOnly
+from fleet.library import Library, NewRecord, Record, StoredWorkload
+from fleet.optimizer.core.events import Store, Stored
+from fleet.optimizer.recorder import Recorder
+from fleet.testing import eventually
+from tests.service.test_optimizer_loop import conditions
+
+RESULT = Store(
+    workload="w",
+    digest="a",
+    trace_json="[1]",
+    artifact_digest="",
+    device_name="devices/d",
+    measurement=Measurement(candidate_id="a", run_secs=(1.0,)),
+)
+
+
+class Forgetful(Library):
+    """A library whose first answer to a store is lost."""
+
+    has_answered = False
+
+    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+        stored = super().add_records(new)
+        if not self.has_answered:
+            self.has_answered = True
+            raise LibraryError("the connection is lost")
+        return stored
+
+
+class Fixed(Library):
+    """A library that may only be read by now."""
+
+    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+        raise LibraryReadOnly("it may only be read")
+
+
+@pytest.fixture(params=[Library])
+def library(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Library]:
+    kind: type[Library] = request.param
+    with kind.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        yield library
+
+
+async def stored(library: Library, folder: Path) -> list[Stored]:
+    """Store a result of a new job."""
+    recorder = Recorder(library, conditions(folder, library.start_job(title="t").name))
+    return [each async for each in recorder.store([RESULT])]
+
+
+async def test_a_result_outlasts_its_library(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A database that restarts takes it afterwards: the job goes on, and loses nothing."""
+    with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+        database.execute("CREATE TRIGGER away BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'restarting'); END")
+        storing = asyncio.create_task(stored(library, tmp_path))
+        await eventually(lambda: "asked again and again" in caplog.text or storing.done())
+        database.execute("DROP TRIGGER away")
+
+    assert [each.record_id for each in await storing] == [each.id for each in library.records("w")]
+
+
+@pytest.mark.parametrize("library", [Forgetful], indirect=True)
+async def test_a_result_whose_answer_was_lost_is_there_once(library: Library, tmp_path: Path) -> None:
+    """The connection may end between the commit and its answer; nobody can tell, so it is stored again."""
+    [one] = await stored(library, tmp_path)
+
+    assert [each.id for each in library.records("w")] == [one.record_id]
+
+
+@pytest.mark.parametrize("library", [Fixed], indirect=True)
+async def test_a_library_that_may_only_be_read_is_not_waited_for(library: Library, tmp_path: Path) -> None:
+    """It will not be written in two minutes either: the job ends, and says why."""
+    with pytest.raises(LibraryReadOnly):
+        await stored(library, tmp_path)
