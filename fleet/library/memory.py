@@ -121,6 +121,14 @@ class Memory:
         with engines.reading(self._engine) as connection:
             return connection.scalar(query) or 0 if _is_kept(connection) else 0
 
+    def newest_sample(self, feature_version: str) -> int:
+        """Return the largest id of a record that has features; 0 if there is none."""
+        query = sa.select(sa.func.max(record_programs.c.record_id)).where(
+            record_programs.c.feature_version == feature_version
+        )
+        with engines.reading(self._engine) as connection:
+            return connection.scalar(query) or 0 if _is_kept(connection) else 0
+
     def newest_snapshot(self, feature_version: str, *, published_only: bool = True) -> StoredSnapshot | None:
         """Return the newest snapshot that predicts from these features; None if there is none."""
         with engines.reading(self._engine) as connection:

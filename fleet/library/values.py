@@ -286,7 +286,7 @@ class NewSnapshot:
     """Samples of each workload, by `shash`."""
 
     last_record_id: int
-    """Newest record that it knows."""
+    """Newest record that it knows, be it learnt from or left out."""
 
     metrics: Mapping[str, object] = field(default_factory=dict)
     """How it ranks; JSON-ready."""

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION
@@ -61,7 +61,7 @@ class Trainer:
 
     holder: str = field(default_factory=lambda: f"{os.getpid()}-{uuid.uuid4().hex}")
     _looked_at: int = 0
-    """Samples there were when there was too little to learn from."""
+    """Samples there were at the last training, also those that it may not use, whatever came of it."""
 
     async def run(self) -> None:
         """Train whenever there is enough new, until cancelled. A training that fails costs a warning."""
@@ -91,6 +91,8 @@ class Trainer:
                 term.close()
 
     async def _train(self, term: Term) -> StoredSnapshot | None:
+        count = await asyncio.to_thread(self.memory.count_samples, FEATURE_VERSION)
+        newest = await asyncio.to_thread(self.memory.newest_sample, FEATURE_VERSION)
         samples = await asyncio.to_thread(lambda: self.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
         current = await asyncio.to_thread(self.memory.newest_snapshot, FEATURE_VERSION)
         renewing = asyncio.create_task(self._renew(term), name="renew training term")
@@ -100,10 +102,13 @@ class Trainer:
                 trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
         finally:
             renewing.cancel()
-        if trained is None:
-            self._looked_at = await asyncio.to_thread(self.memory.count_samples, FEATURE_VERSION)
-            return None
-        return await asyncio.to_thread(lambda: term.publish(trained.snapshot, publishes=trained.is_not_worse))
+        stored = None
+        if trained is not None:
+            # What was left out is known by now, too, as times of emulated boards: nobody trains for it again.
+            snapshot = replace(trained.snapshot, last_record_id=newest)
+            stored = await asyncio.to_thread(lambda: term.publish(snapshot, publishes=trained.is_not_worse))
+        self._looked_at = count
+        return stored
 
     async def _renew(self, term: Term) -> None:
         with suppress(FleetError):  # `publish` says so
@@ -113,10 +118,11 @@ class Trainer:
                     return
 
     def _is_due(self) -> bool:
-        count = self.memory.count_samples(FEATURE_VERSION)
+        if self.memory.count_samples(FEATURE_VERSION) < self._looked_at + _FEWEST_NEW:
+            return False
         last = self.memory.newest_snapshot(FEATURE_VERSION, published_only=False)
         if last is None:
-            return count >= self._looked_at + _FEWEST_NEW
+            return True
         new = self.memory.count_samples(FEATURE_VERSION, after=last.last_record_id)
         return new >= max(_FEWEST_NEW, _SHARE_NEW * last.record_count)
 

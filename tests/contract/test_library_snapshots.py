@@ -81,7 +81,7 @@ def publish(library: Library, content: bytes, **facts: object) -> StoredSnapshot
         term.close()
 
 
-def fill(library: Library, *, workloads: int, first: int = 0) -> None:
+def fill(library: Library, *, workloads: int, first: int = 0, scope: RecordScope = SCOPE) -> None:
     """Store 16 candidates of each workload, whose times follow from their features."""
     rng = np.random.default_rng(first)
     for shash in map(str, range(workloads)):
@@ -92,7 +92,7 @@ def fill(library: Library, *, workloads: int, first: int = 0) -> None:
             new.append(
                 NewRecord(
                     workload=shash,
-                    scope=SCOPE,
+                    scope=scope,
                     trace_json=f"[[{number}],[]]",
                     run_secs=(1e-3 * (1 + float(rows[:, 0].sum())),),
                     program=pack_program(number, rows),
@@ -290,6 +290,42 @@ async def test_training_waits_until_there_is_enough_new(library: Library, pool: 
     assert second is not None
     assert second.published_at is None
     assert library.memory.newest_snapshot(FEATURE_VERSION) == first
+
+
+async def test_what_may_not_be_learnt_from_is_looked_at_once(library: Library, pool: Threads) -> None:
+    """Many records of emulated boards are no reason to train the same model again and again, in any process."""
+
+    def trainer() -> Trainer:
+        return Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=constant)
+
+    ours = trainer()
+    fill(library, workloads=4)
+    trained = await ours.train_once()
+    fill(library, workloads=4, first=16, scope=replace(SCOPE, device_model="emulated pi"))
+    again = await ours.train_once()
+
+    assert trained is not None
+    assert again is not None
+    assert again.digest == trained.digest
+    assert await ours.train_once() is None
+    assert await trainer().train_once() is None
+
+
+async def test_too_little_to_learn_from_is_looked_at_once(library: Library, pool: Threads) -> None:
+    """Many records may teach nothing, as those of reverted jobs: no worker is kept busy until there are more."""
+    looks: list[int] = []
+
+    def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+        looks.append(len(samples))
+        return None
+
+    trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=learner)
+    publish(library, b"before", last_record_id=0)
+    fill(library, workloads=4)
+    await trainer.train_once()
+    await trainer.train_once()
+
+    assert looks == [64]
 
 
 @pytest.mark.slow
