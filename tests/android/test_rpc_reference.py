@@ -56,7 +56,7 @@ async def measure(holder: Holder, matmul: bytes, count: int = 1) -> list[measure
     """Measure it so often, each a batch of its own: the reference kernel runs after each."""
     args = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
     digest = await holder.put(matmul)
-    results = await holder.measure([request_for(digest, args=args, ends_batch=True)] * count)
+    results = await holder.measure([request_for(digest, args=args, timeout_sec=60.0, ends_batch=True)] * count)
     assert ["UNSPECIFIED"] * count == [kind_of(result) for result in results], results
     return results
 
@@ -73,7 +73,7 @@ async def test_it_is_in_the_record_and_in_the_telemetry(kind: str, tmp_path: Pat
     with serve_rpc(kind, tmp_path / "server") as server:
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
             (result,) = await measure(bench.holding(epoch=1, device=DEVICE), matmul)
-            await eventually(lambda: bench.tracker.reports[DEVICE].telemetry.reference_sec > 0, timeout_sec=20)
+            await eventually(lambda: bench.tracker.reports[DEVICE].telemetry.reference_sec > 0)
 
     assert 1e-6 < result.provenance.before.reference_sec < 1
     assert 1e-6 < result.provenance.after.reference_sec < 1

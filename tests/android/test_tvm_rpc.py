@@ -24,6 +24,8 @@ pytestmark = [
 ]
 DEVICE = "devices/board"
 MATMUL = [spec("fill", 16, 16), spec("fill", 16, 16), spec("output", 16, 16)]
+_TRIAL_SEC = 60.0
+"""Only what hangs takes so long: on a busy machine a moment is ten seconds at times."""
 
 _BAD_SOURCE = r"""
 #include <csignal>
@@ -66,7 +68,9 @@ async def bench(tmp_path: Path, cpp: RpcServer) -> AsyncIterator[Bench]:
 
 async def measure_matmul(holder: Holder, models: Path) -> measurement_pb2.Measurement:
     evaluator = measurement_pb2.Evaluator(number=3, repeat=5)
-    return await holder.run((models / "matmul.so").read_bytes(), args=MATMUL, evaluator=evaluator)
+    return await holder.run(
+        (models / "matmul.so").read_bytes(), args=MATMUL, evaluator=evaluator, timeout_sec=_TRIAL_SEC
+    )
 
 
 @pytest.mark.parametrize("kind", ["cpp", "python"])
@@ -98,7 +102,10 @@ async def test_whole_models_run_over_there(bench: Bench, models: Path) -> None:
     content = (models / "vm.so").read_bytes()
 
     timed = await holder.run(
-        content, args=[spec("fill", 4, 8), spec("fill", 8, 8)], module_kind=measurement_pb2.MODULE_KIND_RELAX_VM
+        content,
+        args=[spec("fill", 4, 8), spec("fill", 8, 8)],
+        module_kind=measurement_pb2.MODULE_KIND_RELAX_VM,
+        timeout_sec=_TRIAL_SEC,
     )
     called = await holder.call(
         session_service_pb2.CallRequest(
@@ -136,7 +143,7 @@ async def test_a_session_that_grows_old_is_replaced(bench: Bench, cpp: RpcServer
     evaluator = measurement_pb2.Evaluator(number=1, repeat=2, cooldown_interval_ms=600)
     ended_before = cpp.log.read_text().count("session finished")
 
-    results = await holder.measure([request_for(digest, args=MATMUL, evaluator=evaluator, timeout_sec=3.0)] * 4)
+    results = await holder.measure([request_for(digest, args=MATMUL, evaluator=evaluator, timeout_sec=_TRIAL_SEC)] * 4)
 
     assert ["UNSPECIFIED"] * 4 == [kind_of(result) for result in results], results[-1].error_message
     assert len({result.provenance.worker_pid for result in results}) == 1
@@ -147,7 +154,7 @@ async def test_a_candidate_that_crashes_over_there_ends_alone(bench: Bench, mode
     """It is the candidate's fault, and the next candidate finds a clean session."""
     holder = bench.holding(epoch=1, device=DEVICE)
 
-    crashed = await holder.run(bad)
+    crashed = await holder.run(bad, timeout_sec=_TRIAL_SEC)
     after = await measure_matmul(holder, models)
 
     assert kind_of(crashed) == "CRASHED", crashed.error_message
@@ -162,7 +169,7 @@ async def test_a_candidate_that_hangs_over_there_blocks_the_board_no_longer_than
     holder = bench.holding(epoch=1, device=DEVICE)
 
     hung = await holder.run(bad, function="hang", timeout_sec=0.5)
-    after = await eventually(lambda: succeeded(holder, models), timeout_sec=30)
+    after = await eventually(lambda: succeeded(holder, models), timeout_sec=60)
 
     assert kind_of(hung) == "TIMEOUT"
     assert after
@@ -175,12 +182,12 @@ async def test_a_board_that_goes_is_at_fault_and_comes_back(tmp_path: Path, mode
         async with serve_bench(tmp_path / "state", config_of(server)) as bench:
             holder = bench.holding(epoch=1, device=DEVICE)
             digest = await holder.put((models / "matmul.so").read_bytes())
-            await holder.measure([request_for(digest, args=MATMUL)])
+            await holder.measure([request_for(digest, args=MATMUL, timeout_sec=_TRIAL_SEC)])
             kill_group(server.process)
-            lost = (await holder.measure([request_for(digest, args=MATMUL)]))[0]
+            lost = (await holder.measure([request_for(digest, args=MATMUL, timeout_sec=_TRIAL_SEC)]))[0]
             await eventually(lambda: "start the TVM RPC server" in reason_of(bench))
             with serve_rpc("cpp", tmp_path / "server", port=port):
-                back = await eventually(lambda: succeeded(holder, models), timeout_sec=30)
+                back = await eventually(lambda: succeeded(holder, models), timeout_sec=60)
 
     assert kind_of(lost) == "DEVICE_FAULTED"
     assert back

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from device_agents.config import known_keys, make_drivers, parse_config
-from device_agents.driver import Driver
+from device_agents.driver import Driver, StraySweeper
 from device_agents.registry import known_drivers
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.base.digests import digest_of
 from fleet.domain.selectors import device_labels, parse_selector
 from fleet.errors import ConfigError, DeviceClosed, DeviceError
+from fleet.testing import eventually
 from fleet.v1 import measurement_pb2, worker_pb2
 from tests.android.phones import make_rpc_dir, serve_adb
 from tests.android.rpc_servers import serve_rpc
@@ -45,6 +46,16 @@ class NoStrays:
 
 def make(name: str, **settings: Any) -> Driver:
     return make_drivers(parse_config({"devices": [{"driver": name, **settings}]}))[0]
+
+
+async def open_until_healthy(driver: Driver, sweeper: StraySweeper) -> None:
+    """Open a device and wait until it can be used: a phone is set up in the background where that takes longer."""
+    await driver.open(sweeper)
+
+    async def is_healthy() -> bool:
+        return (await driver.probe()).is_healthy
+
+    await eventually(is_healthy, 60)
 
 
 NEEDED = {
@@ -106,7 +117,7 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 @pytest.fixture
 async def open_driver(driver: Driver) -> AsyncIterator[Driver]:
-    await driver.open(NoStrays())
+    await open_until_healthy(driver, NoStrays())
     yield driver
     await driver.close()
 
@@ -148,7 +159,7 @@ def emulated_driver(request: pytest.FixtureRequest) -> Driver:
 async def test_an_emulated_device_never_passes_for_a_board(emulated_driver: Driver) -> None:
     """Records are looked up by device model, so the model says it, too."""
     driver = emulated_driver
-    await driver.open(NoStrays())
+    await open_until_healthy(driver, NoStrays())
 
     inventory = driver.inventory()
 
@@ -232,7 +243,7 @@ def test_every_key_says_what_it_is_for(name: str) -> None:
 async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Path) -> None:
     """A worker made from its spec answers requests; what it cannot load is LOAD_FAILED or runs, never a crash."""
     pool = WorkerPool(tmp_path / "workers", [driver.preload], WorkerLimits(memory_bytes=_GIB, disk_bytes=_GIB))
-    await driver.open(pool)
+    await open_until_healthy(driver, pool)
     await pool.open()
     try:
         await driver.prepare()
@@ -244,7 +255,7 @@ async def test_its_runtime_answers_in_a_real_worker(driver: Driver, tmp_path: Pa
             artifact_path=str(artifact),
         )
 
-        response = await worker.exchange(request.SerializeToString(), 10.0)
+        response = await worker.exchange(request.SerializeToString(), 60.0)
 
         assert response.measurement.candidate_id == "c"
         assert response.measurement.error == measurement_pb2.ERROR_KIND_LOAD_FAILED

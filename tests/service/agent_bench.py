@@ -87,7 +87,7 @@ class StubTracker:
             queue.put_nowait(agent_service_pb2.AttachResponse(fences=fences))
 
     def token(
-        self, epoch: int, *, ttl_sec: float = 30.0, device: str = DEVICE, signer: TokenSigner | None = None
+        self, epoch: int, *, ttl_sec: float = 300.0, device: str = DEVICE, signer: TokenSigner | None = None
     ) -> bytes:
         now = self.now_sec()
         claims = Claims(
