@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
+import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
@@ -180,18 +184,32 @@ class Optimizer:
         """Tune for each kind of board."""
         order = order_of(job)
         entry = QueuedEntry(self._shop.library, job, self._name)
-        with scratch_dir("model") as folder:
-            model = await asyncio.to_thread(restore_model, self._shop.library, order, folder)
+        with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
+            model = await asyncio.to_thread(restore_model, shop.library, order, folder)
             wanted = [replace(options, model=model) for options in for_each_kind(order.options)]
-            return await together({f"{job.name} {place}": self._tune(each, entry) for place, each in enumerate(wanted)})
+            tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}
+            return await together(tunes)
 
-    async def _tune(self, options: TuneOptions, entry: QueuedEntry) -> TuneReport:
+    async def _tune(self, options: TuneOptions, entry: QueuedEntry, shop: Workshop) -> TuneReport:
         notices: deque[str] = deque(maxlen=_KEPT_NOTICES)
         core = JobCore(JobProgress(notice=notices.append))
         opening = OpenJob(
-            options=options, core=core, shop=self._shop, entry=entry, started_at=time.monotonic(), notices=notices
+            options=options, core=core, shop=shop, entry=entry, started_at=time.monotonic(), notices=notices
         )
         return await opening.run()
+
+
+@contextlib.contextmanager
+def _shop_of_one_job(shop: Workshop) -> Iterator[Workshop]:
+    """Give a job a folder of its own for what is built for it, and remove it when the job ends.
+
+    It lies in that of all jobs: what a worker still writes for a job that was stopped goes with the process.
+    """
+    folder = Path(tempfile.mkdtemp(dir=shop.artifact_dir))
+    try:
+        yield replace(shop, artifact_dir=folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def for_each_kind(options: TuneOptions) -> list[TuneOptions]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,13 +35,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_optimizer(fleet: Fleet, path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Starts an optimizer that runs one job at a time."""
+def start_optimizer(fleet: Fleet, path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts an optimizer that runs one job at a time; `around` is what runs it elsewhere."""
     started: list[subprocess.Popen[str]] = []
 
-    def start() -> subprocess.Popen[str]:
+    def start(*around: str) -> subprocess.Popen[str]:
         words = ("--tracker", fleet.address, "--library", str(path), "--jobs", "1", "--workers", "1")
-        started.append(start_fleet("optimizer", "serve", *words))
+        started.append(start_fleet("optimizer", "serve", *words, around=around))
         return started[-1]
 
     yield start
@@ -134,6 +135,26 @@ def test_a_job_is_cancelled_resumed_and_reverted(
     assert json.loads(reverted.stdout)["reverted_at"] is not None
     assert trials(path, name) == []
     assert job(path, name).trials_done >= kept > 0
+
+
+def test_an_optimizer_keeps_nothing_that_it_built_for_a_job_that_has_ended(
+    two_products: Path,
+    path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    start_optimizer: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """It serves for weeks, and its candidates and whole models would fill the disk."""
+    temporary = tmp_path_factory.mktemp("t")  # short: sockets are made in it
+    name = submit(two_products, path, "--trials", "2", "--batch", "2", "--strategy", "random")
+    optimizer = start_optimizer("env", f"TMPDIR={temporary}")
+
+    eventually_sync(lambda: has_ended(path, name), _ENDS_WITHIN_SEC)
+
+    assert job(path, name).state is JobState.FINISHED, job(path, name).message
+    assert trials(path, name)
+    assert list(temporary.glob("fleet-artifacts-*"))
+    assert not [file for _, _, files in os.walk(temporary) for file in files if file.endswith(".so")]
+    assert optimizer.poll() is None
 
 
 def test_a_tune_is_watched_where_an_optimizer_runs(
