@@ -1,20 +1,46 @@
-"""What an optimizer does when its library is away."""
+"""What an optimizer does when its library is away, and when it comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
+import fleet.aio
 from cross.pool.build_pool import BuildPool
 from fleet.library import JobState, Library
+from fleet.optimizer.job import TuneOptions
+from fleet.optimizer.machine_turns import Side
+from fleet.optimizer.order import JobOrder
 from fleet.optimizer.service import Workshop
 from fleet.optimizer.serving import Optimizer
 from fleet.optimizer.turns import Cores
-from fleet.testing import eventually
+from fleet.testing import SimulatedAgent, eventually, serve_tracker
+
+UNREADABLE = {"format": 99}
+"""The order of a job that fails as soon as it is taken."""
+
+
+@asynccontextmanager
+async def serving(library: Library, folder: Path, *, jobs: int) -> AsyncIterator[asyncio.Task[None]]:
+    """Run an optimizer whose jobs find a device, and then wait for the cores."""
+    pool, cores = BuildPool(1), Cores()
+    async with (
+        serve_tracker() as tracker,
+        SimulatedAgent(tracker.address, ["devices/sim-0"]),
+        fleet.aio.connect(tracker.address) as client,
+        cores.turn(Side.MEASURING_ALONE),
+    ):
+        shop = Workshop(library=library, pool=pool, builders=pool, artifact_dir=folder, cores=cores, client=client)
+        task = asyncio.create_task(Optimizer(shop, tracker=tracker.address, most_jobs=jobs).run())
+        yield task
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_an_optimizer_outlasts_its_library(
@@ -30,7 +56,7 @@ async def test_an_optimizer_outlasts_its_library(
         serving = asyncio.create_task(Optimizer(shop, tracker="here:1", most_jobs=1).run())
         await eventually(lambda: "the library is asked again" in caplog.text or serving.done())
         database.execute("DROP TRIGGER away")
-    job = library.queue.submit(title="m", spec={"format": 99})
+    job = library.queue.submit(title="m", spec=UNREADABLE)
 
     await eventually(lambda: library.queue.get(job.name).state is JobState.FAILED or serving.done())
     serving.cancel()
@@ -39,3 +65,24 @@ async def test_an_optimizer_outlasts_its_library(
 
     assert not library.queue.optimizers()
     assert library.queue.get(job.name).state is JobState.FAILED
+
+
+@pytest.mark.slow
+async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(library: Library, tmp_path: Path) -> None:
+    """As after a machine slept: its optimizer has room for more, and finds its own job to be nobody's."""
+    order = JobOrder(options=TuneOptions(model=Path("matmul-8"), selector="kind=simulated"))
+    running = library.queue.submit(title="m", spec=order.to_plain())
+    async with serving(library, tmp_path, jobs=2) as optimizer:
+        await eventually(lambda: library.queue.get(running.name).state is JobState.RUNNING or optimizer.done())
+        with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+            database.executescript(  # renewals come too late, claims do not
+                """
+                CREATE TRIGGER late AFTER UPDATE OF claimed_until ON job_orders WHEN NEW.optimizer = OLD.optimizer
+                BEGIN UPDATE job_orders SET claimed_until = '2000-01-01 00:00:00.000000' WHERE job_id = NEW.job_id; END;
+                UPDATE job_orders SET claimed_until = claimed_until;
+                """
+            )
+        next_one = library.queue.submit(title="n", spec=UNREADABLE)  # taken after the older one
+        await eventually(lambda: library.queue.get(next_one.name).state is JobState.FAILED or optimizer.done())
+
+        assert [task.get_name() for task in asyncio.all_tasks()].count(running.name) == 1
