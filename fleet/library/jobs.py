@@ -200,19 +200,22 @@ def abandoned(connection: sa.Connection) -> list[str]:
 
 
 def interrupt(connection: sa.Connection, names: Sequence[str]) -> None:
-    """Mark jobs whose process is gone: submitted ones wait for another optimizer, `ended_at` of the others is their
-    last sign of life.
+    """Mark jobs whose process is gone: submitted ones wait for another optimizer, unless they were asked to stop;
+    `ended_at` of the others is their last sign of life.
     """
     if not names:
         return
     is_it = jobs.c.name.in_(names) & (jobs.c.state == JobState.RUNNING.value)
     owners = list(connection.scalars(sa.select(jobs.c.id).where(is_it)))
-    is_queued = jobs.c.id.in_(sa.select(job_orders.c.job_id).where(job_orders.c.is_queued))
+    queued = sa.select(job_orders.c.job_id).where(job_orders.c.is_queued)
+    to_stop = queued.where(job_orders.c.is_stop_asked)
+    stopped = {"state": JobState.CANCELLED.value, "message": "cancelled", "ended_at": jobs.c.touched_at}
+    connection.execute(jobs.update().where(is_it, jobs.c.id.in_(to_stop)).values(stopped))
     waiting = {"state": JobState.QUEUED.value, "message": "its optimizer is gone; it waits for another"}
-    connection.execute(jobs.update().where(is_it, is_queued).values(waiting))
+    connection.execute(jobs.update().where(is_it, jobs.c.id.in_(queued)).values(waiting))
     ended = {"state": JobState.INTERRUPTED.value, "message": "its process is gone", "ended_at": jobs.c.touched_at}
     connection.execute(jobs.update().where(is_it).values(ended))
-    freed = {"optimizer": "", "claimed_until": None}
+    freed = {"optimizer": "", "claimed_until": None, "is_stop_asked": False}
     connection.execute(job_orders.update().where(job_orders.c.job_id.in_(owners)).values(freed))
 
 

@@ -150,16 +150,20 @@ class JobQueue:
         message: str = "",
         report: Mapping[str, object] | None = None,
     ) -> bool:
-        """End a job, or give it back with QUEUED. Return False, and change nothing, if the claim was lost."""
+        """End a job, or give it back with QUEUED: one that is to stop is CANCELLED then. Return False, and change
+        nothing, if the claim was lost.
+        """
         now = datetime.now(UTC)
-        values: dict[str, object] = {"state": state.value, "message": clean(message), "touched_at": now}
-        values |= {} if state is JobState.QUEUED else {"ended_at": now}
         freed: dict[str, object] = {"optimizer": "", "claimed_until": None, "is_stop_asked": False}
         freed |= {} if report is None else {"report": dict(report)}
         with engines.writing(self._engine) as connection:
             owner = _owner(connection, name, optimizer)
             if owner is None:
                 return False
+            if state is JobState.QUEUED and _is_stop_asked(connection, owner):
+                state, message = JobState.CANCELLED, "cancelled"
+            values: dict[str, object] = {"state": state.value, "message": clean(message), "touched_at": now}
+            values |= {} if state is JobState.QUEUED else {"ended_at": now}
             connection.execute(jobs.update().where(jobs.c.id == owner).values(values))
             connection.execute(orders.update().where(orders.c.job_id == owner).values(freed))
             if state is JobState.FINISHED:
@@ -283,6 +287,10 @@ def _owner(connection: sa.Connection, name: str, optimizer: str) -> int | None:
     query = sa.select(jobs.c.id).select_from(jobs.join(orders)).where(jobs.c.name == name, _owned(optimizer))
     found: int | None = connection.scalar(query)
     return found
+
+
+def _is_stop_asked(connection: sa.Connection, owner: int) -> bool:
+    return bool(connection.scalar(sa.select(orders.c.is_stop_asked).where(orders.c.job_id == owner)))
 
 
 def _claim(connection: sa.Connection, owner: int, optimizer: str) -> bool:

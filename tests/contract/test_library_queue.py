@@ -165,6 +165,28 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_asked_to_stop(l
         library.queue.cancel("jobs/none")
 
 
+@pytest.mark.parametrize("how", ["fell silent", "was stopped"])
+def test_a_job_that_was_asked_to_stop_is_cancelled_although_its_optimizer_goes_away(
+    library: Library, url: str, how: str
+) -> None:
+    """No other optimizer runs it; its user may resume it."""
+    name = submitted(library)
+    assert taken(library, "first") == name
+    library.queue.cancel(name)
+
+    if how == "fell silent":
+        expire(url, name)
+    else:
+        assert library.queue.end(name, "first", JobState.QUEUED, message="it waits for another")
+
+    assert library.queue.take("second") is None
+    job = library.queue.get(name)
+    assert (job.state, job.message, job.is_stop_asked) == (JobState.CANCELLED, "cancelled", False)
+    assert job.ended_at is not None
+    library.queue.resume(name)
+    assert taken(library, "second") == name
+
+
 def test_a_job_of_this_process_cannot_be_cancelled_or_resumed_from_elsewhere(library: Library) -> None:
     """It belongs to whoever typed the command; the error says so."""
     job = library.start_job(title="own")
