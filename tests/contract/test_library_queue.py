@@ -311,9 +311,9 @@ def test_an_optimizer_that_was_cut_off_comes_back(library: Library, url: str) ->
     assert [item.name for item in library.queue.optimizers()] == [name, other]
 
 
-def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path) -> None:
-    """Whatever its size; twice the same is kept once."""
-    content = bytes(range(256)) * (5 << 12) + b"end"
+@pytest.mark.parametrize("content", [b"", bytes(range(256)) * (5 << 12) + b"end"], ids=["empty", "large"])
+def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path, content: bytes) -> None:
+    """Whatever its size, and folders of models have empty ones; twice the same is kept once."""
     (tmp_path / "in").write_bytes(content)
 
     first, again = (library.model_files.add(tmp_path / "in") for _ in range(2))
