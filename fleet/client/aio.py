@@ -51,6 +51,10 @@ _RELEASE_TIMEOUT_SEC = 2.0
 _LOCAL_SLACK_SEC = 1.0
 """The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
 
+_LOOK_SEC = 0.1
+_LAST_LOOKS = 10
+"""How often it is looked whether a lease lives after all when its token has run out."""
+
 _FRESH_SEC = 20 * 24 * 3600.0
 """Credentials that were written less than this ago need no look at when they end."""
 
@@ -358,14 +362,16 @@ class Fleet:
 
     async def _keep(self, held: HeldLease) -> None:
         """Renew a lease at a third of its life until it ends."""
-        book = self._open_stream().book
+        stream = self._open_stream()
         while held.ended is None:
             renewal_sec = math.inf if held.is_at_its_longest else held.ttl_sec / 3
             await asyncio.sleep(max(0.0, min(renewal_sec, held.remaining_sec())))
+            if held.ended is None and not held.is_at_its_longest:
+                stream.book.send(Renew(held.name))
+                if stream.is_up:
+                    await _await_last_word(held)
             if held.remaining_sec() <= 0:
-                book.expire(held)
-            elif held.ended is None and not held.is_at_its_longest:
-                book.send(Renew(held.name))
+                stream.book.expire(held)
 
     async def _give_back(self, held: HeldLease, device: Device) -> None:
         self._devices.discard(device)
@@ -387,3 +393,15 @@ class Fleet:
         if self._calls is None:
             raise FleetError(_NOT_OPEN)
         return self._calls
+
+
+async def _await_last_word(held: HeldLease) -> None:
+    """Where a token has run out, give a connected tracker a second to say whether its lease lives.
+
+    This process may have stood still, with a renewal unsent or unread; a tracker that stood still with it listens
+    before it ends a lease, too. The agent refuses the old token meanwhile.
+    """
+    for _ in range(_LAST_LOOKS):  # in pieces, as the process may stand still during one of them
+        if held.ended is not None or held.remaining_sec() > 0:
+            return
+        await asyncio.sleep(_LOOK_SEC)

@@ -120,6 +120,7 @@ class SmallTracker:
         self.streams: list[asyncio.Queue[lease_service_pb2.TrackerEvent]] = []
         self.seen: list[lease_service_pb2.ClientEvent] = []
         self.grants = True
+        self.renews = True
         self.ttl_sec = 30.0
         self.lists_leases: list[lease_pb2.Lease] | None = None
         self._numbers = itertools.count(1)
@@ -187,7 +188,7 @@ class SmallTracker:
                 request_id=event.acquire.request_id, position=3, reason="devices/small is held by bob@host"
             )
             outgoing.put_nowait(lease_service_pb2.TrackerEvent(queued=queued))
-        elif kind == "renew":
+        elif kind == "renew" and self.renews:
             lease = self.leases.get(event.renew.lease_name)
             if lease is None:
                 self.end(event.renew.lease_name, lease_service_pb2.LEASE_END_UNKNOWN)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fleet import aio
-from fleet.testing import eventually
+from fleet.errors import LeaseExpired
+from fleet.testing import FakeClock, eventually
 from fleet.v1 import lease_service_pb2
 from tests.service.client_fakes import small_fleet
 
@@ -36,3 +39,34 @@ async def test_an_answer_of_a_newer_tracker_ends_no_stream() -> None:
         await device.release()
         async with asyncio.timeout(30), client.acquire("simulated") as other:
             assert other.ended is None
+
+
+async def test_a_client_that_stood_still_asks_before_it_gives_a_lease_up() -> None:
+    """Its token ran out with a renewal unsent, but its tracker has listened for that: the lease lives."""
+    clock = FakeClock()
+    renewals: list[bool] = []
+    async with small_fleet() as (address, tracker, _), aio.connect(address, clock=clock) as client:
+        device = await client.acquire_device("simulated")
+        device.watch(on_end=lambda: None, on_renew=lambda: renewals.append(True))
+
+        clock.advance(2 * tracker.ttl_sec)
+
+        await eventually(lambda: renewals or device.ended)
+        assert device.ended is None
+        await device.release()
+
+
+@pytest.mark.slow
+async def test_a_client_that_stood_still_does_not_ask_for_ever() -> None:
+    """A tracker that is there and says nothing of the lease has a second to."""
+    clock = FakeClock()
+    async with small_fleet() as (address, tracker, _), aio.connect(address, clock=clock) as client:
+        tracker.renews = False
+        device = await client.acquire_device("simulated")
+
+        clock.advance(2 * tracker.ttl_sec)
+
+        await eventually(lambda: device.ended)
+        assert isinstance(device.ended, LeaseExpired)
+        assert tracker.kinds().count("renew") == 1
+        await device.release()
