@@ -84,6 +84,11 @@ class Family:
         """Whether the keeper lives, so that nothing of this worker has come to the agent."""
         return self._burial is None and (self.keeper is None or linux.is_running(self.keeper.pid))
 
+    @property
+    def is_worker_gone(self) -> bool:
+        """Whether the worker has ended, known or not how."""
+        return _is_gone(self.worker)
+
     def members(self, at_most: int | None = None) -> list[int]:
         """Return the processes below the keeper, the worker among them; stop soon after `at_most`."""
         return linux.descendants_of(self.keeper.pid, at_most=at_most) if self.keeper is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 from dataclasses import dataclass
@@ -184,9 +183,12 @@ class WorkerHandle:
 
     async def _explain(self) -> WorkerLost:
         """Say why the socket closed."""
-        with contextlib.suppress(TimeoutError):
-            end = await asyncio.wait_for(asyncio.shield(self._exited), _EXIT_GRACE_SEC)
-            return self._explain_exit(end)
+        await asyncio.wait((self._exited,), timeout=_EXIT_GRACE_SEC)
+        if self._family.is_worker_gone:
+            # How it ended is its keeper's to say, which may wait for its turn on a busy board.
+            await asyncio.wait((self._exited,), timeout=self._patience.given_up_sec)
+        if self._exited.done():
+            return self._explain_exit(self._exited.result())
         return WorkerLost(ErrorKind.CRASHED, self._with_tail("closed its connection to the agent"))
 
     def _explain_exit(self, end: Exit) -> WorkerLost:

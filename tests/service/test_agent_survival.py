@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from device_agents.driver import Health
+from device_agents.driver import Health, WorkerSpec
 from device_agents.drivers.simulated import SimulatedDriver
+from device_agents.machine import linux
 from device_agents.serving.timing import Timing
+from device_agents.workers.handle import Patience, WorkerLost
+from device_agents.workers.limits import WorkerLimits
+from device_agents.workers.pool import WorkerPool
 from fleet.domain.devices import Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
+from fleet.v1 import worker_pb2
 from tests.programs import is_alive
 from tests.service.agent_bench import DEVICE, Bench, kind_of, marked_processes, request_for, serve_bench
 
@@ -220,6 +225,33 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
     results = await running
     assert [kind_of(result) for result in results] == ["CRASHED", "UNSPECIFIED"]
     assert results[0].signal == signal.SIGKILL
+
+
+async def test_how_a_worker_ended_is_waited_for(tmp_path: Path) -> None:
+    """A busy board may let its keeper wait: until that has spoken, nobody knows a full disk from a crash."""
+    limits, patience = WorkerLimits(memory_bytes=2**30, disk_bytes=2**30), Patience(given_up_sec=60.0)
+    pool = WorkerPool(tmp_path / "workers", [], limits, patience=patience)
+    await pool.open()
+    try:
+        spec = WorkerSpec(runtime="device_agents.runtimes.simulated:SimulatedRuntime")
+        worker = await pool.start_worker(spec, lambda _: None)
+        artifact = tmp_path / "crash.so"
+        artifact.write_bytes(b"crash")
+        order = worker_pb2.WorkerRequest(measure=request_for(""), artifact_path=worker.give(artifact))
+        process = linux.look_at(worker.pid)
+        assert process is not None
+        os.kill(process.parent, signal.SIGSTOP)
+
+        running = asyncio.create_task(worker.exchange(order.SerializeToString(), 60.0))
+        await asyncio.wait((running,), timeout=1.0)
+        assert not running.done()
+        os.kill(process.parent, signal.SIGCONT)
+
+        with pytest.raises(WorkerLost) as caught:
+            await running
+        assert caught.value.signal_number == signal.SIGSEGV
+    finally:
+        await pool.close()
 
 
 async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
