@@ -21,12 +21,20 @@ from tests.emulated.cache import cache_dir, locked
 WINDOW_BYTES = 0x4000
 MEMORY_BYTES = 0x10000
 MEMORY_ADDRESS = 0x38000000
+_PATIENCE_MS = 60_000
+"""How long a register is waited for. A real fabric runs by itself; a simulated one stands still with its machine."""
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "zynq_gemm_i8"
 
 
-def registers_yaml(name: str = "registers") -> str:
-    """Return a description that lies beside the designs."""
-    return (EXAMPLE / f"{name}.yaml").read_text()
+def registers_yaml(name: str = "registers", *, reset_ms: int = _PATIENCE_MS, run_ms: int = _PATIENCE_MS) -> str:
+    """Return a description that lies beside the designs, with so much time for a reset and for a run."""
+    reset, before, functions = (EXAMPLE / f"{name}.yaml").read_text().partition("\nfunctions:")
+    return _with_patience(reset, reset_ms) + before + _with_patience(functions, run_ms)
+
+
+def _with_patience(text: str, patience_ms: int) -> str:
+    return text.replace("timeout_ms: 2000", f"timeout_ms: {patience_ms}")
 
 
 def bitstream(design: str, folder: Path, *, idcode: int = XCZU3) -> Path:

@@ -15,7 +15,7 @@ from cross.fabric.tiles import Tile, matmul_i8, schedule_matmul
 from fleet.artifacts.artifact import Artifact
 from fleet.client.device import Device
 from fleet.domain.measuring import Measurement, TensorSpec
-from tests.emulated.fabric import EXAMPLE, bitstream
+from tests.emulated.fabric import bitstream, registers_yaml
 
 EXTENT = 64
 TILES = (Tile(m=8, n=8, k=32), Tile(m=16, n=16, k=64), Tile(m=32, n=32, k=64))
@@ -45,10 +45,11 @@ def build_tilings(target_json: str, folder: Path) -> dict[Tile, Artifact]:
     return {tile: build(schedule_matmul(mod, tile), target_json, folder, args=SPECS) for tile in TILES}
 
 
-async def program(device: Device, design: str, folder: Path) -> bool:
-    """Program a design, with the description that belongs to it."""
-    registers = "registers_relu.yaml" if design.endswith("relu") else "registers.yaml"
-    return await device.program(bitstream(design, folder), registers=EXAMPLE / registers)
+async def program(device: Device, design: str, folder: Path, **patience: int) -> bool:
+    """Program a design, with the description that belongs to it; `patience` as for `registers_yaml`."""
+    registers = folder / f"{design}.yaml"
+    registers.write_text(registers_yaml("registers_relu" if design.endswith("relu") else "registers", **patience))
+    return await device.program(bitstream(design, folder), registers=registers)
 
 
 async def run(device: Device, artifact: Artifact) -> Found:

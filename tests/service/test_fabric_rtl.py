@@ -33,8 +33,8 @@ def fabric(root: Path) -> Iterator[EmulatedFabric]:
         yield emulated
 
 
-def make_program(root: Path, registers: str = "registers") -> FabricProgram:
-    description = parse_description(registers_yaml(registers))
+def make_program(root: Path, registers: str = "registers", **patience: int) -> FabricProgram:
+    description = parse_description(registers_yaml(registers, **patience))
     return FabricProgram(description, MappedPlaces(description.window, root))
 
 
@@ -178,7 +178,7 @@ def test_memory_that_is_not_there_sticks_until_the_reset(root: Path, fabric: Emu
     """An address that nobody decodes: the bus answers with an error, the run never ends, the next one is right."""
     random = np.random.default_rng(10)
     fabric.load("gemm_i8")
-    description = parse_description(registers_yaml())
+    description = parse_description(registers_yaml(run_ms=2000))
     places = MappedPlaces(description.window, root)
 
     class Astray:
@@ -229,13 +229,12 @@ def test_a_stuck_core_works_again_after_its_reset(root: Path, fabric: EmulatedFa
     """The design with a defect never ends a product with K = 20."""
     random = np.random.default_rng(7)
     fabric.load("gemm_i8_faulty")
-    program = make_program(root)
     with pytest.raises(FabricStuck, match="gemm_i8 is stuck"):
-        Product(random, 8, 8, 20).run(program)
+        Product(random, 8, 8, 20).run(make_program(root, run_ms=2000))
 
     product = Product(random, 8, 8, 16)
     expected = product.expected(adds=True)
-    product.run(program)
+    product.run(make_program(root))
 
     np.testing.assert_array_equal(expected, product.sums)
 
@@ -247,7 +246,7 @@ def test_a_window_that_nobody_answers_in_is_a_dead_fabric(root: Path, fabric: Em
     os.kill(fabric.pid, signal.SIGSTOP)
     try:
         with pytest.raises(FabricDead, match="does not come out of its reset"):
-            Product(random, 8, 8, 8).run(make_program(root))
+            Product(random, 8, 8, 8).run(make_program(root, reset_ms=2000))
     finally:
         os.kill(fabric.pid, signal.SIGCONT)
 

@@ -22,8 +22,8 @@ from fleet.testing import bitstreams, eventually_sync
 from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for
-from tests.emulated.fabric import bitstream, emulated_fabric
-from tests.emulated.fabric_session import EXAMPLE, LEFT, PRODUCT, RIGHT, TILES, build_tilings
+from tests.emulated.fabric import bitstream, emulated_fabric, registers_yaml
+from tests.emulated.fabric_session import LEFT, PRODUCT, RIGHT, TILES, build_tilings
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
 from tests.programs import run_module
@@ -188,8 +188,10 @@ def test_modules_call_the_fabric_from_32_bits(bench: Bench) -> None:
     tile = TILES[1]
     artifact = build_tilings(find_board("pynq-z1").target_json, bench.folder)[tile]
     design = bitstream("gemm_i8", bench.folder, idcode=bitstreams.XC7Z020)
+    registers = bench.folder / "registers.yaml"
+    registers.write_text(registers_yaml())
     with bench.connect() as client, client.acquire("kind=zynq") as device:
-        device.program(design, registers=EXAMPLE / "registers.yaml")
+        device.program(design, registers=registers)
         product = device.load(artifact)(LEFT, RIGHT)
         timings = [device.load(artifact).time(repeat=2, min_repeat_ms=0) for _ in range(2)]
 

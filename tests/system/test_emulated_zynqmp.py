@@ -118,7 +118,7 @@ async def test_a_stuck_core_costs_one_candidate(bench: Bench) -> None:
     stuck = build(mod, _TARGET, bench.folder, args=specs)
     operand = np.ones((40, 40), np.int8)
     async with bench.connect() as client, client.acquire(BOARD) as device:
-        await program(device, "gemm_i8_faulty", bench.folder)
+        await program(device, "gemm_i8_faulty", bench.folder, run_ms=2000)
         with pytest.raises(MeasurementError, match=r"RUN_FAILED .* gemm_i8 is stuck") as raised:
             await device.load(stuck)(operand, operand)
         found = await run(device, bench.tilings[TILES[2]])
