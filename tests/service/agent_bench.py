@@ -193,7 +193,7 @@ def admit(state_dir: Path) -> None:
     write_private(state_dir / "identity.pem", credentials(Role.AGENT).to_pem())
 
 
-def request_for(digest: str, *, timeout_sec: float = 10.0, **fields: Any) -> measurement_pb2.MeasureRequest:
+def request_for(digest: str, *, timeout_sec: float = 60.0, **fields: Any) -> measurement_pb2.MeasureRequest:
     return measurement_pb2.MeasureRequest(artifact_digest=digest, timeout=duration(timeout_sec), **fields)
 
 
@@ -234,7 +234,7 @@ class Bench:
         known = len(self.tracker.hellos)
         await self.agent.open()
         if attached:
-            assert await self.agent.wait_attached(10.0)
+            assert await self.agent.wait_attached(60.0)
             await eventually(lambda: len(self.tracker.hellos) > known)  # the tracker's answer may come before it reads
         return self.agent
 
@@ -242,6 +242,10 @@ class Bench:
         if self.agent is not None:
             await self.agent.close()
             self.agent = None
+
+    def given_artifacts(self) -> list[Path]:
+        """Return what workers were given to run, since they were started."""
+        return list(self.state_dir.glob("workers/*/artifacts/*"))
 
     def holder(self, token: bytes | None, header: str = TOKEN_HEADER) -> Holder:
         assert self.agent is not None

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 import fleet.aio
+from fleet.base.clock import Clock
 from fleet.client.aio import Fleet
 from fleet.domain.jobs import JobStatus
 from fleet.domain.leases import PendingRequest
@@ -26,7 +27,7 @@ from fleet.errors import (
     WaitTimeout,
 )
 from fleet.identity.roles import Role
-from fleet.testing import ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.testing import FakeClock, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.tracker.core.entries import TrackerLimits
 from tests.service.client_fakes import SmallAgent, serving
 
@@ -35,15 +36,15 @@ TRIALS = [Trial(candidate_id=str(i), artifact_digest="sha256:0") for i in range(
 
 @contextlib.asynccontextmanager
 async def one_device(
-    limits: TrackerLimits | None = None,
+    limits: TrackerLimits | None = None, clock: Clock | None = None
 ) -> AsyncGenerator[tuple[ServedTracker, SmallAgent, Fleet], None]:
     """Serve a tracker with one device that has a small data path, and connect."""
     agent = SmallAgent()
     async with (
         serving(session=agent) as agent.address,
-        serve_tracker(limits=limits) as tracker,
+        serve_tracker(limits=limits, clock=clock) as tracker,
         SimulatedAgent(tracker.address, ["devices/one"], address=agent.address),
-        fleet.aio.connect(tracker.address) as client,
+        fleet.aio.connect(tracker.address, clock=clock) as client,
     ):
         yield tracker, agent, client
 
@@ -109,7 +110,7 @@ async def test_an_error_in_the_block_gives_the_device_back() -> None:
         with pytest.raises(ZeroDivisionError):
             await fail()
         assert agent.is_closed
-        assert not (await client.snapshot()).leases
+        await eventually(lambda: _is_idle(client))
         with pytest.raises(DeviceClosed):
             await used[0].open()
 
@@ -133,13 +134,19 @@ async def test_a_revoked_lease_stops_the_measurement_under_way() -> None:
 @pytest.mark.slow
 async def test_a_lease_is_renewed_and_its_session_extended() -> None:
     """A lease outlives its ttl while the client lives, and the agent sees newer tokens."""
+    clock = FakeClock()
     async with (
-        one_device(TrackerLimits(min_ttl_sec=0.5)) as (_, agent, client),
+        one_device(TrackerLimits(min_ttl_sec=0.5), clock) as (_, agent, client),
         client.acquire("simulated", ttl_sec=0.6) as device,
     ):
         await device.open()
         first = device.token
-        await eventually(lambda: len(set(agent.opened_with)) > 3)
+
+        def is_shown_newer_tokens() -> bool:
+            clock.advance(0.001)  # each renewal gives another token, and no stall of the machine ends the lease
+            return len(set(agent.opened_with)) > 3
+
+        await eventually(is_shown_newer_tokens)
         assert device.ended is None
         assert device.token != first
 
@@ -182,14 +189,17 @@ async def test_a_wait_survives_a_restart_of_the_tracker() -> None:
 @pytest.mark.slow
 async def test_a_lease_ends_by_its_own_clock_while_the_tracker_is_away() -> None:
     """When the token runs out unrenewed the device is lost, said in words, though nobody could tell us."""
+    clock = FakeClock()
     async with (
-        one_device(TrackerLimits(min_ttl_sec=0.5)) as (tracker, agent, client),
+        one_device(TrackerLimits(min_ttl_sec=0.5), clock) as (tracker, agent, client),
         client.acquire("simulated", ttl_sec=0.6) as device,
     ):
         agent.hold.clear()
         measuring = asyncio.create_task(_collect(device))
         await eventually(lambda: device.is_busy)
         await tracker.stop()
+        await eventually(lambda: not client.is_connected)
+        clock.advance(0.6)
         with pytest.raises(LeaseExpired, match="no renewal came through"):
             await measuring
         assert isinstance(device.ended, LeaseExpired)

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.domain.tokens import TokenVerifier
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
-from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
+from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
 from fleet.tracker.core.entries import TrackerLimits
 from fleet.v1 import (
@@ -35,6 +35,13 @@ LIMITS = TrackerLimits(grace_sec=0.3, min_ttl_sec=0.05)
 @pytest.fixture
 async def served() -> AsyncIterator[ServedTracker]:
     async with serve_tracker(limits=LIMITS) as served:
+        yield served
+
+
+@pytest.fixture
+async def timeless() -> AsyncIterator[ServedTracker]:
+    """A tracker whose time does not pass, so that nothing runs out while a busy machine stands still."""
+    async with serve_tracker(clock=FakeClock()) as served:
         yield served
 
 
@@ -78,7 +85,8 @@ async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracke
         assert queued.position == 0
         assert queued.reason.startswith("devices/a is held by alice@lab for ")
         assert second.lease.epoch > first.lease.epoch
-        assert one.ended[first.lease.name].end == lease_service_pb2.LEASE_END_RELEASED
+        ended = await eventually(lambda: one.ended.get(first.lease.name))
+        assert ended.end == lease_service_pb2.LEASE_END_RELEASED
 
 
 @pytest.mark.slow
@@ -139,9 +147,13 @@ async def test_refusal_says_what_there_is(served: ServedTracker) -> None:
 
 
 @pytest.mark.slow
-async def test_lost_client_is_cleaned_up_after_the_grace_time(served: ServedTracker) -> None:
+async def test_lost_client_is_cleaned_up_after_the_grace_time() -> None:
     """Its waiting request leaves at once, its lease a little later."""
-    async with SimulatedAgent(served.address, ["devices/a"]):
+    clock = FakeClock()
+    async with (
+        serve_tracker(limits=LIMITS, clock=clock) as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+    ):
         stream = LeaseStream(served.address, "c")
         await stream.open()
         await stream.grant("r1", "simulated")
@@ -152,6 +164,7 @@ async def test_lost_client_is_cleaned_up_after_the_grace_time(served: ServedTrac
 
         await eventually(lambda: not len(served.tracker.state.queue))
         assert served.tracker.state.leases
+        clock.advance(LIMITS.grace_sec)
         await eventually(lambda: not served.tracker.state.leases)
         assert not served.tracker.state.clients
 
@@ -169,20 +182,21 @@ async def test_newer_stream_of_a_client_replaces_the_older(served: ServedTracker
             await eventually(lambda: granted.lease.name in newer.ended)
 
 
-async def test_restart_keeps_leases_queue_and_epochs(served: ServedTracker) -> None:
+async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) -> None:
     """After a restart on the same journal clients find what they had, and what waited is served in order."""
-    async with SimulatedAgent(served.address, ["devices/a"]) as agent, LeaseStream(served.address, "one") as one:
+    address = timeless.address
+    async with SimulatedAgent(address, ["devices/a"]) as agent, LeaseStream(address, "one") as one:
         granted = await one.grant("r1", "simulated")
-        async with LeaseStream(served.address, "two") as two:
+        async with LeaseStream(address, "two") as two:
             two.acquire("r1", "simulated")
             await eventually(lambda: "r1" in two.queued)
-            await served.restart()
+            await timeless.restart()
             await eventually(lambda: agent.error and one.error and two.error)
 
     async with (
-        SimulatedAgent(served.address, ["devices/a"]) as agent,
-        LeaseStream(served.address, "one") as one,
-        LeaseStream(served.address, "two") as two,
+        SimulatedAgent(address, ["devices/a"]) as agent,
+        LeaseStream(address, "one") as one,
+        LeaseStream(address, "two") as two,
     ):
         assert one.welcome
         assert [lease.name for lease in one.welcome.leases] == [granted.lease.name]
