@@ -100,7 +100,7 @@ def fpga_manager(root: Path) -> Iterator[FakeFabric]:
         command = [sys.executable, "-m", "tests.emulated.fpga_manager", str(attributes), str(root / "lib/firmware")]
         serving = subprocess.Popen([*command, str(control)], stdout=output, stderr=output)
     try:
-        eventually_sync(lambda: (attributes / "state").exists() or _ended(serving, log), timeout_sec=20)
+        eventually_sync(lambda: (attributes / "state").exists() or _ended(serving, log))
         yield fabric
     finally:
         fabric.fault("")

@@ -106,7 +106,7 @@ async def test_a_device_is_never_well_under_its_former_description(
             (device.labels["age"], device.is_healthy) for device in devices.values()
         )
         agent.fault = "missing"
-        await asyncio.wait_for(link.attached.wait(), 10)
+        await asyncio.wait_for(link.attached.wait(), 60)
         await eventually(lambda: seen == {("old", False)})
         agent.fault = ""
         agent.label = "new"
@@ -155,7 +155,7 @@ async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
             return answer
 
     async with serve_tracker() as tracker, linked(tmp_path, tracker.address, Ending) as (_, _, running):
-        await asyncio.wait((running,), timeout=10)
+        await asyncio.wait((running,), timeout=60)
         ended = running.done()
 
     assert ended
@@ -173,7 +173,7 @@ async def test_the_agent_that_has_a_name_hears_who_else_wants_it(
         return [record.__dict__ for record in caplog.records if record.name == by and hasattr(record, "address")]
 
     async with serve_tracker() as served, linked(tmp_path, served.address) as (_, link, _):
-        await asyncio.wait_for(link.attached.wait(), 10)
+        await asyncio.wait_for(link.attached.wait(), 60)
         for _ in range(3):
             second = SimulatedAgent(
                 served.address, ["devices/sim"], agent_id="other", address="elsewhere:4711", key_pem=key_pem

@@ -34,7 +34,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[ServedTracker, Agent]]:
         config = parse_config(CONFIG)
         agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
         async with agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             yield tracker, agent
 
 
@@ -64,7 +64,7 @@ async def test_tracker_and_agent_are_reached_over_ipv6(tmp_path: Path) -> None:
     async with Tracker(TrackerConfig(host="::1", port=0, state_dir=tmp_path / "tracker", is_discoverable=False)) as one:
         home = Home(tracker=one.address, state_dir=tmp_path / "agent", host="::1")
         async with Agent(config, make_drivers(config), home) as agent, fleet.aio.connect(one.address) as client:
-            assert await agent.wait_attached(30.0)
+            assert await agent.wait_attached(60.0)
             async with client.acquire("name=sim") as device:
                 built = artifact(tmp_path, b"latency_us:40")
                 await device.ensure([built])
@@ -87,7 +87,7 @@ async def test_a_client_learns_that_a_board_runs_plain_functions_only(tmp_path: 
     async with serve_tracker() as tracker:
         home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
         async with Agent(parse_config({}), drivers, home, finders=[]) as agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             async with fleet.aio.connect(tracker.address) as client, client.acquire("simulated") as device:
                 assert device.inventory.runtime is RuntimeKind.PLAIN
 

@@ -58,7 +58,7 @@ async def served(tmp_path: Path, shelf: Shelf) -> AsyncIterator[tuple[ServedTrac
         home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
         agent = Agent(config, make_drivers(config), home, finders=[shelf])
         async with agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             yield tracker, agent
 
 
@@ -114,9 +114,7 @@ async def test_a_tracker_that_restarts_hears_of_all_devices(served: tuple[Served
 
     await tracker.restart()
 
-    await eventually(
-        lambda: [d.is_attached for d in tracker.tracker.engine.state.devices.values()] == [True, True], timeout_sec=20
-    )
+    await eventually(lambda: [d.is_attached for d in tracker.tracker.engine.state.devices.values()] == [True, True])
 
 
 class TroubledShelf(Shelf):

@@ -220,7 +220,7 @@ async def test_a_disturbed_batch_is_measured_again_until_it_is_calm(tmp_path: Pa
         agent = Agent(config, make_drivers(config), Home(tracker=tracker.address, state_dir=tmp_path / "agent"))
         wish = make_wish("cpu", purpose="test")
         async with agent, fleet.aio.connect(tracker.address) as client, SteadyDevice(client, wish) as device:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             with busy_processor() as hog:
 
                 def on_notice(text: str) -> None:
@@ -300,12 +300,15 @@ async def test_knobs_that_cannot_work_say_why(
 @pytest.mark.parametrize("cold", [{}, {"flush_cpu_cache": True}])
 async def test_rests_between_repeats_are_taken(holder: Holder, models: Path, cold: dict[str, object]) -> None:
     """Every second repeat of six rests 60 ms: at least two rests, and not one for each single run."""
-    result = await timed(
-        holder, models / "stream.so", number=9, repeat=6, cooldown_interval_ms=60, repeats_to_cooldown=2, **cold
-    )
+    knobs = {"number": 9, "repeat": 6, "cooldown_interval_ms": 60, "repeats_to_cooldown": 2, **cold}
 
-    run_sec = result.clocks.run.ToTimedelta().total_seconds()
-    assert 0.12 <= run_sec < 9 * 6 * 0.06
+    async def is_shorter_than_a_rest_for_each_run() -> bool:
+        result = await timed(holder, models / "stream.so", **knobs)
+        run_sec = result.clocks.run.ToTimedelta().total_seconds()
+        assert run_sec >= 0.12
+        return run_sec < 9 * 6 * 0.06
+
+    await eventually(is_shorter_than_a_rest_for_each_run)  # at once, unless the machine stood still
 
 
 async def test_all_other_knobs_reach_the_evaluator(holder: Holder, models: Path) -> None:
@@ -324,13 +327,18 @@ async def test_a_warm_device_is_waited_for(tmp_path: Path, models: Path, board: 
     async with serve_bench(tmp_path / "agent", {"devices": [entry]}) as bench:
         holder = bench.holding(epoch=1, device=DEVICE)
         await holder.open()
-        measuring = asyncio.create_task(timed(holder, models / "stream.so", cool_below_c=50.0))
-        await asyncio.wait((measuring,), timeout=1.0)
-        assert not measuring.done()
-        await asyncio.to_thread(board.write_text, "45000\n")
-        result = await measuring
 
-    assert result.provenance.cooldown.ToTimedelta().total_seconds() > 0
+        async def cooled() -> Measurement | None:
+            await asyncio.to_thread(board.write_text, "80000\n")
+            measuring = asyncio.create_task(timed(holder, models / "stream.so", cool_below_c=50.0))
+            await asyncio.wait((measuring,), timeout=1.0)
+            assert not measuring.done()
+            await asyncio.to_thread(board.write_text, "45000\n")
+            result = await measuring
+            return result if result.provenance.cooldown.ToTimedelta() else None
+
+        result = await eventually(cooled)  # at once, unless a busy machine had not looked yet after a second
+
     assert result.clocks.wait.ToTimedelta() >= result.provenance.cooldown.ToTimedelta()
     assert result.provenance.before.temp_c == 45
     assert measurement_pb2.DISTURBANCE_KIND_STILL_WARM not in kinds(result)
@@ -373,7 +381,7 @@ async def test_an_upload_waits_while_a_candidate_runs(tmp_path: Path) -> None:
         await holder.run(b"latency_us:5")  # its worker is there, so that the next candidate runs at once
         started = time.monotonic()
         running = asyncio.create_task(holder.measure([request_for(digest)]))
-        await asyncio.wait((running,), timeout=1.0)
+        await eventually(lambda: len(bench.given_artifacts()) == 2)
         await holder.put(b"latency_us:5" + bytes(200_000))
 
         assert time.monotonic() - started >= 2.0

@@ -47,7 +47,7 @@ async def serving(folder: Path, *entries: dict[str, Any]) -> AsyncIterator[tuple
         home = Home(tracker=tracker.address, state_dir=folder / "agent")
         agent = Agent(config, make_drivers(config), home, timing=QUICK)
         async with agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             yield tracker, agent
 
 
@@ -195,7 +195,7 @@ async def test_a_tracker_that_restarts_hears_of_what_came(tmp_path: Path) -> Non
 
         await tracker.restart()
 
-        await eventually(lambda: reasons(tracker) == {"here": "", "pi": ""}, timeout_sec=20)
+        await eventually(lambda: reasons(tracker) == {"here": "", "pi": ""})
 
 
 def show(root: Path, stage: Path) -> None:

@@ -53,7 +53,7 @@ class AgentProcess:
         return linux.descendants_of(self.process.pid)
 
     def finish(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 
 
@@ -121,7 +121,7 @@ async def test_a_signal_ends_an_agent_that_is_still_starting(tmp_path: Path, mon
         fcntl.flock(held, fcntl.LOCK_EX)
         yaml = "devices: [{driver: opencl, type: cpu, name: sim}]"
         with running(tmp_path, "127.0.0.1:1", yaml=yaml) as agent:
-            await eventually(lambda: lock in open_files(agent.process.pid), timeout_sec=20)
+            await eventually(lambda: lock in open_files(agent.process.pid))
 
             agent.process.send_signal(signal.SIGTERM)
             code, out, err = await asyncio.to_thread(agent.finish)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPTS = Path(__file__).parents[2] / "cross/bundle/deploy_files"
 SERVICE = SCRIPTS.parent / "files/fleet-agent.service"
-SERVES = "print('agent listening on 127.0.0.1:1, serving devices/x', flush=True); print(sys.argv[1:]); time.sleep(60)"
+SERVES = "print(sys.argv[1:]); print('agent listening on 127.0.0.1:1, serving devices/x', flush=True); time.sleep(60)"
 FAILS = "sys.exit('broken')"
 RUN = """#!/bin/sh
 [ "$1" = --check ] || exec python3 -u "$(dirname "$0")/start.py" "$@"

@@ -113,7 +113,7 @@ async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
         (b"abort", "CRASHED", "SIGABRT"),
         (b"exit:0", "CRASHED", "exit code 0"),
         (b"exit:3", "CRASHED", "exit code 3"),
-        (b"hang", "TIMEOUT", "longer than 1 s"),
+        (b"hang", "TIMEOUT", "longer than 3 s"),
         (b"chatter", "TIMEOUT", "all work and no play"),
         (b"oom", "OUT_OF_MEMORY", "the limit is 256 MiB"),
         (b"disk", "OUT_OF_DISK", "the limit is 32 MiB"),
@@ -130,7 +130,7 @@ async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
 async def test_the_agent_outlives_a_harmful_candidate(bench: Bench, content: bytes, kind: str, text: str) -> None:
     """It gets its own kind of error, and the candidate behind it in the same stream runs."""
     holder = bench.holding(epoch=1)
-    timeout_sec = 1.0 if kind == "TIMEOUT" else 20.0
+    timeout_sec = 3.0 if kind == "TIMEOUT" else 60.0
     harmful, harmless = await holder.put(content), await holder.put(b"latency_us:50")
 
     results = await holder.measure([request_for(harmful, timeout_sec=timeout_sec), request_for(harmless)])
@@ -181,12 +181,14 @@ async def test_daemons_left_by_a_candidate_die(bench: Bench) -> None:
     holder = bench.holding(epoch=1)
     worker = await holder.open()
 
-    assert kind_of(await holder.run(b"fork")) == "UNSPECIFIED"
-    strays = [pid for pid in bench.agent.family_pids() if pid != worker]
+    async def daemons() -> list[int]:
+        assert kind_of(await holder.run(b"fork")) == "UNSPECIFIED"
+        return [pid for pid in bench.agent.family_pids() if pid != worker]
+
+    left = await eventually(daemons)  # the agent, which looks ten times a second, may have been faster
     await bench.holding(epoch=2).open()
 
-    assert strays
-    assert not any(map(is_alive, strays))
+    assert not any(map(is_alive, left))
 
 
 async def test_a_daemon_dies_even_while_its_session_goes_on(bench: Bench) -> None:
@@ -218,7 +220,7 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
     slow, fine = await holder.put(b"sleep:20"), await holder.put(b"latency_us:50")
     worker = await holder.open()
     running = asyncio.create_task(holder.measure([request_for(slow, timeout_sec=30.0), request_for(fine)]))
-    await asyncio.wait((running,), timeout=1.0)
+    await eventually(bench.given_artifacts)
 
     os.kill(worker, signal.SIGKILL)
 
@@ -318,7 +320,7 @@ async def test_a_device_that_can_start_no_worker_is_faulted_until_it_can(
             assert bench.agent is not None
             assert bench.agent.warm_pid is not None
             os.kill(bench.agent.warm_pid, signal.SIGKILL)
-            await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy, timeout_sec=15)
+            await eventually(lambda: not bench.tracker.reports[DEVICE].is_healthy)
             assert "cannot be started" in bench.tracker.reports[DEVICE].reason
             with pytest.raises(DeviceFaulted, match="cannot be started"):
                 await bench.holding(1).open()

@@ -38,7 +38,7 @@ def served() -> Iterator[tuple[str, SmallTracker, SmallAgent]]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    ready.wait(10)
+    assert ready.wait(60)
     try:
         yield box[0]
     finally:
@@ -64,7 +64,7 @@ def test_the_example_of_the_package_works(tmp_path: Path) -> None:
             assert next(stopped).candidate_id == "0"
             stopped.close()
             assert next(iter(device.logs())) == "hello\n"
-        assert tracker.leases == {}
+        eventually_sync(lambda: tracker.leases == {})
 
     assert timing.median_sec == 1e-6
     np.testing.assert_array_equal(outputs, 2 * values)
@@ -111,8 +111,7 @@ def test_an_interrupt_while_waiting_leaves_the_queue() -> None:
             with pytest.raises(KeyboardInterrupt):
                 client.acquire_device("simulated", on_queued=lambda _: os.kill(os.getpid(), signal.SIGINT))
             client.snapshot()
-
-    assert tracker.kinds() == ["acquire", "cancel"]
+            eventually_sync(lambda: tracker.kinds() == ["acquire", "cancel"])
 
 
 def test_an_interrupt_while_measuring_gives_the_device_back() -> None:
@@ -122,14 +121,14 @@ def test_an_interrupt_while_measuring_gives_the_device_back() -> None:
 
         def measure() -> None:
             with fleet.connect(address) as client, client.acquire("simulated") as device:
+                device.open()
                 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
                 list(device.measure([fleet.Trial(candidate_id="1", artifact_digest="sha256:0")]))
 
         with pytest.raises(KeyboardInterrupt):
             measure()
 
-        assert tracker.leases == {}
-        assert agent.is_closed
+        eventually_sync(lambda: tracker.leases == {} and agent.is_closed)
 
 
 def test_a_missing_tracker_is_named() -> None:
@@ -173,6 +172,6 @@ def test_closing_the_client_wakes_the_threads_that_wait_for_it() -> None:
         thread.start()
         eventually_sync(lambda: "acquire" in tracker.kinds())
         client.close()
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()
     assert "closed" in str(heard[0])

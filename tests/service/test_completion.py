@@ -173,7 +173,7 @@ def test_all_commands_that_name_a_job_are_known() -> None:
 async def test_a_tracker_that_says_nothing_costs_a_moment_and_no_word(folder: Path) -> None:
     """It takes connections, and never answers: nothing is offered, nothing is printed, and the shell goes on."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             offered = await completed(folder, "fleet devices show ", f"127.0.0.1:{silent.getsockname()[1]}")
 
     assert [] == offered

@@ -34,7 +34,7 @@ async def test_leases_program_the_fabric_and_run_on_it(tmp_path: Path) -> None:
         async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as client:
             home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
             async with Agent(config, make_drivers(config), home) as agent:
-                assert await agent.wait_attached(10.0)
+                assert await agent.wait_attached(60.0)
                 async with client.acquire("kind=zynq") as device:
                     assert device.inventory.facts["fabric_windows"] == "fabric (uio0, 0x4000 bytes)"
                     with pytest.raises(MeasurementError, match="program a bitstream with its description"):

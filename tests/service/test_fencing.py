@@ -50,7 +50,7 @@ class Fleet:
         admit(home.state_dir)
         agent = self._agent = Agent(config, make_drivers(config), home)
         await self._stack.enter_async_context(agent)
-        assert await agent.wait_attached(30.0)
+        assert await agent.wait_attached(60.0)
         return agent
 
     async def stop_agent(self) -> None:
@@ -179,8 +179,15 @@ async def test_after_a_reset_no_earlier_holder_comes_back(tmp_path: Path) -> Non
         await client.reset_epochs(DEVICE)
 
         assert await eventually(lambda: list(stream.ended.values()))
-        with pytest.raises(LeaseRevoked):
-            await old.open()
+
+        async def is_refused() -> bool:
+            try:
+                await old.open()
+            except LeaseRevoked:
+                return True
+            return False
+
+        await eventually(is_refused)  # the agent hears of it on a stream of its own
         _, _, new = await held.hold("new")
         assert await new.open() > 0
         with pytest.raises(LeaseRevoked):

@@ -228,7 +228,7 @@ async def test_an_agent_joins_by_a_token_and_keeps_its_key(tmp_path: Path) -> No
         keys = []
         for _ in range(2):
             async with Agent(config, make_drivers(config), home) as agent:
-                assert await agent.wait_attached(10.0)
+                assert await agent.wait_attached(60.0)
                 keys.append(agent.key_id)
 
     assert keys[0] == keys[1]

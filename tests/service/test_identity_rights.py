@@ -59,7 +59,7 @@ async def test_a_stolen_token_is_useless_from_another_connection(tmp_path: Path)
         serve_agent(served.address, tmp_path) as agent,
         fleet.aio.connect(served.address) as client,
     ):
-        assert await agent.wait_attached(10.0)
+        assert await agent.wait_attached(60.0)
         device = await client.acquire_device("simulated")
         await device.open()
         for thief in (user(), credentials(Role.ADMIN, make_key())):

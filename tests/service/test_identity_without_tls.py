@@ -61,7 +61,7 @@ async def test_a_fleet_without_tls_measures(tmp_path: Path) -> None:
     async with serve_tracker(is_plain=True) as served:
         home = Home(tracker=served.address, state_dir=tmp_path, is_plain=True)
         async with Agent(config, make_drivers(config), home) as agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             async with fleet.aio.connect(served.address) as client, client.acquire("simulated") as device:
                 await device.open()
                 assert 1 == len(agent.worker_pids)

@@ -128,7 +128,7 @@ async def test_who_is_cancelled_while_waiting_leaves_nothing_locked(
     waiting.cancel()
     await asyncio.wait([waiting])
 
-    async with asyncio.timeout(10), turns.turn(Side.BUILDING):
+    async with asyncio.timeout(60), turns.turn(Side.BUILDING):
         assert builder.poll() is None
 
 

@@ -59,13 +59,13 @@ async def worker(tmp_path: Path) -> AsyncIterator[WorkerHandle]:
 async def call(worker: WorkerHandle, path: Path, *args: tensor_pb2.Argument) -> session_service_pb2.CallResponse:
     request = session_service_pb2.CallRequest(artifact_digest=f"sha256:{path.name}", args=args)
     order = worker_pb2.WorkerRequest(call=request, artifact_path=str(path))
-    return (await worker.exchange(order.SerializeToString(), 20.0)).call
+    return (await worker.exchange(order.SerializeToString(), 60.0)).call
 
 
 async def measure(worker: WorkerHandle, path: Path, *args: Any, **fields: Any) -> measurement_pb2.Measurement:
     request = measurement_pb2.MeasureRequest(candidate_id="c", artifact_digest=path.name, args=args, **fields)
     order = worker_pb2.WorkerRequest(measure=request, artifact_path=str(path))
-    return (await worker.exchange(order.SerializeToString(), 20.0)).measurement
+    return (await worker.exchange(order.SerializeToString(), 60.0)).measurement
 
 
 def only_output(response: session_service_pb2.CallResponse) -> np.ndarray[Any, Any]:

@@ -49,7 +49,7 @@ class Board:
         config = parse_config({"devices": [self.entry(name)]})
         home = Home(tracker=self.tracker.address, state_dir=self.folder / f"agent-{name}")
         async with Agent(config, make_drivers(config), home) as agent:
-            assert await agent.wait_attached(10.0)
+            assert await agent.wait_attached(60.0)
             yield agent
 
     @contextlib.asynccontextmanager
@@ -111,7 +111,7 @@ async def test_the_fleet_sees_what_the_fabric_holds(board: Board) -> None:
             return await label_of(client) == digest_of(design)
 
         await eventually(is_seen)
-        async with client.acquire(f"kind=zynq,bitstream={digest_of(design)}", wait_timeout_sec=5) as device:
+        async with client.acquire(f"kind=zynq,bitstream={digest_of(design)}", wait_timeout_sec=60) as device:
             assert await device.program(design) is False
 
 
@@ -208,14 +208,14 @@ async def test_a_partial_bitstream_needs_a_full_one_under_it(board: Board) -> No
             await device.program(part, partial=True)
         await device.program(full)
         await device.program(part, partial=True)
-        board.fabric.fault("wrong state")
+        board.fabric.fault("hang")
         going_back = asyncio.create_task(device.program(bad))
-        await eventually(lambda: len(board.fabric.loaded) == 3)
+        await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
         board.fabric.fault("")
         with pytest.raises(ProgrammingFailed, match=r"part .* loaded again"):
             await going_back
 
-    assert board.fabric.flags[-2:] == ["0", "1"]
+    assert board.fabric.flags == ["0", "1"] * 2
 
 
 async def test_a_restarted_agent_knows_what_the_fabric_holds(board: Board) -> None:
@@ -277,8 +277,9 @@ async def test_no_kernel_runs_while_the_fabric_is_programmed(board: Board) -> No
         await eventually(lambda: (board.fabric.control / "state").read_text() == "write")
         programming.cancel()
         preparing = asyncio.create_task(driver.prepare())
-        _, pending = await asyncio.wait({programming, preparing}, timeout=0.3)
-        assert pending == {preparing}
+        await asyncio.wait({programming})
+        _, pending = await asyncio.wait({preparing}, timeout=0.3)
+        assert pending
 
         board.fabric.fault("")
         await preparing
@@ -341,7 +342,7 @@ async def test_a_device_without_a_fabric_takes_no_bitstream(board: Board, tmp_pa
     config = parse_config({"devices": [{"driver": "simulated", "name": "sim"}]})
     home = Home(tracker=board.tracker.address, state_dir=tmp_path / "sim")
     async with Agent(config, make_drivers(config), home) as agent:
-        assert await agent.wait_attached(10.0)
+        assert await agent.wait_attached(60.0)
         async with fleet.aio.connect(board.tracker.address) as client, client.acquire("simulated") as device:
             with pytest.raises(NotProgrammable, match="has no fabric to program"):
                 await device.program(board.bitstream("gemm"))

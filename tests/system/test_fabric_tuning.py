@@ -91,7 +91,7 @@ async def serve_board(folder: Path) -> AsyncIterator[str]:
         async with serve_tracker() as tracker:
             home = Home(tracker=tracker.address, state_dir=folder / "agent")
             async with Agent(config, make_drivers(config), home) as agent:
-                assert await agent.wait_attached(10.0)
+                assert await agent.wait_attached(60.0)
                 yield tracker.address
 
 
