@@ -1,4 +1,7 @@
-"""Texts of strangers, made fit to be shown: nothing in them moves a cursor, hides, or turns the way of writing."""
+"""Texts of strangers, made fit to be shown: nothing in them moves a cursor, hides, or turns the way of writing.
+
+And texts of one's own, made fit to be sent: names of files may hold bytes that are no text.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,8 @@ def shown(text: str, limit: int | None = None) -> str:
     if not (text.isascii() and text.isprintable()):
         text = _HIDDEN.sub("", _SPACES.sub(" ", text))
     return text if limit is None else text[:limit]
+
+
+def sendable(text: str) -> str:
+    """Return a text as UTF-8 can say it: a question mark for each byte of a file's name that is no text."""
+    return text.encode(errors="replace").decode()

@@ -18,10 +18,20 @@ import grpc
 import grpc.aio
 
 from fleet.base.clock import Clock
+from fleet.base.text import sendable
 from fleet.base.version import package_version
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
 from fleet.domain.jobs import JobStatus
-from fleet.errors import ConfigError, FleetError, KeyRevoked, LeaseError, NotJoined, TrackerUnavailable, error_classes
+from fleet.errors import (
+    ConfigError,
+    FleetError,
+    InvalidRequest,
+    KeyRevoked,
+    LeaseError,
+    NotJoined,
+    TrackerUnavailable,
+    error_classes,
+)
 from fleet.v1 import lease_service_pb2
 from fleet.wire.devices import device_from_proto
 from fleet.wire.leases import lease_end_from_proto, lease_from_proto, request_from_proto, wish_to_proto
@@ -70,7 +80,7 @@ class TrackerStream:
         self.last_error = ""
         self._stub = stub
         self._hello = lease_service_pb2.ClientHello(
-            client_id=secrets.token_hex(16), holder=holder, version=package_version()
+            client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
         self._outgoing: list[ClientEvent] = []
         self._jobs: dict[str, JobStatus] = {}
@@ -176,15 +186,22 @@ class TrackerStream:
             self._has_outgoing.clear()
             said, self._outgoing = self._outgoing, []
             jobs, self._unsent_jobs = self._unsent_jobs, {}
-            events = [
-                *map(_message, said),
-                *(lease_service_pb2.ClientEvent(job=job_to_proto(j)) for j in jobs.values()),
-            ]
+            events = [made for event in (*said, *jobs.values()) if (made := self._said(event)) is not None]
             for start in range(0, len(events), _MESSAGE_EVENTS):
                 portion = events[start : start + _MESSAGE_EVENTS]
                 await call.write(lease_service_pb2.OpenLeasesRequest(events=portion))
             if not self._has_outgoing.is_set():
                 self._flushed.set()
+
+    def _said(self, event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent | None:
+        """Return what is sent of an event; None if the wire cannot carry it, which costs that event only."""
+        try:
+            return _message(event)
+        except Exception as error:
+            logger.exception("an event cannot be sent")
+            if isinstance(event, Acquire):
+                self.book.refused(event.request_id, InvalidRequest(f"the request cannot be sent: {error}"))
+            return None
 
     def _welcome(self, welcome: lease_service_pb2.Welcome) -> None:
         self.is_up = True
@@ -219,7 +236,7 @@ class TrackerStream:
         self._has_outgoing.set()
 
 
-def _message(event: ClientEvent) -> lease_service_pb2.ClientEvent:
+def _message(event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent:
     match event:
         case Acquire(request_id, wish):
             return lease_service_pb2.ClientEvent(acquire=wish_to_proto(request_id, wish))
@@ -229,4 +246,6 @@ def _message(event: ClientEvent) -> lease_service_pb2.ClientEvent:
             return lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=lease_name))
         case Release(lease_name):
             return lease_service_pb2.ClientEvent(release=lease_service_pb2.Release(lease_name=lease_name))
+        case JobStatus():
+            return lease_service_pb2.ClientEvent(job=job_to_proto(event))
     assert_never(event)

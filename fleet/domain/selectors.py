@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from fleet.domain.devices import DeviceStatus
 from fleet.errors import InvalidRequest
 
-_CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!]+)")
+_CONDITION = re.compile(r"(?P<key>[a-z][a-z0-9_.-]*)(?P<operator>!?=)(?P<value>[^,=!\ud800-\udfff]+)")
 _DEVICES = "devices/"
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _NAMEABLE = re.compile(r"[^,=!*?\[\]\s](?:[^,=!*?\[\]\n]*[^,=!*?\[\]\s])?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.base.text import sendable
 from fleet.domain.leases import Lease, LeaseEnd, LeaseWish, PendingRequest
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire.times import optional_duration, timestamp, timestamp_sec
@@ -57,7 +58,7 @@ def wish_to_proto(request_id: str, wish: LeaseWish) -> lease_pb2.Acquire:
         ttl=optional_duration(wish.ttl_sec),
         max_duration=optional_duration(wish.max_sec),
         wait_timeout=optional_duration(wish.wait_timeout_sec),
-        purpose=wish.purpose,
+        purpose=sendable(wish.purpose),
         prefer=str(wish.prefer) if wish.prefer is not None else "",
         bid=wish.bid,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fleet.base.text import sendable
 from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import fleet_service_pb2, job_pb2
@@ -25,8 +26,8 @@ _STATES_BY_NUMBER = {number: state for state, number in _STATES.items()}
 def job_to_proto(job: JobStatus) -> job_pb2.Job:
     return job_pb2.Job(
         name=job.name,
-        title=job.title,
-        holder=job.holder,
+        title=sendable(job.title),
+        holder=sendable(job.holder),
         state=_STATES[job.state],
         started_at=optional_timestamp(job.started_at_sec),
         trials_done=job.trials_done,
@@ -35,9 +36,9 @@ def job_to_proto(job: JobStatus) -> job_pb2.Job:
         best_us=job.best_us,
         untuned_us=job.untuned_us,
         workload_count=job.workload_count,
-        activity=job.activity,
+        activity=sendable(job.activity),
         trials_repeated=job.trials_repeated,
-        decision=job.decision,
+        decision=sendable(job.decision),
     )
 
 

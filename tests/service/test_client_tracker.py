@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -246,6 +247,29 @@ async def test_jobs_are_shown_to_others() -> None:
             return [job.trials_done for job in (await client.snapshot()).jobs] == [3]
 
         await eventually(is_shown)
+
+
+async def test_names_that_are_no_text_are_sent_all_the_same() -> None:
+    """A model's file may have any name: the client went mute at one, and its leases ended."""
+    name = os.fsdecode(b"caf\xe9.onnx")
+    async with one_device() as (tracker, _, _), fleet.aio.connect(tracker.address, holder=name) as client:
+        client.publish(JobStatus(name="jobs/1", title=name, holder=name, activity=name, decision=name))
+        async with client.acquire("simulated", purpose=name) as device:
+            assert (device.lease.holder, device.lease.purpose) == ("caf?.onnx", "caf?.onnx")
+
+        async def is_shown() -> bool:
+            return [job.title for job in (await client.snapshot()).jobs] == ["caf?.onnx"]
+
+        await eventually(is_shown)
+
+
+async def test_a_request_that_cannot_be_sent_costs_itself_only() -> None:
+    """Whoever made it hears why; what others say goes on."""
+    async with one_device() as (_, _, client):
+        with pytest.raises(InvalidRequest, match="cannot be sent"):
+            await client.acquire_device("simulated", priority=0.5)  # type: ignore[arg-type]
+        async with client.acquire("simulated"):
+            pass
 
 
 async def test_watching_gives_a_snapshot_at_once_and_after_each_change() -> None:

@@ -30,7 +30,19 @@ def test_another_device_is_not(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ",", "cpu,", "=x", "Arch=x", "arch==x", "a=b=c", "two words", "name=devices/", "name=devices/devices/a"],
+    [
+        "",
+        ",",
+        "cpu,",
+        "=x",
+        "Arch=x",
+        "arch==x",
+        "a=b=c",
+        "two words",
+        "name=devices/",
+        "name=devices/devices/a",
+        "a=\udce9",
+    ],
 )
 def test_what_is_no_selector_is_refused(text: str) -> None:
     """The message shows the part that cannot be read and a good selector."""
