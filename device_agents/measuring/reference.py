@@ -75,13 +75,14 @@ class ReferenceTimes:
     def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
         """Learn how long the pieces of a run took; none: the device has no reference kernel.
 
-        What no clock ever said, a candidate has answered in its worker's place: that run counts as missed.
+        A run counts as missed if its answer is what no clock ever said, or none on a device that has one: it failed, or
+        a candidate has answered in its worker's place.
         """
         self._worker_pid, self._taken_at_sec = worker_pid, now_sec
-        if not secs:
+        if not secs and not self._fastest:
             self._is_absent = True
             return
-        if not all(0 < sec < _LONGEST_SEC for sec in secs):
+        if not secs or not all(0 < sec < _LONGEST_SEC for sec in secs):
             self.miss()
             return
         self._misses = 0
@@ -104,7 +105,7 @@ class ReferenceTimes:
             self._drifting_since_sec = None
 
     def miss(self) -> None:
-        """Learn that a worker did not survive a run: its candidate's fault, unless it happens again and again."""
+        """Learn that a run failed, or its worker with it: a candidate's fault, unless it happens again and again."""
         self._misses += 1
         self._is_absent = self._misses >= _MOST_MISSES
 

@@ -9,7 +9,10 @@ import pytest
 
 from device_agents.measuring.reference import ReferenceTimes
 from device_agents.runtimes.reference_kernels import CopyReferenceKernel
+from device_agents.runtimes.simulated import SimulatedRuntime
+from device_agents.workers.worker import answer
 from fleet.domain.measuring import Disturbance, DisturbanceKind
+from fleet.v1 import worker_pb2
 
 CALM = (1.0, 1.01, 1.02)
 PID = 7
@@ -113,6 +116,37 @@ def test_a_device_without_one_is_never_asked_again() -> None:
     assert not reference.is_due(PID, 100.0, is_wanted=True)
     assert not reference.has_drifted
     assert reference.latest_sec is None
+
+
+class OnceOutOfMemory(SimulatedRuntime):
+    """Its reference kernel fails in the second run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs = 0
+
+    def reference(self) -> list[float]:
+        self._runs += 1
+        if self._runs == 2:
+            raise MemoryError("out of memory")
+        return list(CALM)
+
+
+def test_a_run_that_fails_is_missed() -> None:
+    """As when a candidate had taken all memory: drifts went unnoticed from then on, until the agent started anew."""
+    runtime, reference = OnceOutOfMemory(), ReferenceTimes()
+    order = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest())
+
+    for second in range(2):
+        reference.take(answer(order, runtime).reference.secs, PID, float(second))
+
+    assert reference.usual_sec == 1.0
+    assert reference.is_due(PID, 5.0)
+
+
+def test_an_empty_answer_of_a_device_that_has_one_is_missed() -> None:
+    """A candidate that answers in its worker's place turns nothing off."""
+    assert taken(CALM, ()).is_due(PID, 5.0)
 
 
 def test_a_kernel_that_kills_its_worker_again_and_again_is_none() -> None:
