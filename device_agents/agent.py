@@ -26,7 +26,7 @@ from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hotplug import Hotplug
-from device_agents.serving.membership import Membership, renew_daily
+from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import MissingDevice, Search
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
@@ -230,7 +230,7 @@ class Agent:
         security = None if is_plain else server_security(self._membership.shown)
         self.port = bind(self._server, self._home.host, self._home.port, security, what="the agent")
         await self._server.start()
-        self._renewing = asyncio.create_task(renew_daily(self._membership), name="renew-certificate")
+        self._renewing = asyncio.create_task(renew_in_time(self._membership), name="renew-certificate")
         self._link = TrackerLink(
             self._home.tracker, self._membership, self._hello, self._devices, self._clock, self._sessions, self._timing
         )

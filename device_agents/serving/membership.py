@@ -29,7 +29,9 @@ from fleet.wire.rpc import Channel, make_channel
 logger = logging.getLogger(__name__)
 
 _FILE = "identity.pem"
-_DAY_SEC = 24 * 3600.0
+_LOOK_SEC = 600.0
+"""How often it is looked whether the certificate ends soon. A board without a battery for its clock starts in 1970, and
+may be switched off again within the hour."""
 
 
 class Membership:
@@ -172,8 +174,11 @@ class Membership:
         return await asyncio.to_thread(joining.why_no_tracker, self._tracker, own) if own is not None else ""
 
 
-async def renew_daily(membership: Membership) -> None:
+async def renew_in_time(membership: Membership, look_sec: float = _LOOK_SEC) -> None:
     """Renew certificates before they end, until cancelled."""
     while True:
-        await membership.renew()
-        await asyncio.sleep(_DAY_SEC)
+        try:
+            await membership.renew()
+        except Exception:  # outermost loop of this task: there are weeks left, and the next look may go well
+            logger.exception("looking after the certificate failed")
+        await asyncio.sleep(look_sec)

@@ -12,8 +12,9 @@ import pytest
 import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
-from device_agents.serving.membership import Membership
+from device_agents.serving.membership import Membership, renew_in_time
 from fleet.base.private_files import write_private
+from fleet.base.tasks import stopped
 from fleet.client.connection import TrackerConnection
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
@@ -36,7 +37,7 @@ from fleet.identity.credentials import Credentials
 from fleet.identity.join_tokens import parse_join_token
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
-from fleet.testing import serve_tracker
+from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import account_proof, authority, credentials
 from fleet.wire.joining import join, renew_account
 from fleet.wire.peers import server_security
@@ -194,6 +195,29 @@ async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -
     assert restarted.shown() == agent.shown()
     assert not needs_renewal(agent.shown().certificate_pem, now)
     assert read_identity(ends_soon.certificate_pem) == read_identity(agent.shown().certificate_pem)
+
+
+async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: Path) -> None:
+    """A board whose clock says 1970 at the first look, and that is switched off each night, was out after 90 days."""
+    now = dt.datetime.now(dt.UTC)
+    fresh, ends_soon = (
+        issue_own(authority(), make_key(), name="board", role=Role.AGENT, now=made)
+        for made in (now, now - CERTIFICATE_LIFE + dt.timedelta(days=5))
+    )
+    write_private(tmp_path / "identity.pem", fresh.to_pem())
+    async with serve_tracker() as served:
+        agent = Membership(tmp_path, served.address)
+        agent.load()
+        looking = asyncio.create_task(renew_in_time(agent, look_sec=0.01))
+        await asyncio.sleep(0)
+        write_private(tmp_path / "identity.pem", ends_soon.to_pem())
+        agent.load()
+
+        await eventually(lambda: not needs_renewal(agent.shown().certificate_pem, now))
+
+        await stopped(looking)
+
+    assert agent.shown().key_pem == ends_soon.key_pem
 
 
 async def test_a_renewed_certificate_is_shown_from_then_on() -> None:
