@@ -143,7 +143,10 @@ class TrackerLink:
     async def _explained(self, error: FleetError) -> str:
         """Say why the tracker cannot be reached or refuses; note it when waiting will not help."""
         if isinstance(error, TrackerUnavailable):
-            return await self._membership.why_no_tracker() or str(error)
+            try:
+                return await self._membership.why_no_tracker() or str(error)
+            except Exception as unforeseen:  # noqa: BLE001 - no explanation is worth the next dialling
+                return f"{error} (and why is not known: {unforeseen})"
         if isinstance(error, NotAllowed | Unauthenticated) and not self._membership.may_come(error):
             self.refusal = error
             self.settled.set()

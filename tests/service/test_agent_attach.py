@@ -132,6 +132,18 @@ async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
         assert link.attached.is_set()
 
 
+async def test_an_agent_dials_again_when_it_cannot_find_out_why_nobody_answers(tmp_path: Path) -> None:
+    """With a name that is none, or when no more files can be opened, it fell silent for ever."""
+    dialled: list[Any] = []
+
+    def opening(channel: Any) -> Any:
+        dialled.append(channel)
+        return open_stream(channel)
+
+    async with linked(tmp_path, "tracker..lab:9290", opening):
+        await eventually(lambda: len(dialled) > 1)
+
+
 async def test_an_end_in_the_moment_of_the_first_answer_is_not_forgotten(
     tmp_path: Path,
 ) -> None:
