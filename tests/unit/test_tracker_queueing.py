@@ -157,6 +157,25 @@ def test_full_queue_refuses(bench: Bench) -> None:
     assert len(bench.state.queue) == 5
 
 
+@pytest.mark.parametrize("limit", ["max_waiting", "max_waiting_per_user", "max_waiting_per_client"])
+def test_a_client_that_comes_again_and_again_waits_for_no_more(bench: Bench, limit: str) -> None:
+    """What it is expected to repeat counts as waiting; repeated, it waits where it did."""
+    bench.state.limits = bench.limits(**{"max_waiting": 100, limit: 3})
+    bench.attach("a")
+    bench.connect("alice")
+    lease = bench.grant("alice", "held").lease
+    for life in range(4):
+        bench.connect("greedy")
+        for number in range(3):
+            bench.acquire("greedy", f"{life}.{number}")
+    assert [request.request_id for request in bench.state.durable().requests] == ["0.0", "0.1", "0.2"]
+
+    for number in (2, 1, 0):
+        bench.acquire("greedy", f"0.{number}")
+
+    assert granted(bench.apply(ev.Release("alice", lease.name))) == ["0.0"]
+
+
 def test_repeated_request_is_answered_again_and_changes_nothing(bench: Bench) -> None:
     """The same request_id gives the same lease, or the same place in the queue."""
     bench.attach("a")

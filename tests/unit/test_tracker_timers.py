@@ -65,6 +65,22 @@ def test_a_cancelled_wait_leaves_nothing(bench: Bench) -> None:
     assert bench.state.next_timer_sec() is None
 
 
+@pytest.mark.parametrize("is_taken_up", [True, False])
+def test_a_wait_from_before_a_newer_stream_leaves_nothing(bench: Bench, *, is_taken_up: bool) -> None:
+    """Whether its client repeats it and is granted a device, or does not: its deadline of ten years is forgotten."""
+    bench.attach("a")
+    bench.connect("alice", "bob")
+    lease = bench.grant("alice", "held").lease
+    bench.acquire("bob", "r", wait_timeout_sec=TEN_YEARS_SEC)
+    bench.connect("bob")
+    bench.apply(ev.Release("alice", lease.name))
+    if is_taken_up:
+        bench.apply(ev.Release("bob", bench.grant("bob", "r").lease.name))
+    bench.tick(bench.state.limits.grace_sec)
+
+    assert len(bench.state.timers) == 0
+
+
 def test_a_lost_client_is_granted_nothing(bench: Bench) -> None:
     """Very many requests leave a portion at a time; a device that comes free meanwhile goes to who is there."""
     bench.state.limits = bench.limits(max_waiting=10_000)

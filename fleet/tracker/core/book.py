@@ -6,7 +6,7 @@ The modules beside this one change it, each for its subject: `devices`, `clients
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fleet.errors import FleetError
 from fleet.tracker.core import events as ev
@@ -53,6 +53,10 @@ class Book:
         self.queue = Queue()
         self.waiting_by_user: dict[str, Counter[str]] = {}
         """How many requests of each user wait, by selector; "" stands for all those for a single device."""
+
+        self.parked_by_user: Counter[str] = Counter()
+        """How many requests of each user are expected to be repeated. They count as waiting."""
+
         self.boot = boot
         self.nonce = nonce or f"{boot:x}"
         self.last_epoch = boot << BOOT_SHIFT
@@ -125,7 +129,21 @@ class Book:
         if self.clients.pop(client.client_id, None) is not None:
             self.timers.cancel(("grace", client.client_id))
 
+    def park(self, client: ClientEntry, requests: Mapping[str, RequestEntry]) -> None:
+        """Expect that a client repeats these requests, by id."""
+        client.parked |= requests
+        self.count_parked(client, len(requests))
+
     def unpark(self, request: RequestEntry) -> None:
         """Expect no longer that a client repeats this request."""
-        del self.clients[request.client_id].parked[request.request_id]
+        client = self.clients[request.client_id]
+        del client.parked[request.request_id]
+        self.count_parked(client, -1)
+        self.timers.cancel(("wait", request.key))
         self.changes.requests[request.key] = None
+
+    def count_parked(self, client: ClientEntry, more: int) -> None:
+        """Note that so many more, or fewer, requests of a client are parked."""
+        self.parked_by_user[client.user] += more
+        if not self.parked_by_user[client.user]:
+            del self.parked_by_user[client.user]

@@ -21,7 +21,8 @@ def connect(book: Book, event: ev.ClientConnected) -> None:
     client = book.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
         _park_requests(book, client)
-    client.holder, client.user, client.is_connected = event.holder, event.user or event.holder, True
+    client.holder, client.is_connected = event.holder, True
+    _belong_to(book, client, event.user or event.holder)
     book.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
 
 
@@ -52,6 +53,13 @@ def _leave_queue(book: Book, client_id: str) -> None:
         book.forget_client(client)
 
 
+def _belong_to(book: Book, client: ClientEntry, user: str) -> None:
+    """Count what a client's stream is expected to repeat in its user's share, which no journal keeps."""
+    book.count_parked(client, -len(client.parked))
+    client.user = user
+    book.count_parked(client, len(client.parked))
+
+
 def start_grace(book: Book, client: ClientEntry) -> None:
     """Give a client time to come back, or to repeat its requests."""
     client.lost_until_sec = book.now_sec + book.limits.grace_sec
@@ -62,7 +70,7 @@ def _park_requests(book: Book, client: ClientEntry) -> None:
     """Set aside what a client waits for whose stream was replaced by a newer one: it repeats that soon."""
     book.count_waiting(client, client.requests.values(), -1)
     book.queue.discard_many(client.requests.values())
-    client.parked |= client.requests
+    book.park(client, client.requests)
     client.requests.clear()
     start_grace(book, client)
 

@@ -175,7 +175,7 @@ class ClientEntry:
     requests: dict[str, RequestEntry] = field(default_factory=dict)
     """Waiting requests by id."""
     parked: dict[str, RequestEntry] = field(default_factory=dict)
-    """Requests from before the tracker's restart that the client has not repeated yet."""
+    """Requests from before the tracker's restart, or the client's newest stream, that it has not repeated yet."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,6 +38,10 @@ def _validate_requests(state: TrackerState) -> None:
         users[client.user].update(state.queue.general(request.selector) for request in client.requests.values())
     found = {user: counts for user, counts in users.items() if counts}
     _require(found == state.waiting_by_user, "requests of each user are counted")
+    parked = Counter[str]()
+    for client in state.clients.values():
+        parked.update({client.user: len(client.parked)} if client.parked else {})
+    _require(parked == state.parked_by_user, "parked requests of each user are counted")
     queued = list(state.queue.first(len(state.queue)))
     _require({request.key for request in queued} == waiting and len(queued) == len(waiting), "queue and clients agree")
     for client in state.clients.values():

@@ -93,13 +93,15 @@ def _serve_or_wait(book: Book, client: ClientEntry, request: RequestEntry) -> No
 def _too_many(book: Book, client: ClientEntry, request: RequestEntry) -> str:
     """Say that this client, its user or everybody waits for enough; empty if not."""
     limits, counts = book.limits, book.waiting_by_user.get(client.user, Counter())
-    of_user = counts.total()
-    if len(client.requests) >= limits.max_waiting_per_client:
-        return f"{len(client.requests)} requests of this client wait already; wait for some of them, or cancel some"
+    of_client = len(client.requests) + len(client.parked)
+    of_user = counts.total() + book.parked_by_user[client.user]
+    of_all = len(book.queue) + book.parked_by_user.total()
+    if of_client >= limits.max_waiting_per_client:
+        return f"{of_client} requests of this client wait already; wait for some of them, or cancel some"
     if of_user >= limits.max_waiting_per_user:
         return f"{of_user} requests of {client.holder} wait already; wait for some of them, or cancel some"
-    if len(book.queue) >= limits.max_waiting:
-        return f"{len(book.queue)} requests wait already; try again later"
+    if of_all >= limits.max_waiting:
+        return f"{of_all} requests wait already; try again later"
     if (general := book.queue.general(request.selector)) and general not in counts:
         own = len(counts.keys() - {""})
         if own >= limits.max_selectors_per_user:

@@ -35,7 +35,7 @@ def _restore_device(book: Book, device: DeviceEntry) -> None:
 
 
 def _restore_request(book: Book, request: RequestEntry) -> None:
-    _client(book, request.client_id, request.holder).parked[request.request_id] = request
+    book.park(_client(book, request.client_id, request.holder), {request.request_id: request})
     book.arrivals = max(book.arrivals, request.order[1])
 
 
