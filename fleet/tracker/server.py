@@ -133,17 +133,18 @@ class Tracker:
             refuse_network(self.settings.host)
 
     def _open_state(self) -> None:
-        directory, now = self.settings.state_dir, self._clock.now_sec()
+        directory = self.settings.state_dir
         self.journal = Journal(directory / "journal.sqlite")
-        durable = self.journal.open(now)
+        durable = self.journal.open(self._clock.now_sec())
         signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
-        self.state = TrackerState.restore(durable, now, self.settings.limits, nonce=new_nonce())
-        self.engine = Engine(self.state, self.journal, self._clock)
-        self.pace = Pace()
-        self.view = FleetView(self.state, self._clock, self.pace)
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
+        # The clients' time of grace begins now: what a slow disk took to open is none of it.
+        self.state = TrackerState.restore(durable, self._clock.now_sec(), self.settings.limits, nonce=new_nonce())
+        self.engine = Engine(self.state, self.journal, self._clock)
+        self.pace = Pace()
+        self.view = FleetView(self.state, self._clock, self.pace)
         self.lease_servicer = LeaseServicer(
             self.engine, self.view, signer, self.pace, max_unsent=self.settings.max_unsent
         )

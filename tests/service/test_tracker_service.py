@@ -13,6 +13,7 @@ from fleet.domain.tokens import TokenVerifier
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel
+from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
@@ -180,6 +181,38 @@ async def test_newer_stream_of_a_client_replaces_the_older(served: ServedTracker
             assert [lease.name for lease in newer.welcome.leases] == [granted.lease.name]
             newer.release(granted.lease.name)
             await eventually(lambda: granted.lease.name in newer.ended)
+
+
+class SlowDisk(FakeClock):
+    """A clock that goes on while a tracker opens its files."""
+
+    next_stall_sec = 0.0
+    """How long it takes until the next look at the clock."""
+
+    def now_sec(self) -> float:
+        now_sec, stall_sec = super().now_sec(), self.next_stall_sec
+        self.next_stall_sec = 0.0
+        self.advance(stall_sec)
+        return now_sec
+
+
+async def test_a_slow_disk_takes_nothing_of_the_time_to_come_back() -> None:
+    """A tracker whose files took a minute to open gives clients all of their time of grace after that."""
+    clock = SlowDisk()
+    async with (
+        serve_tracker(limits=LIMITS, clock=clock) as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "c") as stream,
+    ):
+        await stream.grant("held", "simulated")
+        stream.acquire("next", "simulated")
+        await eventually(lambda: "next" in stream.queued)
+        await served.stop()
+        clock.next_stall_sec = 60.0
+        await served.start()
+        await served.tracker.engine.ask(ev.Tick())
+
+        assert [request.request_id for request in served.tracker.state.waiting("next")] == ["next"]
 
 
 async def test_restart_keeps_leases_queue_and_epochs(timeless: ServedTracker) -> None:
