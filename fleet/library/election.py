@@ -7,12 +7,14 @@ releases with its holder's connection. Either way a snapshot is stored in a tran
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import sqlalchemy as sa
 
-from fleet.errors import LibraryError, LibraryReadOnly
+from fleet.errors import FleetError, LibraryError, LibraryReadOnly
 from fleet.library import snapshots
 from fleet.library.engine import translated_errors, writing
 from fleet.library.schema import insert_into, trainer
@@ -34,7 +36,7 @@ class Term(Protocol):
         """Store a snapshot, whole or not at all; with `publishes` it is the one in use, and readers hear of it.
 
         Raises:
-            LibraryError: the term was lost; another process trains now.
+            LibraryError: the term was lost; another process may train now.
         """
         ...
 
@@ -121,16 +123,29 @@ class _Locked:
 
     def renew(self) -> bool:
         try:
-            with self._one_at_a_time, self._connection.begin():
-                self._connection.execute(sa.select(1))
-        except sa.exc.DBAPIError:
+            with self._locked() as connection:
+                connection.execute(sa.select(1))
+        except FleetError:
             return False
         return True
 
     def publish(self, new: NewSnapshot, *, publishes: bool = True) -> StoredSnapshot:
-        with self._one_at_a_time, translated_errors(self._engine), self._connection.begin():
-            return snapshots.add(self._connection, new, publishes=publishes)
+        with self._locked() as connection:
+            return snapshots.add(connection, new, publishes=publishes)
 
     def close(self) -> None:
         with self._one_at_a_time:
             self._connection.close()
+
+    @contextmanager
+    def _locked(self) -> Iterator[sa.Connection]:
+        """Run a transaction on the connection that has the lock.
+
+        Raises:
+            LibraryError: it was lost, and the lock with it. SQLAlchemy would make another, which has none.
+        """
+        with self._one_at_a_time, translated_errors(self._engine):
+            if self._connection.invalidated:
+                raise LibraryError("the right to train was lost with the connection to the library")
+            with self._connection.begin():
+                yield self._connection

@@ -261,6 +261,22 @@ async def test_a_connection_that_was_cut_keeps_no_reader_from_news(url_of_postgr
     assert following.cancelled()
 
 
+@pytest.mark.slow
+def test_a_trainer_whose_connection_was_cut_publishes_nothing(url_of_postgres: str) -> None:
+    """Its lock went with the connection, and another trainer may have it: a newer connection is none of the term's."""
+    with Library.open(url_of_postgres) as library:
+        term = elected(library, "a")
+        cut_all_connections(url_of_postgres)
+
+        assert not term.renew()
+        assert not term.renew()
+        with pytest.raises(LibraryError, match="lost with the connection"):
+            term.publish(snapshot(b"late"))
+        term.close()
+        elected(library, "b").close()
+        assert library.memory.snapshots() == []
+
+
 def cut_all_connections(url: str) -> None:
     """End the sessions of a PostgreSQL server, but for our own."""
     engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"), poolclass=sa.NullPool)
