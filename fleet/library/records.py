@@ -17,6 +17,9 @@ from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import insert_into, jobs, records, workloads
 from fleet.library.values import REVERTED, SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
 
+_WORKLOADS_LOCK = 0x776F726B6C6F6164
+"""Advisory lock held while workloads are added: "workload" in ASCII."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -48,6 +51,8 @@ class Selection:
 
 def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> None:
     """Add new workloads. Known ones keep their name; only what was blank is filled in."""
+    if connection.dialect.name == "postgresql":  # two that add the same in another order would wait for each other
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WORKLOADS_LOCK)))
     for workload in new:
         row = rows.workload_row(workload)
         insert = insert_into(connection, workloads).values(row)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -434,6 +436,25 @@ def test_threads_share_a_library(library: Library) -> None:
         list(pool.map(lambda number: library.add_record(record(number)), range(40)))
 
     assert sorted(numbers(library.records())) == list(range(40))
+
+
+@pytest.mark.slow
+def test_jobs_may_add_the_same_workloads_in_any_order(url_of_postgres: str) -> None:
+    """Two jobs of one model begin at once, each with another part of it first; neither is refused for the other."""
+    both_have_one = threading.Barrier(2)
+    first, second = MATMUL, replace(MATMUL, shash="18")
+
+    def in_turn(*workloads: StoredWorkload) -> Iterator[StoredWorkload]:
+        yield workloads[0]
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other waits until this one is done
+            both_have_one.wait(1.0)
+        yield workloads[1]
+
+    with Library.open(url_of_postgres) as library, ThreadPoolExecutor(2) as pool:
+        orders = in_turn(first, second), in_turn(second, first)
+        list(pool.map(library.add_workloads, orders))
+
+        assert {workload.shash for workload in library.find_workloads()} == {"17", "18"}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
