@@ -19,9 +19,14 @@ from tests.programs import environment
 FLEET = str(Path(sys.executable).with_name("fleet"))
 
 
+def connect(address: str) -> fleet.Fleet:
+    """Return a client that waits for its tracker as long as a busy machine may take."""
+    return fleet.connect(address, connect_timeout_sec=60)
+
+
 @dataclass
 class Server:
-    """A tracker or an agent as a process of its own, on the same port whenever it is started again."""
+    """A tracker, or an agent that a tracker has, as a process of its own; on the same port whenever it starts again."""
 
     command: list[str]
     ready: str
@@ -43,7 +48,7 @@ class Server:
             )
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if match := re.search(rf"{self.ready} listening on (\S+?)(,|$)", line):
+            if match := re.search(rf"{self.ready} listening on (\S+?)(, serving|$)", line):
                 self.address = match[1]
                 return self
         raise AssertionError(f"{self.ready} did not start: {self.log.read_text()}")
@@ -60,7 +65,7 @@ class Server:
         return self._reap()
 
     def _reap(self) -> int:
-        code = self.process.wait(timeout=20)
+        code = self.process.wait(timeout=60)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
@@ -79,7 +84,7 @@ class Fleet:
 
     def snapshot(self) -> dict[str, object]:
         """What `fleet status --json` says, without a process for each look."""
-        with fleet.connect(self.address) as client:
+        with connect(self.address) as client:
             return snapshot_json(client.snapshot())
 
 

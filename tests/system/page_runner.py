@@ -21,7 +21,7 @@ from pathlib import Path
 STAYS = {
     "fleet up": "Ctrl-C",
     "fleet tracker serve": "tracker listening on",
-    "fleet agent serve": "agent listening on",
+    "fleet agent serve": ", serving",
 }
 """Commands that run until Ctrl-C, and what they print once they serve."""
 
@@ -36,7 +36,7 @@ class Background:
         self.log = Path(f"background-{len(list(Path().glob('background-*')))}")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(shell(f"exec {command}"), stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while ready.lower() not in self.log.read_text().lower():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
@@ -47,7 +47,7 @@ class Background:
         """Ctrl-C; it must end by itself."""
         self.process.send_signal(signal.SIGINT)
         try:
-            code = self.process.wait(timeout=30)
+            code = self.process.wait(timeout=60)
         finally:
             self.process.kill()
         if code not in (0, 130, -signal.SIGINT):
@@ -78,7 +78,7 @@ def walk_through(steps: list[dict[str, str]], background: list[Background]) -> N
             run_command(step["command"], background)
         else:
             print(step["text"], flush=True)
-            subprocess.run([sys.executable, "-c", step["text"]], check=True, timeout=60)
+            subprocess.run([sys.executable, "-c", step["text"]], check=True, timeout=280)
     interrupt_all(background)
 
 

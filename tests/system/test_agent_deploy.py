@@ -16,12 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-import fleet
 from fleet.artifacts.artifact import Artifact
 from fleet.testing import eventually_sync
 from tests.emulated.cache import cache_dir, locked
 from tests.programs import alive, environment
-from tests.system.fleet_processes import FLEET, Server
+from tests.system.fleet_processes import FLEET, Server, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -122,7 +121,7 @@ def test_the_board_serves_when_the_command_ends(
     assert command[0] == str(Path(sys.base_prefix, f"bin/python3.{sys.version_info.minor}"))
     left, right = np.random.default_rng(1).random((2, 16, 16), dtype=np.float32)
 
-    with fleet.connect(tracker.address) as client, client.acquire(f"name={name}") as device:
+    with connect(tracker.address) as client, client.acquire(f"name={name}") as device:
         product = left.copy()
         outputs = device.load(Artifact.of_file(agent_models / "matmul.so"))(left, right, product)
 
@@ -203,7 +202,7 @@ def test_an_agent_that_does_not_start_gives_way_to_the_one_before(
     assert board.agent_pid() != before
     assert psutil.Process(board.agent_pid()).is_running()
     assert not list(board.home.glob("fleet-agent.*"))
-    with fleet.connect(tracker.address) as client, client.acquire("name=devices/steady", wait_timeout_sec=30):
+    with connect(tracker.address) as client, client.acquire("name=devices/steady", wait_timeout_sec=60):
         pass
 
 
@@ -264,7 +263,7 @@ def _kill_agent(board: Board) -> None:
         return
     agent.terminate()
     try:
-        agent.wait(20)
+        agent.wait(60)
     except psutil.TimeoutExpired:
         agent.kill()
 

@@ -36,7 +36,7 @@ from tests.emulated.pi_files import PI_4
 from tests.emulated.pi_kernels import SIZE
 from tests.emulated.winograd_kernels import SIZES, answers
 from tests.programs import environment, made_once
-from tests.system.fleet_processes import Server, run_fleet
+from tests.system.fleet_processes import Server, connect, run_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -57,7 +57,7 @@ class Bench:
         return Artifact.of_file(self.kernels[name])
 
     def connect(self) -> fleet.Fleet:
-        return fleet.connect(self.tracker.address)
+        return connect(self.tracker.address)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fleet
 from fleet.artifacts.artifact import Artifact
 from fleet.errors import ArtifactRefused
 from fleet.optimizer.numerics import compare
@@ -19,7 +18,7 @@ from tests.emulated.pi_files import PI_2
 from tests.emulated.pi_kernels import SIZE
 from tests.emulated.winograd_kernels import SIZES, answers
 from tests.programs import made_once
-from tests.system.fleet_processes import Server
+from tests.system.fleet_processes import Server, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,7 +43,7 @@ def test_a_32_bit_pi_computes_what_numpy_does(tmp_path: Path, tmp_path_factory: 
             agent.unpack(bundle_for("rpi2-32"))
             agent.start()
             try:
-                with fleet.connect(tracker.address) as client, client.acquire("kind=raspberry_pi") as device:
+                with connect(tracker.address) as client, client.acquire("kind=raspberry_pi") as device:
                     artifact = Artifact.of_file(paths["armv7"])
                     product = device.load(artifact)(left, right)
                     timing = device.load(artifact).time(repeat=2, min_repeat_ms=0)

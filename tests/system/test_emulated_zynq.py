@@ -27,7 +27,7 @@ from tests.emulated.fabric_session import LEFT, PRODUCT, RIGHT, TILES, build_til
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
 from tests.programs import run_module
-from tests.system.fleet_processes import Server
+from tests.system.fleet_processes import Server, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,7 +66,7 @@ class Bench:
         return Artifact.of_file(self.models / f"{name}.so", args=args)
 
     def connect(self) -> fleet.Fleet:
-        return fleet.connect(self.tracker.address)
+        return connect(self.tracker.address)
 
     def bitstream(self, name: str, **fields: int) -> Path:
         path = self.folder / f"{name}.bit"

@@ -50,7 +50,7 @@ class Bench:
     folder: Path
 
     def connect(self) -> fleet.aio.Fleet:
-        return fleet.aio.connect(self.tracker.address)
+        return fleet.aio.connect(self.tracker.address, connect_timeout_sec=60)
 
 
 @pytest.fixture(scope="module")

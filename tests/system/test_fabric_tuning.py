@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import fleet
 import fleet.aio
 from cross.fabric.tiles import Tile, matmul_i8
 from cross.targets.intrinsics import load_intrinsics
@@ -25,6 +24,7 @@ from tests.emulated.fabric import bitstream, emulated_fabric
 from tests.emulated.fabric_session import program
 from tests.emulated.fpga_manager import fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
+from tests.system.fleet_processes import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 EXTENT = 32
@@ -98,7 +98,7 @@ async def serve_board(folder: Path) -> AsyncIterator[str]:
 async def test_a_search_finds_the_tiling_with_the_fewest_cycles(tmp_path: Path) -> None:
     """Every time is what the design's own account says, so the best of those tried is the best for certain."""
     async with serve_board(tmp_path) as address:
-        async with fleet.aio.connect(address) as client, client.acquire("kind=zynq") as device:
+        async with fleet.aio.connect(address, connect_timeout_sec=60) as client, client.acquire("kind=zynq") as device:
             await program(device, "gemm_i8", tmp_path)
         selector = f"kind=zynq,bitstream={digest_of(bitstream('gemm_i8', tmp_path))}"
         records = await asyncio.to_thread(tune, address, selector, tmp_path / "work")
@@ -117,7 +117,7 @@ async def test_the_example_ranks_all_tilings(tmp_path: Path) -> None:
     extents = (16, 16, 16)
 
     def tune_all(address: str) -> list[example.Timed]:
-        with fleet.connect(address) as client:
+        with connect(address) as client:
             return example.tune(client, "kind=zynq", bitstream("gemm_i8", tmp_path), extents)
 
     async with serve_board(tmp_path) as address:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import fleet
 from fleet.domain.snapshot import Snapshot
 from fleet.library import Job, JobState, Library, Record, RecordKind
 from fleet.testing import eventually_sync
-from tests.system.fleet_processes import Server, run_fleet, start_fleet
+from tests.system.fleet_processes import Server, connect, run_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -69,7 +68,7 @@ def watched(boards: Boards) -> Iterator[Boards]:
     is_over = threading.Event()
 
     def watch() -> None:
-        with fleet.connect(boards.tracker.address) as client:
+        with connect(boards.tracker.address) as client:
             for snapshot in client.watch(min_interval_sec=0.1):
                 boards.look(snapshot)
                 if is_over.is_set():
@@ -79,7 +78,7 @@ def watched(boards: Boards) -> Iterator[Boards]:
     thread.start()
     yield boards
     is_over.set()
-    with fleet.connect(boards.tracker.address) as client, client.acquire("kind=simulated"):
+    with connect(boards.tracker.address) as client, client.acquire("kind=simulated"):
         thread.join(30)  # a lease changes the fleet, so that there is a last snapshot
 
 
@@ -101,7 +100,7 @@ def start_optimizer(boards: Boards, library: Library) -> Iterator[Callable[[], s
     yield start
     for process in started:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def submit(model: Path, library: Library, seed: str) -> str:
@@ -137,7 +136,7 @@ def test_jobs_on_two_kinds_of_boards_outlive_an_agent_and_an_optimizer(
     eventually_sync(lambda: len(trials(library, names[0])) >= 2, _ENDS_WITHIN_SEC)
     victim = optimizers[library.queue.get(names[0]).pid]
     victim.kill()
-    victim.wait(20)
+    victim.wait(60)
     watched.agents["b"].start()
     start_optimizer()
     ended = [eventually_sync(lambda name=name: has_ended(library, name), _ENDS_WITHIN_SEC) for name in names]  # type: ignore[misc]
@@ -147,7 +146,7 @@ def test_jobs_on_two_kinds_of_boards_outlive_an_agent_and_an_optimizer(
     assert len(first) == len(second) == 12
     assert not first & second
     assert watched.faults == []
-    with fleet.connect(watched.tracker.address) as client:
+    with connect(watched.tracker.address) as client:
         eventually_sync(lambda: not client.snapshot().leases)
 
 

@@ -55,7 +55,7 @@ def test_a_fleet_without_the_packages_of_tuning(tmp_path: Path) -> None:
     finally:
         for process in (agent, tracker):
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
     assert "held" in held.stdout
 

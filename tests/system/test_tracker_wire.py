@@ -31,7 +31,7 @@ def goaway(debug: str) -> bytes:
 
 def say(port: int, content: bytes) -> None:
     """Send bytes and wait until the other side has closed or answered."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(content)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(65536):
