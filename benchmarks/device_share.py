@@ -188,7 +188,7 @@ def _board(scratch: Path) -> Iterator[tuple[str, Around, str]]:
         tracker = start("tracker", "fleet.tracker", *listen, scratch / "tracker", "--no-discovery")
         address = tracker.wait_for(r"tracker listening on (\S+)")[1]
         agent = start("agent", "device_agents", *listen, scratch / "agent", "--tracker", address, "--config", config)
-        agent.wait_for(r"agent listening on")
+        agent.wait_for(r"agent listening on \S+, serving")
         yield address, client, reason
 
 

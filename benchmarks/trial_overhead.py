@@ -206,7 +206,9 @@ def _clients(site: Site, scratch: Path, device: str) -> Iterator[dict[str, Proce
             our_tracker = start(f"{side}-tracker", site.server, "fleet.tracker", *tracker_words)
             address = our_tracker.wait_for(r"tracker listening on (\S+)")[1]
             agent_words = (*ours_listen, folder / "agent", "--tracker", address, "--config", folder / "agent.yaml")
-            start(f"{side}-agent", site.server, "device_agents", *agent_words).wait_for(r"agent listening on")
+            start(f"{side}-agent", site.server, "device_agents", *agent_words).wait_for(
+                r"agent listening on \S+, serving"
+            )
             clients[side] = start(side, site.client, "benchmarks.trial_client", address, device)
         for client in clients.values():
             client.wait_for("^ready$", 120.0)
