@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from fleet.errors import InvalidRequest
+from fleet.wire.fair_timeout import fair_timeout
 
 M = TypeVar("M")
 
@@ -18,7 +19,7 @@ async def first_message(messages: AsyncIterator[M], timeout_sec: float) -> M | N
         InvalidRequest: none came in time. Silent streams would stay for ever.
     """
     try:
-        async with asyncio.timeout(timeout_sec):
+        async with fair_timeout(timeout_sec):
             return await anext(messages, None)
     except TimeoutError:
         raise InvalidRequest(f"no hello came within {timeout_sec:g} s; send it first") from None

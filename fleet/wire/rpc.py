@@ -50,6 +50,7 @@ from fleet.errors import (
 )
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
 from fleet.wire import sturdy
+from fleet.wire.fair_timeout import fair_timeout
 from fleet.wire.peers import SECRET_HEADER, Guard, channel_security
 from fleet.wire.peers import CallContext as CallContext
 
@@ -329,7 +330,7 @@ class _Admission:
     async def _only(self, messages: _Parsed) -> object:
         most_sec = _LARGE_REQUEST_SEC if self.method.full_name in _LARGE_REQUESTS else self.guard.request_sec
         try:
-            async with asyncio.timeout(most_sec):
+            async with fair_timeout(most_sec):
                 async for message in messages:
                     return message
         except TimeoutError:

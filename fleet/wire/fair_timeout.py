@@ -1,0 +1,39 @@
+"""A time limit for what others send: what came in time is heard, also by a process that stood still meanwhile.
+
+After such a moment a timer's end and what lies in the socket are due together, and the timer would win: reading takes
+several turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_READING_SEC = 0.1
+"""How long what has come by the end may take to be read."""
+
+_LONGEST_STALL_SEC = 2.0
+"""After a longer stall than this, everything has had time enough to be read."""
+
+
+@asynccontextmanager
+async def fair_timeout(limit_sec: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, but what has come by the end is read first.
+
+    Raises:
+        TimeoutError: the block takes longer.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+
+        def end() -> None:
+            now_sec = loop.time()
+            late_sec = min(now_sec - timer.when(), _LONGEST_STALL_SEC)
+            limit.reschedule(now_sec + late_sec + _READING_SEC)
+
+        timer = loop.call_later(limit_sec, end)
+        try:
+            yield
+        finally:
+            timer.cancel()

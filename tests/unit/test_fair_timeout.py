@@ -1,0 +1,40 @@
+"""Time limits for what others send, in a process that stands still at times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fleet.errors import InvalidRequest
+from fleet.tracker.streams import first_message
+
+
+async def test_a_hello_that_came_while_the_tracker_stood_still_is_in_time() -> None:
+    """It lies in the socket when the limit is over, and is read before anybody is told that it did not come."""
+    loop = asyncio.get_running_loop()
+    hello: asyncio.Future[str] = loop.create_future()
+
+    def stand_still() -> None:
+        time.sleep(0.1)
+        loop.call_soon(hello.set_result, "hello")  # as what was in the socket meanwhile is read now
+
+    async def messages() -> AsyncIterator[str]:
+        yield await hello
+
+    loop.call_soon(stand_still)
+
+    assert await first_message(messages(), 0.05) == "hello"
+
+
+async def test_who_says_nothing_is_told_so() -> None:
+    """However patient the limit is with what came in time, it is one."""
+
+    async def messages() -> AsyncIterator[str]:
+        await asyncio.Event().wait()
+        yield "never"
+
+    with pytest.raises(InvalidRequest):
+        await first_message(messages(), 0.01)
