@@ -13,9 +13,10 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cross.build.cache import BuildCache
@@ -164,25 +165,44 @@ class Optimizer:
         claim = JobClaim(self._shop.library, job.name, self._name)
         work = asyncio.create_task(self._work(job), name=f"{job.name} work")
         keeping = asyncio.create_task(claim.keep(work), name=f"{job.name} claim")
-        state, message, reports = JobState.FAILED, "", None
         try:
-            reports = await work
-            state, message = JobState.FINISHED, ""
+            end = await self._end_of(work, job, claim)
+            await self._write_end(end, job, claim)
+        finally:
+            keeping.cancel()
+        logger.info("job ended", extra={"job": job.name, "state": end.state.value, "reason": end.message})
+
+    async def _end_of(self, work: asyncio.Task[list[TuneReport]], job: Job, claim: JobClaim) -> _End:
+        """Wait until a job's work is over."""
+        try:
+            return _End(JobState.FINISHED, report=kept_reports(await work))
         except asyncio.CancelledError:
             await asyncio.gather(work, return_exceptions=True)
-            is_stopped = claim.standing is Standing.STOP_ASKED
-            state = JobState.CANCELLED if is_stopped else JobState.QUEUED
-            message = "cancelled" if is_stopped else "its optimizer was stopped; it waits for another"
+            if claim.standing is Standing.STOP_ASKED:
+                return _End(JobState.CANCELLED, "cancelled")
+            return _End(JobState.QUEUED, "its optimizer was stopped; it waits for another")
         except FleetError as error:
-            message = str(error)
+            return _End(JobState.FAILED, str(error))
         except Exception as error:
-            message = f"{type(error).__name__}: {error}; the log of its optimizer says where"
             logger.exception("job broke down", extra={"job": job.name})
-        keeping.cancel()
-        if claim.standing is not Standing.LOST:
-            report = None if reports is None else kept_reports(reports)
-            self._shop.library.queue.end(job.name, self._name, state, message=message, report=report)
-        logger.info("job ended", extra={"job": job.name, "state": state.value, "reason": message})
+            return _End(JobState.FAILED, f"{type(error).__name__}: {error}; the log of its optimizer says where")
+
+    async def _write_end(self, end: _End, job: Job, claim: JobClaim) -> None:
+        """Write how a job ended; a library that refuses is asked again, for as long as the job is ours.
+
+        A process that ends asks once: whoever finds it gone puts the job back into the queue.
+        """
+        queue, this_run = self._shop.library.queue, asyncio.current_task()
+        write = partial(queue.end, job.name, self._name, end.state, message=end.message, report=end.report)
+        while claim.standing is not Standing.LOST:
+            try:
+                await asyncio.to_thread(write)
+                return
+            except FleetError as error:
+                logger.warning("end of job not written", extra={"job": job.name, "error": str(error)})
+            if this_run is not None and this_run.cancelling():
+                return
+            await asyncio.sleep(_POLL_SEC)
 
     async def _work(self, job: Job) -> list[TuneReport]:
         """Tune for each kind of board."""
@@ -201,6 +221,15 @@ class Optimizer:
             options=options, core=core, shop=shop, entry=entry, started_at=time.monotonic(), notices=notices
         )
         return await opening.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a job ended, for now or for good."""
+
+    state: JobState
+    message: str = ""
+    report: Mapping[str, object] | None = None
 
 
 @contextlib.contextmanager

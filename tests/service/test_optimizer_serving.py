@@ -21,6 +21,7 @@ from fleet.optimizer.serving import Optimizer
 from fleet.optimizer.turns import Cores
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
 
+ORDER = JobOrder(options=TuneOptions(model=Path("matmul-8"), selector="kind=simulated"))
 UNREADABLE = {"format": 99}
 """The order of a job that fails as soon as it is taken."""
 
@@ -70,8 +71,7 @@ async def test_an_optimizer_outlasts_its_library(
 @pytest.mark.slow
 async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(library: Library, tmp_path: Path) -> None:
     """As after a machine slept: its optimizer has room for more, and finds its own job to be nobody's."""
-    order = JobOrder(options=TuneOptions(model=Path("matmul-8"), selector="kind=simulated"))
-    running = library.queue.submit(title="m", spec=order.to_plain())
+    running = library.queue.submit(title="m", spec=ORDER.to_plain())
     async with serving(library, tmp_path, jobs=2) as optimizer:
         await eventually(lambda: library.queue.get(running.name).state is JobState.RUNNING or optimizer.done())
         with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
@@ -86,3 +86,38 @@ async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(li
         await eventually(lambda: library.queue.get(next_one.name).state is JobState.FAILED or optimizer.done())
 
         assert [task.get_name() for task in asyncio.all_tasks()].count(running.name) == 1
+
+
+@pytest.mark.slow
+async def test_how_a_job_ended_is_written_once_the_library_takes_it(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told late, and the job is neither lost nor run again."""
+    with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+        database.execute(
+            "CREATE TRIGGER full BEFORE UPDATE ON jobs WHEN NEW.state = 'FAILED' "
+            "BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+        )
+        async with serving(library, tmp_path, jobs=1) as optimizer:
+            job = library.queue.submit(title="m", spec=UNREADABLE)
+            await eventually(lambda: "end of job not written" in caplog.text or optimizer.done())
+            assert library.queue.get(job.name).state is JobState.RUNNING
+            database.execute("DROP TRIGGER full")
+
+            await eventually(lambda: library.queue.get(job.name).state is JobState.FAILED or optimizer.done())
+
+    assert "another version of tvm-fleet" in library.queue.get(job.name).message
+
+
+@pytest.mark.slow
+async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Library, tmp_path: Path) -> None:
+    """Its job is seen to have no process any more, and waits for another one."""
+    job = library.queue.submit(title="m", spec=ORDER.to_plain())
+    with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+        async with serving(library, tmp_path, jobs=1) as optimizer:
+            await eventually(lambda: library.queue.get(job.name).state is JobState.RUNNING or optimizer.done())
+            database.execute(
+                "CREATE TRIGGER full BEFORE UPDATE ON jobs BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+            )
+
+    assert library.queue.get(job.name).state is JobState.RUNNING
