@@ -108,8 +108,9 @@ class JobQueue:
             query = sa.select(jobs.c.id, jobs.c.name, orders.c.is_stop_asked).select_from(jobs.join(orders))
             mine = connection.execute(query.where(_owned(optimizer), jobs.c.name.in_(names))).all()
             owners = [row.id for row in mine]
-            connection.execute(orders.update().where(orders.c.job_id.in_(owners)).values(claimed_until=claim_end()))
-            stored.touch(connection, owners)
+            stored.touch(connection, owners)  # first: everybody locks a job before its order, so nobody waits in a ring
+            is_mine = orders.c.job_id.in_(owners) & (orders.c.optimizer == optimizer)
+            connection.execute(orders.update().where(is_mine).values(claimed_until=claim_end()))
         for row in mine:
             found[row.name] = Standing.STOP_ASKED if row.is_stop_asked else Standing.KEPT
         return found

@@ -18,6 +18,7 @@ from fleet.errors import InvalidRequest, LibraryError, NotFound
 from fleet.library import JobState, Library, NewRecord, Standing, StoredWorkload, schema
 from fleet.library.engine import database_url
 from fleet.library.queue import CLAIM_SEC
+from fleet.testing import eventually_sync
 from tests.programs import here
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="pi4", tvm_version="0.27.0")
@@ -126,6 +127,24 @@ def test_a_claim_that_expires_is_lost_to_the_next_who_asks(library: Library, url
     assert (job.state, job.optimizer, job.progress) == (JobState.RUNNING, "second", None)
     assert library.queue.end(name, "second", JobState.FINISHED, report={"reports": []})
     assert library.queue.get(name).report == {"reports": []}
+
+
+@pytest.mark.slow
+def test_a_renewal_and_the_end_of_a_job_do_not_wait_for_each_other(url_of_postgres: str) -> None:
+    """Each locks the job before its order; of two that wait for each other, PostgreSQL ends one."""
+    engine = sa.create_engine(database_url(url_of_postgres))
+    with Library.open(url_of_postgres) as library, ThreadPoolExecutor(1) as pool:
+        name = submitted(library)
+        assert taken(library, "o") == name
+        with engine.begin() as ending:
+            ending.execute(schema.jobs.update().values(message="ends"))
+            renewal = pool.submit(library.queue.renew, "o", [name])
+            waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            eventually_sync(lambda: ending.scalar(waiting) or renewal.done())
+            ending.execute(schema.job_orders.update().values(report={"reports": []}))
+
+        assert renewal.result() == {name: Standing.KEPT}
+    engine.dispose()
 
 
 @pytest.mark.slow
