@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from fleet.base.digests import digest_of
 from fleet.errors import LibraryError, NotFound
 from fleet.library import engine as engines
-from fleet.library.schema import model_parts
+from fleet.library.schema import insert_into, model_parts
 
 _PART_BYTES = 4 << 20
 
@@ -27,18 +27,21 @@ class ModelFiles:
     def add(self, path: Path) -> str:
         """Store a file unless its content is there; return its digest, "sha256:<hex>".
 
+        Each part is a transaction: a whole model would keep all others from writing. If this process is killed, who
+        stores the file next completes it.
+
         Raises:
             LibraryError: it cannot be read or stored.
             DiskFull: no space left.
         """
         digest = _digest_of(path)
-        with engines.writing(self._engine) as connection:
-            same = model_parts.c.digest == digest
-            if connection.scalar(sa.select(sa.func.count()).select_from(model_parts).where(same)):
-                return digest
-            with path.open("rb") as file:
-                for part, content in enumerate(iter(lambda: file.read(_PART_BYTES), b"")):
-                    connection.execute(model_parts.insert(), {"digest": digest, "part": part, "content": content})
+        if self._stored_bytes(digest) == path.stat().st_size:
+            return digest
+        with path.open("rb") as file:
+            for part, content in enumerate(iter(lambda: file.read(_PART_BYTES), b"")):
+                with engines.writing(self._engine) as connection:
+                    row = {"digest": digest, "part": part, "content": content}
+                    connection.execute(insert_into(connection, model_parts).on_conflict_do_nothing(), row)
         return digest
 
     def write(self, digest: str, path: Path) -> None:
@@ -61,6 +64,12 @@ class ModelFiles:
         if not size:
             raise NotFound(f"the library has no model file {digest}; submit the model again")
         raise LibraryError(f"the model file {digest} in the library is damaged; submit the model again")
+
+    def _stored_bytes(self, digest: str) -> int:
+        size = sa.func.sum(sa.func.length(model_parts.c.content))
+        with engines.reading(self._engine) as connection:
+            found: int | None = connection.scalar(sa.select(size).where(model_parts.c.digest == digest))
+        return found or 0
 
 
 def _digest_of(path: Path) -> str:

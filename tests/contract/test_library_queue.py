@@ -346,6 +346,36 @@ def test_a_models_file_comes_out_as_it_went_in(library: Library, tmp_path: Path,
         library.model_files.add(tmp_path / "missing")
 
 
+def test_others_write_while_a_large_file_is_stored(library: Library, tmp_path: Path) -> None:
+    """Each part is a transaction, so that they wait for one part, and not for gigabytes."""
+    commits: list[sa.Connection] = []
+    note = commits.append  # the very object that is removed again
+    (tmp_path / "in").write_bytes(bytes(9 << 20))
+    sa.event.listen(sa.Engine, "commit", note)
+    try:
+        library.model_files.add(tmp_path / "in")
+    finally:
+        sa.event.remove(sa.Engine, "commit", note)
+
+    assert sum(connection.get_execution_options().get("is_write", False) for connection in commits) == 3
+
+
+def test_a_file_whose_upload_was_killed_is_completed_by_the_next(library: Library, url: str, tmp_path: Path) -> None:
+    """Whichever part it lacks."""
+    content = bytes(range(256)) * (5 << 12)
+    (tmp_path / "in").write_bytes(content)
+    digest = library.model_files.add(tmp_path / "in")
+    engine = sa.create_engine(database_url(url))
+    with engine.begin() as connection:
+        connection.execute(schema.model_parts.delete().where(schema.model_parts.c.part == 1))
+    engine.dispose()
+
+    library.model_files.add(tmp_path / "in")
+
+    library.model_files.write(digest, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == content
+
+
 def test_a_claim_outlives_the_pause_between_two_renewals() -> None:
     """Many times over, so that a busy machine loses no job."""
     from fleet.optimizer.claim import RENEW_SEC
