@@ -150,7 +150,7 @@ def translated_errors(engine: sa.Engine) -> Iterator[None]:
     """Turn the database's errors into the fleet's."""
     try:
         yield
-    except (sa.exc.DBAPIError, engine.dialect.loaded_dbapi.Error) as error:
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError, engine.dialect.loaded_dbapi.Error) as error:
         where = engine.url.render_as_string(hide_password=True)
         raise meaning_of(error.orig if isinstance(error, sa.exc.DBAPIError) else error, where) from error
 

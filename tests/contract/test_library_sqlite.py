@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from fleet.domain.scope import RecordScope
 from fleet.errors import DiskFull, LibraryError
 from fleet.library import Library, NewRecord, StoredWorkload
-from fleet.library.engine import database_url, meaning_of, open_engine
+from fleet.library.engine import database_url, meaning_of, open_engine, reading
 
 WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 
@@ -63,6 +63,15 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LibraryError, match=r"notes\.txt is no SQLite database"):
         Library.open(path)
     assert path.read_text().startswith("not a database")
+
+
+def test_a_library_whose_connections_are_all_in_use_is_one_that_cannot_be_used_now() -> None:
+    """Whoever waits for a library that is away asks again then, too."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0)
+
+    with reading(engine), pytest.raises(LibraryError, match="cannot be used"), reading(engine):
+        pass
+    engine.dispose()
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
