@@ -55,7 +55,8 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECA
 
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
-"""How often the processes that workers started are written down, for an agent that may be killed."""
+"""How often the processes that workers started are written down, for an agent that may be killed; and how long what
+ended may be waited for by whoever started it."""
 
 
 class WorkerPool:
@@ -362,6 +363,7 @@ class WorkerPool:
     async def _note_processes(self) -> None:
         while True:
             await asyncio.sleep(_NOTE_SEC)
+            self._strays.bury()
             if self._families:
                 self._note_own_children()
                 self._note()

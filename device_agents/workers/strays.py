@@ -2,7 +2,7 @@
 
 A stray is told by what its kernel could not change: it is in another session than the agent, which no process can enter
 again, and it came while a keeper was dead. What is in another session and came while all keepers lived is the agent's
-own, as the server that adb leaves running.
+own, as the server that adb leaves running. Nobody waits for that one: once it has ended, it is buried here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Strays:
 
     def __init__(self) -> None:
         self._own: set[tuple[int, int]] = set()
+        self._ended: set[tuple[int, int]] = set()
+        """What had ended at the last burial."""
 
     def note_own(self) -> None:
         """Take all children that are here for the agent's own. Call it only while every keeper lives."""
@@ -37,6 +39,14 @@ class Strays:
         if strays:
             logger.warning("killed what a worker left behind", extra={"pids": [process.pid for process in strays]})
         return [process.pid for process in strays if linux.is_running(process.pid)]
+
+    def bury(self) -> None:
+        """Reap what had ended the last time already: whoever started a process to wait for its end has done so."""
+        ended = {(process.pid, process.started_ticks) for process in _foreign_children() if process.state == "Z"}
+        for pid, _ in ended & self._ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        self._ended = ended
 
 
 def _foreign_children() -> list[linux.Process]:

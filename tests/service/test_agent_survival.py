@@ -229,6 +229,15 @@ async def test_a_killed_worker_is_replaced(bench: Bench) -> None:
     assert results[0].signal == signal.SIGKILL
 
 
+async def test_a_daemon_that_ended_leaves_nothing_behind(bench: Bench) -> None:
+    """As adb's server, which loses its parent: it comes to the agent, and stayed among the processes when it ended."""
+    command = "setsid sleep 0.1 > /dev/null & echo $!"
+    starter = await asyncio.create_subprocess_exec("sh", "-c", command, stdout=asyncio.subprocess.PIPE)
+    daemon, _ = await starter.communicate()
+
+    await eventually(lambda: linux.look_at(int(daemon)) is None)
+
+
 async def test_how_a_worker_ended_is_waited_for(tmp_path: Path) -> None:
     """A busy board may let its keeper wait: until that has spoken, nobody knows a full disk from a crash."""
     limits, patience = WorkerLimits(memory_bytes=2**30, disk_bytes=2**30), Patience(given_up_sec=60.0)

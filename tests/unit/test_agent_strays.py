@@ -76,6 +76,21 @@ async def test_only_what_came_later_and_from_elsewhere_is_a_stray(start: Start) 
     assert linux.is_running(tool.pid)
 
 
+async def test_what_ended_and_nobody_waited_for_is_buried(start: Start) -> None:
+    """Only the second time it is seen, and only from another session: the agent's own tools have who waits for them."""
+    strays, server, tool = Strays(), start(), start(is_apart=False)
+    for process in (server, tool):
+        linux.kill(process.pid)
+        await eventually(lambda pid=process.pid: look_at(pid).state == "Z")
+
+    strays.bury()
+    assert look_at(server.pid).state == "Z"
+    strays.bury()
+
+    assert linux.look_at(server.pid) is None
+    assert look_at(tool.pid).state == "Z"
+
+
 async def test_a_new_agent_kills_what_an_earlier_one_listed(start: Start, tmp_path: Path) -> None:
     """With all that descends from it, even after the leader of its session is dead, and in one more session."""
     leader, other = start(code=DAEMON), start("setsid", code=DAEMON)
