@@ -340,12 +340,15 @@ class Agent:
         return Hello(
             agent_id=self._agent_id,
             address=self._config.advertise_address or address_of(host, self.port),
-            inventories={driver.name: self._inventory(driver) for driver in self._drivers},
+            inventories={
+                device.name: self._with_jail(inventory)
+                for device in self._devices
+                if (inventory := device.inventory()) is not None
+            },
             version=package_version(),
         )
 
-    def _inventory(self, driver: Driver) -> Inventory:
-        inventory = driver.inventory()
+    def _with_jail(self, inventory: Inventory) -> Inventory:
         return replace(inventory, facts={**inventory.facts, "jail": str(self._pool.jail)})
 
     def _check_jail(self) -> None:

@@ -23,6 +23,7 @@ from device_agents.serving.membership import Membership
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
+from fleet.base.text import sendable
 from fleet.domain.devices import Inventory
 from fleet.errors import FleetError, NotAllowed, TrackerUnavailable, Unauthenticated
 from fleet.v1 import agent_service_pb2 as pb
@@ -332,7 +333,7 @@ def _report_to_proto(report: DeviceReport, sessions: SessionTable) -> pb.DeviceR
         device_name=report.device_name,
         telemetry=telemetry_to_proto(report.telemetry),
         is_healthy=report.health.is_healthy,
-        reason=report.health.reason,
+        reason=sendable(report.health.reason),
         bitstream_digest=report.bitstream_digest,
         highest_epoch=sessions.highest_epoch(report.device_name),
         fenced_epoch=sessions.fenced_epoch(report.device_name),

@@ -14,8 +14,9 @@ from functools import cached_property
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
 from device_agents.workers.handle import WorkerHandle
-from fleet.domain.devices import Telemetry
+from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.measuring import ErrorKind
+from fleet.wire.devices import inventory_to_proto, telemetry_to_proto
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ServedDevice:
         self.killed: WorkerHandle | None = None
         """The worker that was killed last; until it is gone, the device takes no lease."""
 
+        self._described: Inventory | None = None
         self._quiet = asyncio.Lock()
         self._told: set[str] = set()
         self._trials = 0
@@ -65,6 +67,17 @@ class ServedDevice:
     @property
     def name(self) -> str:
         return self.driver.name
+
+    def inventory(self) -> Inventory | None:
+        """Return what the device is, as its driver last said it in a form that can be sent; None: it never did."""
+        try:
+            inventory = self.driver.inventory()
+            inventory_to_proto(inventory)
+        except Exception as error:  # noqa: BLE001 - a driver may be anybody's: it costs its own device, not the others
+            self._complaint(error)
+        else:
+            self._described = inventory
+        return self._described
 
     @cached_property
     def arch(self) -> str:
@@ -131,15 +144,17 @@ class ServedDevice:
             return Health(is_healthy=False, reason=fault)
         try:
             return await self.driver.probe()
-        except Exception as error:  # noqa: BLE001 - a driver may be anybody's: it costs its own device, not the others
+        except Exception as error:  # noqa: BLE001 - see above
             return Health(is_healthy=False, reason=self._complaint(error))
 
     async def _telemetry(self) -> Telemetry:
         try:
-            return await self.driver.telemetry()
+            telemetry = await self.driver.telemetry()
+            telemetry_to_proto(telemetry)
         except Exception as error:  # noqa: BLE001 - see above; a lease goes on without readings
             self._complaint(error)
             return Telemetry(read_at_sec=time.time())
+        return telemetry
 
     def _complaint(self, error: Exception) -> str:
         """Say that the driver failed; with its traceback in the log, once for each kind of error."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from device_agents.serving.timing import Timing
 from device_agents.workers.handle import Patience, WorkerLost
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
-from fleet.domain.devices import Telemetry
+from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import DeviceFaulted, DeviceUnreachable
 from fleet.testing import eventually
@@ -103,6 +105,39 @@ async def test_a_driver_that_fails_costs_its_own_device(tmp_path: Path) -> None:
 
     assert not odd.is_healthy
     assert odd.reason == "its driver failed: KeyError: 'battery'"
+    assert kind_of(measured) == "UNSPECIFIED", measured.error_message
+
+
+class NamelessDriver(SimulatedDriver):
+    """Its board says nothing of itself."""
+
+    def _inventory(self) -> Inventory:
+        raise FileNotFoundError("model")
+
+
+class HugeDriver(SimulatedDriver):
+    """Its board says too much of itself."""
+
+    def _inventory(self) -> Inventory:
+        return replace(super()._inventory(), core_count=2**32)
+
+    def _telemetry(self) -> Telemetry:
+        return Telemetry(read_at_sec=time.time(), memory_available_bytes=-1)
+
+
+@pytest.mark.parametrize("odd", [NamelessDriver, HugeDriver])
+async def test_a_device_that_cannot_be_described_costs_itself_only(tmp_path: Path, odd: type[SimulatedDriver]) -> None:
+    """The tracker is told of the others; their agent could not attach at all."""
+    drivers = [
+        *odd.from_config({"name": "odd"}, where="test", host_name="here"),
+        *SimulatedDriver.from_config({"name": "sim", "time_scale": 0.0}, where="test", host_name="here"),
+    ]
+    async with serve_bench(tmp_path, CONFIG, drivers=drivers) as bench:
+        await eventually(lambda: len(bench.tracker.reports) == 2)
+        (hello,) = bench.tracker.hellos
+        measured = await bench.holding(epoch=1).run(b"latency_us:50")
+
+    assert [device.name for device in hello.devices] == [DEVICE]
     assert kind_of(measured) == "UNSPECIFIED", measured.error_message
 
 
