@@ -179,8 +179,8 @@ class Agent:
         self._own_cpus.restore()
         self._unlock()
 
-    async def wait_attached(self, timeout_sec: float) -> bool:
-        """Wait until the tracker answers; False when it does not within this time.
+    async def wait_attached(self, timeout_sec: float | None) -> bool:
+        """Wait until the tracker answers; False when it does not within this time; None: however long that takes.
 
         Raises:
             FleetError: the tracker will not have this agent; the message says what to do.
@@ -194,11 +194,6 @@ class Agent:
         if self._link.refusal is not None:
             raise self._link.refusal
         return True
-
-    async def attached(self) -> None:
-        """Wait until the tracker answers, however long that takes, and whatever it refuses until then."""
-        if self._link is not None:
-            await self._link.attached.wait()
 
     async def __aenter__(self) -> Self:
         await self.open()

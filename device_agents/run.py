@@ -2,9 +2,11 @@
 
 Prints one line once its tracker has it: `agent listening on 127.0.0.1:PORT, serving devices/x`; where that takes
 longer than a moment, another one before: `agent listening on 127.0.0.1:PORT, waiting for the tracker at ADDRESS with
-devices/x`. Ends cleanly on SIGTERM and SIGINT, at any time; at once on a second one, and after a while in any case,
-whatever hangs. What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep,
-and end.
+devices/x`. Ends with the reason if the tracker's first answer is that it will not have this agent; one that has served
+goes on dialling, since that may be put right, and open sessions do without a tracker.
+
+Ends cleanly on SIGTERM and SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs.
+What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep, and end.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 _BY_STDIN = "-"
 _ATTACH_WAIT_SEC = 2.0
-"""How long the tracker may take before it is said that it does; a refusal within this time ends the agent."""
+"""How long the tracker may take before it is said that it does."""
 
 _JOIN_WAIT_SEC = 15.0
 """The same where it joins a fleet first, by a token: on a slow board that takes some seconds."""
@@ -128,7 +130,7 @@ async def _serve(options: AgentOptions) -> int:
         is_attached = await _unless(stopped, agent.wait_attached(wait_sec))
         if not is_attached and not stopped.is_set():
             _say(agent, home, f"waiting for the tracker at {home.tracker} with")
-            await _unless(stopped, agent.attached())
+            await _unless(stopped, agent.wait_attached(None))
         if not stopped.is_set():
             _say(agent, home, "serving")
         await stopped.wait()

@@ -15,7 +15,7 @@ from fleet.testing import eventually_sync
 from tests.programs import environment
 from tests.system.fleet_processes import FLEET, Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Account:
@@ -29,7 +29,7 @@ class Account:
 
     def fleet(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [FLEET, *words], capture_output=True, text=True, timeout=60, env=self._environment, check=False
+            [FLEET, *words], capture_output=True, text=True, timeout=100, env=self._environment, check=False
         )
 
     @contextmanager
@@ -42,7 +42,7 @@ class Account:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
     def members(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.fleet("tracker", "members", "--json").stdout)["members"]
@@ -81,7 +81,7 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
     joined = other.fleet("agent", "join", for_agent)
     assert joined.returncode == 0, joined.stderr
     with other.agent():
-        eventually_sync(other.devices, 30.0)
+        eventually_sync(other.devices)
 
     log = json.loads(operator.fleet("audit", "--json").stdout)
     deeds = [(deed["role"], deed["action"], deed["outcome"]) for deed in log["deeds"]]
@@ -109,18 +109,24 @@ def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server
     assert user["revoked_at"] is not None
 
 
-def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: Path) -> None:
-    """The second machine of one host name: exit code 2, the owner of the name, and both remedies."""
+def two_machines(tracker: Server, tmp_path: Path) -> tuple[Account, Account, Account]:
+    """Return two accounts whose agents may join the fleet, and the tracker's own."""
     first, second = (Account(tracker.address, tmp_path / name) for name in ("first", "second"))
     operator = Account(tracker.address)
     for account in (first, second):
         token = operator.fleet("tracker", "token", "create", "--role", "agent").stdout.strip()
         assert account.fleet("agent", "join", token).returncode == 0
+    return first, second, operator
+
+
+def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: Path) -> None:
+    """The second machine of one host name: exit code 2, the owner of the name, and both remedies."""
+    first, second, operator = two_machines(tracker, tmp_path)
 
     with first.agent() as serving:
         assert serving.stdout is not None
         assert "listening" in serving.stdout.readline()
-        (name,) = eventually_sync(operator.devices, 30.0)
+        (name,) = eventually_sync(operator.devices)
         with second.agent() as refused:
             _, said = refused.communicate(timeout=60)
     assert refused.returncode == 2
@@ -132,3 +138,20 @@ def test_an_agent_that_is_refused_says_why_and_ends(tracker: Server, tmp_path: P
     with second.agent() as admitted:
         assert admitted.stdout is not None
         assert "listening" in admitted.stdout.readline()
+
+
+def test_an_agent_whose_tracker_comes_late_and_refuses_it_ends_as_well(tracker: Server, tmp_path: Path) -> None:
+    """It had said that it waits, and nobody reads on for ever."""
+    first, second, operator = two_machines(tracker, tmp_path)
+    with first.agent():
+        eventually_sync(operator.devices)
+    tracker.stop()
+
+    with second.agent() as refused:
+        assert refused.stdout is not None
+        assert ", waiting for the tracker at" in refused.stdout.readline()
+        tracker.start()
+        _, said = refused.communicate(timeout=60)
+
+    assert refused.returncode == 2
+    assert "belongs to the agent with the key" in said
