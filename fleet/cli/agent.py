@@ -15,9 +15,6 @@ from fleet.cli.deploy import deploy
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-_DISCOVERY_SEC = 1.5
-"""Where multicast works at all, trackers answer within a few tenths of a second."""
-
 
 @app.callback()
 def agent() -> None:
@@ -115,7 +112,8 @@ def join(
 def _discovered() -> str | None:
     from fleet.tracker.discovery import find_tracker
 
-    address = options.run(find_tracker(_DISCOVERY_SEC))
+    options.stderr().print("looking for a tracker on this network")
+    address = options.run(find_tracker())
     if address is not None:
         options.stderr().print(f"found a tracker at {address}")
     return address

@@ -18,7 +18,12 @@ logger = logging.getLogger(__name__)
 
 SERVICE_TYPE = "_tvm-fleet._tcp.local."
 _ANY_HOST = frozenset({"0.0.0.0", "::"})
-_ASK_MS = 1_000
+_LOOK_SEC = 5.0
+"""Trackers answer within a few tenths of a second; one that has just started first makes sure of its name, for a second
+on an idle machine.
+"""
+
+_ASK_MS = 3_000
 """How long a tracker that was found may take to report its address [ms]."""
 
 
@@ -71,7 +76,7 @@ class Advertisement:
             logger.warning("tracker is not advertised, clients need its address", exc_info=True)
 
 
-async def find_tracker(timeout_sec: float = 3.0) -> str | None:
+async def find_tracker(timeout_sec: float = _LOOK_SEC) -> str | None:
     """Return "host:port" of the first tracker that answers, None when none does."""
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     tasks: set[asyncio.Task[None]] = set()

@@ -102,7 +102,8 @@ def discovered() -> "list[str]":
 
         from fleet.tracker.discovery import find_tracker
 
-        address = asyncio.run(find_tracker(2.0))
+        sys.stderr.write("looking for a tracker on this network\n")
+        address = asyncio.run(find_tracker())
     except ImportError:
         # Boards that bring their packages with their system may have no zeroconf.
         return []
