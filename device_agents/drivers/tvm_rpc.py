@@ -36,6 +36,7 @@ from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
 from device_agents.machine.host import slug
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
 from fleet.base.config import parse
+from fleet.base.network import check_address, host_and_port
 from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.tvm_versions import check_versions, tvm_version
@@ -101,8 +102,7 @@ class TvmRpcDriver(Driver):
         self._config = config
         self._what = what
         self._host_name = host_name
-        host, _, port = config.address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host, self._port = host_and_port(config.address)
         self._trouble = "the TVM RPC server was not asked yet"
         self._look: asyncio.Task[None] | None = None
         self._was_answered = asyncio.Event()
@@ -110,8 +110,7 @@ class TvmRpcDriver(Driver):
     @classmethod
     def from_config(cls, values: Mapping[str, object], *, where: str, host_name: str) -> list[Self]:
         config = parse(TvmRpcConfig, values, where=where)
-        if not re.fullmatch(r"\S+:\d{1,5}", config.address):
-            raise ConfigError(f"{where}: address: expected 'host:port', found {config.address!r}")
+        check_address(config.address, f"{where}: address:")
         if re.search(r"\s", config.key):
             raise ConfigError(f"{where}: key: TVM's keys hold no white space, found {config.key!r}")
         if config.session_sec < 1:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
@@ -79,15 +78,17 @@ class ServedDevice:
             self._described = inventory
         return self._described
 
-    @cached_property
+    @property
     def arch(self) -> str:
-        """Architecture that its artifacts are built for. Cached: making an inventory takes a millisecond."""
-        return self.driver.inventory().labels["arch"]
+        """Architecture that its artifacts are built for; "unknown" as long as its driver does not know."""
+        described = self._as_described()
+        return described.labels["arch"] if described is not None else "unknown"
 
-    @cached_property
+    @property
     def is_simulated(self) -> bool:
         """Whether its times say nothing about hardware, so that nothing can disturb them."""
-        return self.driver.inventory().is_simulated
+        described = self._as_described()
+        return described is not None and described.is_simulated
 
     @property
     def bitstream_digest(self) -> str:
@@ -146,6 +147,10 @@ class ServedDevice:
             return await self.driver.probe()
         except Exception as error:  # noqa: BLE001 - see above
             return Health(is_healthy=False, reason=self._complaint(error))
+
+    def _as_described(self) -> Inventory | None:
+        """Return what the tracker was told last; to make an inventory takes a millisecond."""
+        return self._described or self.inventory()
 
     async def _telemetry(self) -> Telemetry:
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from device_agents.driver import NoStrays
 from device_agents.drivers.simulated import SimulatedDriver
 from device_agents.serving import receiving
 from device_agents.serving.admission import Claims
@@ -18,6 +20,7 @@ from device_agents.serving.store import ArtifactStore
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
 from fleet.base.digests import digest_of
+from fleet.domain.devices import Inventory
 from fleet.errors import InvalidRequest
 from fleet.testing import eventually
 from fleet.v1 import session_service_pb2 as pb
@@ -38,6 +41,16 @@ async def session(tmp_path: Path, store: ArtifactStore) -> Session:
     claims = Claims(lease_name="leases/1", device_name="devices/sim", epoch=1, holder="me", expires_at_sec=1e12)
     pool = WorkerPool(tmp_path / "workers", [], WorkerLimits(memory_bytes=2**30, disk_bytes=2**30))
     return Session(claims, ServedDevice(driver, asyncio.Lock()), pool, store)
+
+
+class LateBoard(SimulatedDriver):
+    """Its architecture is known once it is there, as a phone's."""
+
+    is_there = False
+
+    def _inventory(self) -> Inventory:
+        found = super()._inventory()
+        return replace(found, labels={**found.labels, "arch": "aarch64" if self.is_there else "unknown"})
 
 
 class Upload:
@@ -102,3 +115,16 @@ async def test_an_upload_that_breaks_leaves_the_device_to_candidates(session: Se
 async def missing_when_it_runs(session: Session, store: ArtifactStore, digests: list[str]) -> int:
     async with session.device.quiet():
         return sum([await store.find(digest, session) is None for digest in digests])
+
+
+async def test_an_architecture_that_was_unknown_is_learnt() -> None:
+    """Somebody may upload for a board before it is there; what comes later is compared with what it proved to be."""
+    (board,) = LateBoard.from_config({"name": "late"}, where="test", host_name="here")
+    await board.open(NoStrays())
+    device = ServedDevice(board, asyncio.Lock())
+    assert device.arch == "unknown"
+
+    board.is_there = True
+    device.inventory()  # the tracker is told
+
+    assert device.arch == "aarch64"

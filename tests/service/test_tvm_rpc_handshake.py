@@ -13,6 +13,7 @@ import pytest
 from device_agents.driver import NoStrays
 from device_agents.drivers.tvm_rpc import TvmRpcConfig, TvmRpcDriver, describe
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, keep_alive, knock, knock_patiently
+from fleet.errors import ConfigError
 from fleet.testing import eventually
 
 MAGIC = struct.pack("<i", 0xFF271)
@@ -88,6 +89,15 @@ async def test_a_driver_goes_on_looking_after_nonsense() -> None:
         await driver.close()
 
     assert "is not a TVM RPC server" in before.reason
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_that_no_server_has_is_refused(port: int) -> None:
+    """When agent.yaml is read: nobody could ever knock there."""
+    entry = {"address": f"127.0.0.1:{port}", "target": {"kind": "llvm"}}
+
+    with pytest.raises(ConfigError, match=r"test: address: '127\.0\.0\.1:"):
+        TvmRpcDriver.from_config(entry, where="test", host_name="here")
 
 
 def test_a_board_that_loses_its_power_is_noticed() -> None:
