@@ -96,7 +96,7 @@ def _fleet(scratch: Path) -> Iterator[str]:
         tracker = stack.enter_context(Process(command, scratch / "tracker.log"))
         address = tracker.wait_for(r"tracker listening on (\S+)")[1]
         command = python("device_agents", *listen, scratch / "agent", "--tracker", address)
-        stack.enter_context(Process(command, scratch / "agent.log")).wait_for("agent listening on")
+        stack.enter_context(Process(command, scratch / "agent.log")).wait_for(r"agent listening on \S+, serving")
         yield address
 
 

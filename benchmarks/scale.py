@@ -246,7 +246,7 @@ def _optimizer_sec(cluster: ClusterAddress, scratch: Path, trials: int) -> float
         tracker = start("tracker", "fleet.tracker", "--no-discovery", "--port", 0, "--state-dir", state / "tracker")
         address = tracker.wait_for(r"tracker listening on (\S+?)(,|$)")[1]
         agent = ("--tracker", address, "--config", config, "--port", 0, "--state-dir", state / "agent")
-        start("agent", "device_agents", *agent).wait_for("agent listening on")
+        start("agent", "device_agents", *agent).wait_for(r"agent listening on \S+, serving")
         tuning = start(
             *("tune", "fleet", "tune", write_model(scratch / "matmul.onnx", _SIZE), "--trials", trials, "--no-model"),
             *("--on", "simulated", "--tracker", address, "--library", scratch / f"{trials}.sqlite", "--json"),
