@@ -186,7 +186,7 @@ def _our_agent(stack: contextlib.ExitStack, scratch: Path, artifact: Artifact) -
         killed_at = agent.kill(with_children=False)
         common.retry(measure, DeviceUnreachable, _TIMEOUT_SEC)
         served_at = time.monotonic()
-        agent.wait_for(r"agent listening on \S+, serving")
+        agent.wait_for(r"agent listening on (\S+), serving")
         return Recovery(served_sec=served_at - killed_at)
 
     return run
@@ -203,7 +203,7 @@ def _our_fleet(stack: contextlib.ExitStack, scratch: Path) -> tuple[Server, flee
 def _start_agent(stack: contextlib.ExitStack, scratch: Path, tracker: str, name: str, *more: object) -> Server:
     words = ("--host", _HOST, "--tracker", tracker, "--state-dir", scratch / name, *more)
     agent = Server(stack, python("device_agents", *words), scratch / f"{name}.log")
-    agent.wait_for(r"agent listening on \S+, serving")
+    agent.wait_for(r"agent listening on (\S+), serving")
     return agent
 
 
