@@ -42,9 +42,9 @@ async def watch_snapshots(
         FleetError: it serves none.
     """
     known, is_away = "", False
-    from fleet.wire.joining import find_proof  # takes 20 ms to import
+    from fleet.wire.joining import find_member_proof  # takes 20 ms to import
 
-    proof = await find_proof(address, CredentialStore())
+    proof = await find_member_proof(address, CredentialStore())
     if proof is None:
         raise NotJoined(
             f"this account has no credentials for the fleet of the optimizer at {address}; fleet login makes some"

@@ -102,9 +102,21 @@ async def find_proof(address: str, store: CredentialStore) -> Proof | None:
     Raises:
         ConfigError: they cannot be used.
     """
-    kept = store.find(address)
-    if kept is not None:
-        return kept
+    return store.find(address) or await _proof_by_authority(address, store)
+
+
+async def find_member_proof(address: str, store: CredentialStore) -> Proof | None:
+    """Return this account's credentials for what is no tracker, as an optimizer: those for its authority.
+
+    What is kept for its address is a tracker's that was there once, and comes last.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    return await _proof_by_authority(address, store) or store.find(address)
+
+
+async def _proof_by_authority(address: str, store: CredentialStore) -> Proof | None:
     others = store.all()
     if not others:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,7 +27,7 @@ from fleet.errors import (
     OptimizerUnavailable,
     TrackerUnavailable,
 )
-from fleet.identity.certificates import make_key, own_key_id
+from fleet.identity.certificates import issue_own, make_authority, make_key, own_key_id
 from fleet.identity.credentials import MEMBER_NAME, Credentials
 from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
@@ -165,6 +166,18 @@ async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
         async with served(servicer, port):
             servicer.publish(newer)
             await eventually(lambda: found == [b"good", b"newer"])
+
+
+async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_address() -> None:
+    """A tracker that was there once has left credentials, which the optimizer's readers would show for ever."""
+    servicer, another = SnapshotServicer(), make_authority(dt.datetime.now(dt.UTC))
+    servicer.publish(GOOD)
+    former = issue_own(another, make_key(), name="former", role=Role.USER, now=dt.datetime.now(dt.UTC))
+    async with served(servicer) as address:
+        CredentialStore().save(address, former)
+        async with reading(address) as found:
+            await eventually(lambda: found == [b"good"])
+    CredentialStore().forget(address)
 
 
 async def test_a_snapshot_that_is_not_what_its_digest_says_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
