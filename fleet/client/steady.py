@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 from fleet.artifacts.artifact import Artifact
 from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
 from fleet.domain.leases import LeaseWish
-from fleet.domain.measuring import ErrorKind, Measurement, Trial
+from fleet.domain.measuring import ABSURD_SEC, ErrorKind, Measurement, Trial
 from fleet.domain.selectors import Condition, Selector
 from fleet.errors import (
     DeviceClosed,
@@ -393,7 +393,7 @@ def _failed(queued: QueuedTrial, kind: ErrorKind, message: str) -> Measurement:
 def _credible(measurement: Measurement) -> Measurement:
     """Return the measurement, or an error if its times are impossible."""
     times = measurement.run_secs
-    if measurement.error is not None or (times and all(math.isfinite(sec) and sec > 0 for sec in times)):
+    if measurement.error is not None or (times and all(0 < sec < ABSURD_SEC for sec in times)):
         return measurement
     return replace(
         measurement,

@@ -11,15 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target, trace_digest
-from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.measuring import ABSURD_SEC, ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
 from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, StoredWorkload
 
 Row = Mapping[str, Any]
-
-_ABSURD_SEC = 1e7
-"""No kernel runs for four months; a clock that was set, or a wrong unit, says so."""
 
 
 def clean(text: str) -> str:
@@ -136,7 +133,7 @@ def only(result: sa.CursorResult[tuple[object, ...]]) -> Row | None:
 def _check_verdict(record: NewRecord) -> None:
     if record.error is None and not record.run_secs:
         raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
-    if not all(0 <= sec < _ABSURD_SEC for sec in record.run_secs):  # False for NaN, too
+    if not all(0 <= sec < ABSURD_SEC for sec in record.run_secs):  # False for NaN, too
         raise InvalidRequest(f"a record of workload {record.workload} has impossible times: {record.run_secs}")
     if record.created_at is not None and record.created_at.tzinfo is None:
         raise InvalidRequest(f"the time {record.created_at} of a record has no time zone")

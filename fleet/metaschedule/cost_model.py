@@ -26,6 +26,7 @@ from fleet.cost_model.learn import LearnRecord, learn
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
+from fleet.errors import InvalidRequest
 from fleet.metaschedule.xgb_file import FAILED_SEC, read_groups
 
 if TYPE_CHECKING:
@@ -90,10 +91,15 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         """Read the records of a file that MetaSchedule's XGBModel wrote, and learn from them.
 
         Raises:
-            RuntimeError: it is no such file, or holds anything but arrays: pickles are not trusted. (This is what TVM
-                makes of the InvalidRequest of `fleet.metaschedule.xgb_file`.)
+            RuntimeError: it is no such file, or holds anything but arrays: pickles are not trusted; or what no
+                measurement can have given, or other features than ours. What was learnt before stays. (This is what
+                TVM makes of an InvalidRequest, as that of `fleet.metaschedule.xgb_file`.)
         """
-        self._lessons = read_groups(path)
+        lessons = read_groups(path)
+        width = self._extractor.feature_vector_length
+        if any(lesson.features.shape[1] != width for lesson in lessons):
+            raise InvalidRequest(f"{path} has features of another kind: {width} columns per store are learnt from")
+        self._lessons = lessons
         self._learn()
 
     def _learn(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fleet.cost_model.learn import LearnRecord
+from fleet.cost_model.samples import Sample, check
 from fleet.errors import InvalidRequest
 from fleet.metaschedule.array_pickle import read_objects
 
@@ -30,14 +31,17 @@ def read_groups(path: Path | str) -> list[LearnRecord]:
     """Return the records of a file.
 
     Raises:
-        InvalidRequest: it is no file of XGBModel, or holds anything but arrays.
+        InvalidRequest: it is no file of XGBModel, or holds anything but arrays, or features or times that no
+            measurement can have given.
     """
     try:
-        return [record for row in _rows_of(_data_of(path)) for record in _records(*row)]
+        found = [record for row in _rows_of(_data_of(path)) for record in _records(*row)]
+        check(Sample(workload=one.workload, run_sec=one.run_sec, features=one.features) for one in found)
     except InvalidRequest:
         raise
     except Exception as error:
         raise InvalidRequest(f"{path} is no file of MetaSchedule's XGBModel: {error}") from error
+    return found
 
 
 def _data_of(path: Path | str) -> bytes:
@@ -77,7 +81,7 @@ def _records(workload: object, group: object, costs: object) -> Iterator[LearnRe
     if not isinstance(workload, str) or not isinstance(group, list | np.ndarray) or not isinstance(costs, np.ndarray):
         raise InvalidRequest("a workload is not its name, features and times")
     for features, cost in zip(group, costs.astype(np.float64).ravel(), strict=True):
-        if not isinstance(features, np.ndarray):
-            raise InvalidRequest(f"the features of {workload[:40]} are no arrays")
+        if not isinstance(features, np.ndarray) or features.ndim != 2:
+            raise InvalidRequest(f"the features of {workload[:40]} are no rows of numbers")
         run_sec = math.inf if cost >= FAILED_SEC else float(cost)
         yield LearnRecord(workload=workload, run_sec=run_sec, features=features.astype(np.float32))

@@ -56,7 +56,7 @@ async def test_the_reason_behind_an_ended_session_is_heard(tmp_path: Path) -> No
             await measured(seat, artifact(tmp_path))
 
 
-@pytest.mark.parametrize("times", [(math.nan,), (1e-6, -1e-6), (math.inf,), (0.0,)])
+@pytest.mark.parametrize("times", [(math.nan,), (1e-6, -1e-6), (math.inf,), (0.0,), (1e-6, 1.7e9)])
 async def test_times_that_are_none_are_an_error(tmp_path: Path, times: tuple[float, ...]) -> None:
     """A device that lies costs the candidate, not the job."""
     async with seated() as (agent, seat, _):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
@@ -119,6 +120,49 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
         FleetCostModel().load(str(path))
 
     assert not (tmp_path / "mark").exists()
+
+
+GOOD = np.ones((2, 164), np.float32)
+
+
+def records_file(path: Path, features: list[NDArray[np.float32]], secs: list[float]) -> Path:
+    """Write candidates of one workload as XGBModel does."""
+    found = np.empty((1, 3), object)
+    found[0] = "1", features, np.array(secs)
+    content = io.BytesIO()
+    np.save(content, found, allow_pickle=True)
+    return archive(path, content.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("features", "sec"),
+    [
+        (GOOD * np.nan, 1.0),
+        (GOOD * np.inf, 1.0),
+        (GOOD, np.nan),
+        (GOOD, -1.0),
+        (GOOD, 0.0),
+        (GOOD, 1e9),
+        (GOOD[0], 1.0),
+        (GOOD[:, 1:], 1.0),
+    ],
+)
+def test_what_no_measurement_can_have_given_is_refused(
+    tmp_path: Path, features: NDArray[np.float32], sec: float
+) -> None:
+    """One time below zero, and trees would take its candidate for the best and all others for worse than failures."""
+    with pytest.raises(InvalidRequest):
+        read_groups(records_file(tmp_path / "bad.tar", [GOOD, features], [1e-3, sec]))
+
+
+def test_features_of_another_kind_are_refused(tmp_path: Path) -> None:
+    """Those of another extractor, or of another version of TVM; trees on them would end the search later."""
+    from fleet.metaschedule import FleetCostModel
+
+    path = records_file(tmp_path / "other.tar", [GOOD[:, 1:]] * COUNT, [1e-3] * COUNT)
+
+    with pytest.raises(RuntimeError, match="164 columns"):
+        FleetCostModel().load(str(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", pickle.dumps([1, 2, 3])])
