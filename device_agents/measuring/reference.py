@@ -26,6 +26,9 @@ _LONGEST_SEC = 60.0
 _CURRENT_SEC = 30.0
 _REMEMBERED = 31
 _MOST_MISSES = 3
+_MISSED_PAUSE_SEC = 300.0
+"""After so many misses in a row, for each may have cost a worker and ten seconds."""
+
 _LASTING_SEC = 600.0
 """A drift that lasts this long is how the device is now: another governor, a hotter room."""
 
@@ -44,6 +47,7 @@ class ReferenceTimes:
         self._drifting_since_sec: float | None = None
         self._is_absent = False
         self._misses = 0
+        self._missed_at_sec = 0.0
 
     @property
     def usual_sec(self) -> float | None:
@@ -69,6 +73,8 @@ class ReferenceTimes:
         """Tell whether it has to run now: in a new worker, or after a while, which is shorter once it has drifted."""
         if self._is_absent:
             return False
+        if self._misses >= _MOST_MISSES and now_sec - self._missed_at_sec < _MISSED_PAUSE_SEC:
+            return False
         after_sec = _DUE_DRIFTED_SEC if self.has_drifted else _DUE_SEC
         return is_wanted or worker_pid != self._worker_pid or now_sec - self._taken_at_sec > after_sec
 
@@ -83,7 +89,7 @@ class ReferenceTimes:
             self._is_absent = True
             return
         if not secs or not all(0 < sec < _LONGEST_SEC for sec in secs):
-            self.miss()
+            self.miss(now_sec)
             return
         self._misses = 0
         fastest = min(secs)
@@ -104,10 +110,10 @@ class ReferenceTimes:
             self._fastest.append(fastest)
             self._drifting_since_sec = None
 
-    def miss(self) -> None:
-        """Learn that a run failed, or its worker with it: a candidate's fault, unless it happens again and again."""
+    def miss(self, now_sec: float) -> None:
+        """Learn that a run failed, or its worker with it: a candidate's fault. After some in a row it rests."""
         self._misses += 1
-        self._is_absent = self._misses >= _MOST_MISSES
+        self._missed_at_sec = now_sec
 
     @property
     def drift(self) -> Disturbance | None:

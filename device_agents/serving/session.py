@@ -259,7 +259,7 @@ class Session:
                 response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC, AnswerBound())
             except WorkerLost as lost:
                 logger.warning("reference kernel failed", extra={"device": self.device.name, "error": str(lost)})
-                reference.miss()
+                reference.miss(time.monotonic())
                 return
             reference.take(response.reference.secs, worker.pid, time.monotonic())
             if not reference.has_drifted:

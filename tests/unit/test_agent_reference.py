@@ -149,15 +149,30 @@ def test_an_empty_answer_of_a_device_that_has_one_is_missed() -> None:
     assert taken(CALM, ()).is_due(PID, 5.0)
 
 
-def test_a_kernel_that_kills_its_worker_again_and_again_is_none() -> None:
-    """Once may be the fault of the candidate before it."""
+def test_a_kernel_that_kills_its_worker_again_and_again_rests() -> None:
+    """Once may be the fault of the candidate before it; three times in a row cost three workers."""
     reference = ReferenceTimes()
 
     for _ in range(3):
         assert reference.is_due(PID, 0.0)
-        reference.miss()
+        reference.miss(0.0)
 
-    assert not reference.is_due(PID, 0.0)
+    assert not reference.is_due(PID, 299.0)
+    assert not reference.is_due(PID + 1, 299.0, is_wanted=True)
+
+
+def test_a_kernel_that_rested_is_tried_again() -> None:
+    """Three candidates that take all memory are no reason to trust the device's clock until its agent starts anew."""
+    reference = taken(CALM, (), (), ())
+
+    assert not reference.is_due(PID, 302.0)
+    assert reference.is_due(PID, 303.0)
+    reference.take((), PID, 303.0)
+    assert not reference.is_due(PID, 602.0)
+    reference.take((2.0, 2.0, 2.0), PID, 603.0)
+
+    assert reference.has_drifted
+    assert reference.is_due(PID, 604.0)
 
 
 class Gpu:
