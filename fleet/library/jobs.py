@@ -199,12 +199,21 @@ def abandoned(connection: sa.Connection) -> list[str]:
     return [row["name"] for row in found if row["id"] in expired or _is_process_gone(row)]
 
 
-def interrupt(connection: sa.Connection, names: Sequence[str]) -> None:
+def lock(connection: sa.Connection, names: Sequence[str]) -> None:
+    """Let nobody else change jobs before the transaction ends. SQLite's writers are alone anyway."""
+    wanted = sa.select(jobs.c.id).where(jobs.c.name.in_(names)).order_by(jobs.c.id)
+    connection.execute(wanted.with_for_update(key_share=True)).all()
+
+
+def interrupt_abandoned(connection: sa.Connection) -> None:
     """Mark jobs whose process is gone: submitted ones wait for another optimizer, unless they were asked to stop;
     `ended_at` of the others is their last sign of life.
     """
-    if not names:
+    seen = abandoned(connection)
+    if not seen:
         return
+    lock(connection, seen)
+    names = [name for name in abandoned(connection) if name in seen]  # not those that were taken or renewed meanwhile
     is_it = jobs.c.name.in_(names) & (jobs.c.state == JobState.RUNNING.value)
     owners = list(connection.scalars(sa.select(jobs.c.id).where(is_it)))
     queued = sa.select(job_orders.c.job_id).where(job_orders.c.is_queued)

@@ -89,7 +89,7 @@ class JobQueue:
             if connection.scalar(is_waiting) is None and not stored.abandoned(connection):
                 return None
         with engines.writing(self._engine) as connection:
-            stored.interrupt(connection, stored.abandoned(connection))
+            stored.interrupt_abandoned(connection)
             query = (
                 sa.select(jobs.c.id, jobs.c.name, orders.c.spec)
                 .select_from(jobs.join(orders))
@@ -158,6 +158,7 @@ class JobQueue:
         freed: dict[str, object] = {"optimizer": "", "claimed_until": None, "is_stop_asked": False}
         freed |= {} if report is None else {"report": dict(report)}
         with engines.writing(self._engine) as connection:
+            stored.lock(connection, [name])
             owner = _owner(connection, name, optimizer)
             if owner is None:
                 return False
@@ -179,7 +180,7 @@ class JobQueue:
             InvalidRequest: it has ended, or runs in a process that does not listen.
         """
         with engines.writing(self._engine) as connection:
-            job = _only(connection, name)
+            job = _locked(connection, name)
             if job.state is JobState.RUNNING and not job.is_queued:
                 raise InvalidRequest(f"{name} runs in `fleet tune` on {job.host}, process {job.pid}; stop that")
             if job.state is JobState.RUNNING:
@@ -199,8 +200,8 @@ class JobQueue:
             InvalidRequest: it is under way, or done, or the library does not have what it takes to run it.
         """
         with engines.writing(self._engine) as connection:
-            stored.interrupt(connection, stored.abandoned(connection))
-            job = _only(connection, name)
+            stored.interrupt_abandoned(connection)
+            job = _locked(connection, name)
             if job.state in _UNDER_WAY:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()} already")
             if job.state is JobState.FINISHED:
@@ -219,7 +220,7 @@ class JobQueue:
             InvalidRequest: it is under way.
         """
         with engines.writing(self._engine) as connection:
-            job = _only(connection, name)
+            job = _locked(connection, name)
             if job.state in _UNDER_WAY:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()}; cancel it first")
             owner, at = stored.job_id(connection, name), None if is_undone else job.reverted_at or datetime.now(UTC)
@@ -277,6 +278,12 @@ def _is_for(spec: Mapping[str, object], tracker: str | None, fleet_id: str) -> b
 def _only(connection: sa.Connection, name: str) -> Job:
     stored.job_id(connection, name)
     return stored.read_jobs(connection, name=name)[0]
+
+
+def _locked(connection: sa.Connection, name: str) -> Job:
+    """Return a job that nobody else changes before the transaction ends."""
+    stored.lock(connection, [name])
+    return _only(connection, name)
 
 
 def _owned(optimizer: str) -> sa.ColumnElement[bool]:

@@ -289,11 +289,10 @@ class Library:
 
     def _interrupt_abandoned(self) -> None:
         with engines.reading(self._engine) as connection:
-            names = jobs.abandoned(connection)
-        if not names:
-            return
+            if not jobs.abandoned(connection):
+                return
         with contextlib.suppress(LibraryReadOnly), engines.writing(self._engine) as connection:
-            jobs.interrupt(connection, names)
+            jobs.interrupt_abandoned(connection)
 
 
 def _summaries(

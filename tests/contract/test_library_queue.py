@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -17,9 +19,11 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError, NotFound
 from fleet.library import JobState, Library, NewRecord, Standing, StoredWorkload, schema
 from fleet.library.engine import database_url
-from fleet.library.queue import CLAIM_SEC
+from fleet.library.queue import CLAIM_SEC, claim_end
 from fleet.testing import eventually_sync
 from tests.programs import here
+
+T = TypeVar("T")
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="pi4", tvm_version="0.27.0")
 PI5 = RecordScope(target_json='{"kind":"llvm"}', device_model="pi5", tvm_version="0.27.0")
@@ -51,6 +55,19 @@ def expire(url: str, name: str) -> None:
         past = datetime.now(UTC) - timedelta(seconds=1)
         orders = schema.job_orders
         connection.execute(orders.update().where(orders.c.job_id == owner).values(claimed_until=past))
+    engine.dispose()
+
+
+@contextmanager
+def meanwhile(url: str, call: Callable[[], T]) -> Iterator[tuple[sa.Connection, Future[T]]]:
+    """Yield a transaction that has changed all jobs, and a call that waits for it, or is over."""
+    engine = sa.create_engine(database_url(url))
+    with ThreadPoolExecutor(1) as pool, engine.begin() as connection:
+        connection.execute(schema.jobs.update().values(message="changes"))
+        called = pool.submit(call)
+        waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        eventually_sync(lambda: connection.scalar(waiting) or called.done())
+        yield connection, called
     engine.dispose()
 
 
@@ -132,19 +149,40 @@ def test_a_claim_that_expires_is_lost_to_the_next_who_asks(library: Library, url
 @pytest.mark.slow
 def test_a_renewal_and_the_end_of_a_job_do_not_wait_for_each_other(url_of_postgres: str) -> None:
     """Each locks the job before its order; of two that wait for each other, PostgreSQL ends one."""
-    engine = sa.create_engine(database_url(url_of_postgres))
-    with Library.open(url_of_postgres) as library, ThreadPoolExecutor(1) as pool:
+    with Library.open(url_of_postgres) as library:
         name = submitted(library)
         assert taken(library, "o") == name
-        with engine.begin() as ending:
-            ending.execute(schema.jobs.update().values(message="ends"))
-            renewal = pool.submit(library.queue.renew, "o", [name])
-            waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            eventually_sync(lambda: ending.scalar(waiting) or renewal.done())
+        with meanwhile(url_of_postgres, lambda: library.queue.renew("o", [name])) as (ending, renewal):
             ending.execute(schema.job_orders.update().values(report={"reports": []}))
 
         assert renewal.result() == {name: Standing.KEPT}
-    engine.dispose()
+
+
+@pytest.mark.slow
+def test_a_job_that_was_just_claimed_anew_is_not_taken_for_abandoned(url_of_postgres: str) -> None:
+    """Many ask in the moment in which a claim expires: who comes second waits for the first, and finds it taken."""
+    with Library.open(url_of_postgres) as library:
+        name = submitted(library)
+        assert taken(library, "first") == name
+        expire(url_of_postgres, name)
+        with meanwhile(url_of_postgres, lambda: library.queue.take("third")) as (taking, third):
+            taking.execute(schema.job_orders.update().values(optimizer="second", claimed_until=claim_end()))
+
+        assert third.result() is None
+        assert library.queue.renew("second", [name]) == {name: Standing.KEPT}
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cancelled_while_it_goes_back_into_the_queue_is_cancelled(url_of_postgres: str) -> None:
+    """Its optimizer is gone, and nobody else hears that it was asked to stop."""
+    with Library.open(url_of_postgres) as library:
+        name = submitted(library)
+        assert taken(library, "first") == name
+        with meanwhile(url_of_postgres, lambda: library.queue.cancel(name)) as (interrupting, cancelled):
+            interrupting.execute(schema.jobs.update().values(state=JobState.QUEUED.value))
+            interrupting.execute(schema.job_orders.update().values(optimizer="", is_stop_asked=False))
+
+        assert cancelled.result().state is JobState.CANCELLED
 
 
 @pytest.mark.slow
