@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import platform
 import re
 import time
@@ -41,6 +42,8 @@ from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, DeviceUnreachable
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT_MEMORY_MB = 1024
 _FIRST_LOOK_SEC = 3.0
@@ -155,9 +158,7 @@ class TvmRpcDriver(Driver):
 
     async def _knock_until_served(self) -> None:
         while True:
-            knocking = asyncio.create_task(
-                knock_patiently(self._host, self._port, self._config.key), name=f"knock-once-{self.device_id}"
-            )
+            knocking = asyncio.create_task(self._knock(), name=f"knock-once-{self.device_id}")
             try:
                 await asyncio.wait((knocking,), timeout=_FIRST_LOOK_SEC)
                 if not knocking.done():
@@ -166,16 +167,22 @@ class TvmRpcDriver(Driver):
                         f"or a kernel hangs there; it ends sessions of this fleet after {self._config.session_sec} s"
                     )
                 await knocking
+                self._trouble = ""
             except NotServed as error:
                 self._trouble = str(error)
-                self._was_answered.set()
-                await asyncio.sleep(self._retry_sec)
-                continue
+            except Exception as error:  # the outermost loop: if it ended, the device would be as it is now for ever
+                logger.exception("knocking failed", extra={"device": self.name})
+                self._trouble = f"knocking at {self._config.address} failed: {error or type(error).__name__}"
             finally:
                 knocking.cancel()
-            self._trouble = ""
             self._was_answered.set()
-            return
+            if not self._trouble:
+                return
+            await asyncio.sleep(self._retry_sec)
+
+    async def _knock(self) -> None:
+        """Have one session. Raises NotServed."""
+        await knock_patiently(self._host, self._port, self._config.key)
 
     def _probe(self) -> Health:
         return Health(is_healthy=not self._trouble, reason=self._trouble)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from device_agents.driver import NoStrays
 from device_agents.drivers.android.adb import Adb, PhoneList, phones_of
 from device_agents.drivers.android.config import AndroidConfig
-from device_agents.drivers.android.driver import PhoneFinder
+from device_agents.drivers.android.driver import AndroidDriver, PhoneFinder
 from device_agents.drivers.android.facts import MARK
 from device_agents.drivers.android.server import PhoneServer, ServerFiles
 from fleet.errors import DeviceError, DeviceFaulted, DeviceUnreachable
@@ -117,6 +119,62 @@ async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_pa
         await eventually(lambda: phones.arrivals == {"R58": 2})
     finally:
         await phones.close()
+
+
+class OddAtFirst(Adb):
+    """An adb whose first list fails as nothing ever should."""
+
+    odd: ClassVar[list[str]] = ["odd"]
+
+    async def run(self, *words: str, serial: str = "", timeout_sec: float = 20.0) -> str:
+        if self.odd:
+            raise RuntimeError(self.odd.pop())
+        return await super().run(*words, serial=serial, timeout_sec=timeout_sec)
+
+
+async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None:
+    """Nobody else lists them: those that come later would never be served."""
+    phones = PhoneList(OddAtFirst(program=str(adb_that_lists(tmp_path, "R58 device"))))
+
+    await phones.open(10)
+    try:
+        before = phones.trouble
+        await eventually(lambda: phones.state("R58") == "device")
+    finally:
+        await phones.close()
+
+    assert before == "listing phones failed: odd"
+    assert not phones.trouble
+
+
+async def test_a_phone_whose_numbers_are_no_numbers_is_looked_at_again(tmp_path: Path) -> None:
+    """Once it says something else, that counts: nobody else looks at it."""
+    program, said = tmp_path / "adb", tmp_path / "said"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        '*"devices -l") echo "List of devices attached"; echo "R58 device";;\n'
+        f"*shell*) exec cat {said};;\n"
+        "*) exec sleep 60;;\n"
+        "esac\n"
+    )
+    program.chmod(0o755)
+    said.write_text(MARK.join(["", "", f"MemTotal: {'9' * 400} kB\n", "", "", ""]))
+    driver = AndroidDriver("phone", AndroidConfig(adb=str(program), serial="R58"), "host")
+
+    await driver.open(NoStrays())
+    try:
+        before = await driver.probe()
+        said.write_text(MARK * 5)
+
+        async def is_booting() -> bool:
+            return (await driver.probe()).reason == "the phone is booting"
+
+        await eventually(is_booting)
+    finally:
+        await driver.close()
+
+    assert before.reason.startswith("setting the phone up failed: ")
 
 
 @pytest.mark.parametrize("named", [{}, {"adb_server_port": 5137}])

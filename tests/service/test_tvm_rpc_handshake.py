@@ -91,6 +91,35 @@ async def test_a_driver_goes_on_looking_after_nonsense() -> None:
     assert "is not a TVM RPC server" in before.reason
 
 
+class OddAtFirst(TvmRpcDriver):
+    """A driver whose first knock fails as nothing ever should."""
+
+    knocks = 0
+
+    async def _knock(self) -> None:
+        self.knocks += 1
+        if self.knocks == 1:
+            raise RuntimeError("odd")
+        await super()._knock()
+
+
+async def test_a_driver_goes_on_looking_after_what_nobody_foresaw() -> None:
+    """Nobody else looks: the device would not be granted until its agent starts anew."""
+    async with serving(MAGIC + bytes(4)) as port:
+        config = TvmRpcConfig(address=f"127.0.0.1:{port}", target={"kind": "llvm"})
+        driver = OddAtFirst("board", config, "here", describe(config, where="test"), retry_sec=0.5)
+        await driver.open(NoStrays())
+        before = await driver.probe()
+
+        async def is_well() -> bool:
+            return (await driver.probe()).is_healthy
+
+        await eventually(is_well)
+        await driver.close()
+
+    assert before.reason.endswith("failed: odd")
+
+
 @pytest.mark.parametrize("port", [0, 65536])
 def test_a_port_that_no_server_has_is_refused(port: int) -> None:
     """When agent.yaml is read: nobody could ever knock there."""

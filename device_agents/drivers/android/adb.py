@@ -196,6 +196,9 @@ class PhoneList:
                     self._learn(parse_links(await self.adb.run("devices", "-l")), "")
                 except DeviceError as error:
                     self._learn({}, str(error))
+                except Exception as error:  # the outermost loop: if it ended, no phone would come or go any more
+                    logger.exception("listing phones failed")
+                    self._learn({}, f"listing phones failed: {error or type(error).__name__}")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._called.wait(), _POLL_SEC)
                 self._called.clear()

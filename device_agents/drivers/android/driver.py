@@ -191,8 +191,11 @@ class AndroidDriver(Driver):
                     await self._read()
             except (DeviceError, FilesMissing, ValueError, ConfigError) as error:
                 self._ready_for, self._trouble = 0, str(error)
-            except OSError as error:
-                self._ready_for, self._trouble = 0, f"setting the phone up failed: {error}"
+            except Exception as error:  # the outermost loop: if it ended, nobody would look at the phone again
+                trouble = f"setting the phone up failed: {error or type(error).__name__}"
+                if trouble != self._trouble:
+                    logger.exception("phone not set up", extra={"device": self.name})
+                self._ready_for, self._trouble = 0, trouble
             self._set_up_once.set()
             await phones.news(_POLL_SEC)
 
