@@ -42,6 +42,14 @@ def serve(
     dask_certs: DaskCertsOption = None,
     build_cache: BuildCacheOption = None,
     build_cache_gb: BuildCacheGbOption = options.DEFAULT_CACHE_GB,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Search with the shared cost model of this optimizer (its --port), where its library cannot be "
+            "reached. Default: the own library's.",
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +89,8 @@ def serve(
         workers=workers,
         build_cache=options.build_cache(build_cache, build_cache_gb),
         cluster=ClusterAddress(address=dask, certs=dask_certs) if dask else None,
-        snapshots=None if port is None else ServingAddress(host=serving_host, port=port),
+        snapshots=snapshots,
+        serves_at=None if port is None else ServingAddress(host=serving_host, port=port),
         connect_timeout_sec=connect_timeout,
     )
 

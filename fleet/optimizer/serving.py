@@ -70,8 +70,11 @@ class OptimizerOptions:
     build_cache: BuildCache | None = None
     """Where what this machine builds is looked for, and kept beyond the job."""
 
-    snapshots: ServingAddress | None = None
-    """Where the shared cost model is served to those who cannot reach the library; None: nowhere."""
+    snapshots: str | None = None
+    """Address of an optimizer whose snapshots of the cost model the jobs use; None: those of the library."""
+
+    serves_at: ServingAddress | None = None
+    """Where the library's cost model is served to those who cannot reach the library; None: nowhere."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -102,20 +105,21 @@ async def serve(options: OptimizerOptions) -> None:
             client=await stack.enter_async_context(client),
         )
         await stack.enter_async_context(learning(library, shop.builders, Turns(shares_cores=True, cores=shop.cores)))
-        if options.snapshots is not None:
+        if options.serves_at is not None:
             mine = await account_credentials(options.tracker)
             guard = await stack.enter_async_context(guarded_by(options.tracker))
-            await stack.enter_async_context(serving_snapshots(library.memory, options.snapshots, mine, guard))
-        optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs)
+            await stack.enter_async_context(serving_snapshots(library.memory, options.serves_at, mine, guard))
+        optimizer = Optimizer(shop, tracker=options.tracker, most_jobs=options.jobs, snapshots=options.snapshots)
         await optimizer.run()
 
 
 class Optimizer:
     """Runs the jobs of one library on one fleet."""
 
-    def __init__(self, shop: Workshop, *, tracker: str, most_jobs: int) -> None:
+    def __init__(self, shop: Workshop, *, tracker: str, most_jobs: int, snapshots: str | None = None) -> None:
         self._shop = shop
         self._tracker = tracker
+        self._snapshots = snapshots
         self._most_jobs = most_jobs
         self._name = ""
         self._running: set[asyncio.Task[None]] = set()
@@ -210,7 +214,8 @@ class Optimizer:
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
             model = await asyncio.to_thread(restore_model, shop.library, order, folder)
-            wanted = [replace(options, model=model) for options in for_each_kind(order.options)]
+            here = replace(order.options, model=model, snapshots=self._snapshots)
+            wanted = for_each_kind(here)
             tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}
             return await together(tunes)
 

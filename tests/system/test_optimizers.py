@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,9 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from fleet.client.connection import account_credentials
+from fleet.cost_model.prior import PATH
+from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.errors import InvalidRequest
-from fleet.library import Job, JobState, Library, Record, RecordKind
-from fleet.testing import eventually_sync
+from fleet.library import Job, JobState, Library, NewSnapshot, Record, RecordKind, StoredSnapshot
+from fleet.optimizer.snapshot_service import ServingAddress, serving_snapshots
+from fleet.optimizer.tasks.train import TARGET_KINDS
+from fleet.testing import eventually, eventually_sync
+from fleet.wire.peers import Guard
 from tests.system.fleet_processes import Fleet, run_fleet, running_fleet, start_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -36,11 +43,11 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start_optimizer(fleet: Fleet, path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts an optimizer that runs one job at a time; `around` is what runs it elsewhere."""
+    """Starts an optimizer that runs one job at a time; `around` is what runs it elsewhere, `more` its options."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*around: str) -> subprocess.Popen[str]:
-        words = ("--tracker", fleet.address, "--library", str(path), "--jobs", "1", "--workers", "1")
+    def start(*around: str, more: Sequence[str] = ()) -> subprocess.Popen[str]:
+        words = ("--tracker", fleet.address, "--library", str(path), "--jobs", "1", "--workers", "1", *more)
         started.append(start_fleet("optimizer", "serve", *words, around=around))
         return started[-1]
 
@@ -158,6 +165,41 @@ def test_an_optimizer_keeps_nothing_that_it_built_for_a_job_that_has_ended(
     assert list(temporary.glob("fleet-artifacts-*"))
     assert not [file for _, _, files in os.walk(temporary) for file in files if file.endswith(".so")]
     assert optimizer.poll() is None
+
+
+async def test_an_optimizer_searches_with_what_another_library_has_learnt(
+    two_products: Path, fleet: Fleet, path: Path, tmp_path: Path, start_optimizer: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """It cannot reach that library: an optimizer that can hands the snapshot on, and its own library has none."""
+    mine = await account_credentials(fleet.address)
+    with Library.open(tmp_path / "elsewhere.sqlite") as elsewhere:
+        published = publish(elsewhere)
+        async with serving_snapshots(elsewhere.memory, ServingAddress(), mine, Guard()) as address:
+            start_optimizer(more=("--snapshots", address))
+            name = await asyncio.to_thread(submit, two_products, path, "--trials", "2", "--batch", "2")
+            await eventually(lambda: has_ended(path, name), _ENDS_WITHIN_SEC)
+
+    ended = job(path, name)
+    assert ended.state is JobState.FINISHED, ended.message
+    assert [kind["snapshot"] for kind in ended.progress["kinds"]] == [published.digest]
+    with Library.open(path) as library:
+        assert library.memory.snapshots() == []
+
+
+def publish(library: Library) -> StoredSnapshot:
+    """Put the snapshot of the package into use, as if it had been trained there."""
+    term = library.memory.stand("test", lease_sec=60)
+    assert term is not None
+    return term.publish(
+        NewSnapshot(
+            content=PATH.read_bytes(),
+            feature_version=FEATURE_VERSION,
+            record_count=64,
+            workloads={},
+            last_record_id=0,
+            metrics={TARGET_KINDS: ["llvm"]},
+        )
+    )
 
 
 def test_a_tune_is_watched_where_an_optimizer_runs(
