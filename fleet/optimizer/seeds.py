@@ -9,6 +9,7 @@ from cross.targets.target import architecture, parse_target
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import operators_of
 from fleet.domain.scope import RecordScope
+from fleet.errors import ConfigError
 from fleet.library import Library, StoredWorkload
 from fleet.optimizer.tasks.adapting import Seed
 from fleet.workloads.workload import Workload
@@ -69,5 +70,8 @@ def _distance(args: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> tuple
 
 def _is_alike(target_json: str, other_json: str) -> bool:
     """Tell whether schedules for one target can be right for another: the same kind, and of processors the same ISA."""
-    kinds = {str(parse_target(target)["kind"]) for target in (target_json, other_json)}
-    return len(kinds) == 1 and (kinds != {"llvm"} or architecture(target_json) == architecture(other_json))
+    try:
+        kinds = {str(parse_target(target)["kind"]) for target in (target_json, other_json)}
+        return len(kinds) == 1 and (kinds != {"llvm"} or architecture(target_json) == architecture(other_json))
+    except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
+        return False

@@ -246,3 +246,19 @@ def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> Non
         seeds = seeds_for(library, asked, HERE, stored_ones)
 
     assert [("1", 0), ("1", 1), ("2", 0)] == [(seed.mod_json[1], int(seed.trace_json[6])) for seed in seeds]
+
+
+@pytest.mark.parametrize("target_json", ["", '{"kind":"llvm","mtriple":"armv7l-linux-gnueabi"}'])
+def test_records_of_a_target_that_we_refuse_are_no_start(tmp_path: Path, target_json: str) -> None:
+    """A database of MetaSchedule's may name no target, or one that we do not build for: once such records of a workload
+    were imported, no job with this workload could begin."""
+    spec = TensorSpec((8, 8), "float32")
+    asked = Workload(name="softmax", weight=1, mod_json="{}", shash="1", flop=1.0, args=(spec,))
+    elsewhere = RecordScope(target_json=target_json, device_model="another board", tvm_version="1")
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(stored(asked))
+        library.add_record(NewRecord(workload="1", trace_json="[[], []]", scope=elsewhere, run_secs=(1e-3,)))
+
+        [progress] = recall(library, [asked], HERE)
+
+    assert progress.seeds == ()
