@@ -326,13 +326,14 @@ def test_a_job_ends_when_its_deadline_comes_or_its_target_is_reached() -> None:
 def test_no_batch_is_planned_past_the_deadline() -> None:
     """Shortly before it only what can be measured in time is looked at, and nothing from then on; it is said once."""
     records = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
-    calm, hurried = (Script(known(untuned_sec=1.0, records=list(records)), deadline_sec=end) for end in (1_000.0, 10.0))
+    facts = {"untuned_sec": 1.0, "records": records, "trials_before": 12}
+    calm, hurried = (Script(known(**facts), deadline_sec=end) for end in (1_000.0, 10.0))
 
     ahead = [Ahead(digest=f"{n}", trace_json=f"{n}", log_secs=LATE_GAIN[n : n + 1]) for n in range(len(LATE_GAIN))]
     for job in (calm, hurried):
         job.run(ev.Found("w", tuple(ahead)))
         job.run(ev.RoundWanted(now_sec=9.5))
-    late = Script(known(untuned_sec=1.0, records=list(records)), deadline_sec=10.0)
+    late = Script(known(**facts), deadline_sec=10.0)
 
     far, near = (job.core.progress.decisions[0].reason for job in (calm, hurried))
     assert (near.horizon, far.horizon) == (1, 4)
@@ -353,6 +354,21 @@ def test_a_job_says_what_it_measures_and_why() -> None:
 
     [decision] = report_decisions(job.core.progress)
     assert str(decision).startswith(f"4 candidates of {workload().operator}: its first batch")
+
+
+def test_workloads_that_matter_have_a_batch_each_before_one_has_two() -> None:
+    """Though their static schedules have been timed."""
+    job = Script(*(WorkloadProgress(workload=workload(name)) for name in "abc"))
+    job.answer = secs({"a static": 8.0, "b static": 1.0, "c static": 1.0, "a1": 9.0, "b1": 9.0, "c1": 9.0})
+    for name in "abc":
+        job.run(ev.Proposed(name, {f"{name} static": f"{name} static"}, is_static=True))
+        job.run(ev.BatchWanted(name, [f"{name} static"]))
+        job.find(f"{name}1", *(f"{name} {number}" for number in range(9)), shash=name)
+
+    for _ in range(3):
+        job.run(ev.RoundWanted())
+
+    assert sorted(batch.workload for batch in job.core.progress.decisions) == ["a", "b", "c"]
 
 
 def test_what_a_suspected_device_was_not_sent_may_be_proposed_again() -> None:

@@ -206,6 +206,26 @@ def test_each_workload_that_matters_gets_a_batch_before_any_gets_two() -> None:
     assert decide(tuned, state("tiny", current_sec=0.001)).batches[0].workload == "tuned"
 
 
+def test_a_static_schedule_is_no_first_batch() -> None:
+    """Its time says what the workload takes now, not what a search finds: with it the costliest workload had three
+    batches before another had one. What earlier jobs have tried needs no first batch."""
+    tuned, static = state("tuned", *SPREAD_OUT), state("static", 0.5, batches=0)
+
+    assert decide(tuned, static).batches[0].workload == "static"
+    assert decide(tuned, static).batches[0].reason.motive is Motive.FIRST
+    assert decide(tuned, replace(static, current_sec=0.001, run_secs=(0.001,))).batches[0].workload == "tuned"
+    assert decide(tuned, replace(static, trials=40)).batches[0].reason.motive is not Motive.FIRST
+
+
+def test_a_first_batch_that_would_be_late_is_small() -> None:
+    """Nothing but the smallest batch is planned past the deadline, whether anything is known of the workload or not."""
+    hurried = JobTerms(deadline_sec=1.0)
+
+    counts = [decide(state("w", job=hurried), now_sec=now_sec).batches[0].count for now_sec in (0.0, 0.5)]
+
+    assert counts == [8, 4]
+
+
 def test_weight_times_gain_decides() -> None:
     """Of two workloads with the same times, the one that the model runs more often; then what may still gain most."""
     assert names(decide(state("a", *SPREAD_OUT), state("b", *SPREAD_OUT, weight=3))) == ["b", "a"]

@@ -121,6 +121,7 @@ def _state_of(
         least_sec=item.least_sec,
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
+        trials=had,
         trials_left=min(trials_left, conditions.enough - had),
         least_batch=conditions.batch_size if is_alone(progress) else SMALLEST_BATCH,
         max_batch=conditions.batch_size,

@@ -26,7 +26,7 @@ from fleet.optimizer.prioritizer.values import (
     Reason,
     WorkloadState,
 )
-from fleet.optimizer.prioritizer.worth import Estimate, estimate, trust
+from fleet.optimizer.prioritizer.worth import Estimate, estimate, price_of, trust
 
 MATTERS = 0.01
 """Share of its job's latency below which a workload waits for its first batch until that is worth one."""
@@ -72,9 +72,9 @@ def prioritize(
         device = cheapest.get(state.device_model)
         if finish is not None:
             finished[state.name] = finish
-        elif device is not None and _is_unknown(state):
+        elif device is not None and (_is_unknown(state) or _is_new(state, latency_sec)):
             if not state.is_busy:
-                batches.append(_blind_batch(state, device, latency_sec))
+                batches.append(_blind_batch(state, device, latency_sec, left_sec=state.job.deadline_sec - now_sec))
         elif device is not None:
             found = estimate(
                 state,
@@ -135,25 +135,36 @@ def _is_unknown(state: WorkloadState) -> bool:
     return not math.isfinite(state.current_sec) or not any(math.isfinite(sec) for sec in state.run_secs)
 
 
-def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float) -> ProposedBatch:
-    """Return a batch of a workload without times, as large as allowed: it has to find out what the workload is like."""
+def _is_new(state: WorkloadState, latency_sec: float) -> bool:
+    """Tell whether a workload that matters has had no trial, whatever its static schedule takes."""
+    return not state.batches and not state.trials and _share_of_job(state, latency_sec) >= MATTERS
+
+
+def _share_of_job(state: WorkloadState, latency_sec: float) -> float:
+    return state.weight * state.current_sec / latency_sec if math.isfinite(state.current_sec) else 1.0
+
+
+def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, *, left_sec: float) -> ProposedBatch:
+    """Return a batch of a workload that nothing is known of: it has to find out what the workload is like, so it is as
+    large as allowed, unless that would be measured after the deadline.
+    """
     count = min(state.max_batch, state.trials_left)
-    device_sec = state.round_device_sec + count * state.trial_device_sec
-    builder_sec = state.round_builder_sec + count * state.trial_builder_sec
-    share_of_job = state.weight * state.current_sec / latency_sec if math.isfinite(state.current_sec) else 1.0
+    if price_of(state, device, count).total_sec > left_sec:
+        count = min(state.least_batch, count)
+    price = price_of(state, device, count)
     share = _FIRST_GAIN / (1 + state.batches) ** 2
-    is_first = not state.batches and not state.run_secs and share_of_job >= MATTERS
+    share_of_job = _share_of_job(state, latency_sec)
     reason = Reason(
-        motive=Motive.FIRST if is_first else Motive.GAIN,
+        motive=Motive.FIRST if _is_new(state, latency_sec) else Motive.GAIN,
         gain_sec=share * state.current_sec,
         spread_sec=share * state.current_sec,
         horizon=1,
-        device_sec=device_sec,
-        builder_sec=builder_sec,
+        device_sec=price.device_sec,
+        builder_sec=price.builder_sec,
         weight=state.weight,
         priority=state.job.priority,
         trust=1.0,
-        worth=state.job.priority * share * share_of_job / (device_sec + device.builder_price * builder_sec),
+        worth=state.job.priority * share * share_of_job / price.total_sec,
     )
     return _proposed(state, count, 0.0, reason)
 

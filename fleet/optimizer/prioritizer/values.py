@@ -71,6 +71,9 @@ class WorkloadState:
     batches: int = 0
     """Batches so far, whether measured or not."""
 
+    trials: int = 0
+    """Trials so far, those of earlier jobs, too. A static schedule is none, though its time is among `run_secs`."""
+
     trials_left: int = 1_000_000
     least_batch: int = SMALLEST_BATCH
     """Fewest trials in one batch, unless there are fewer left. A small batch passes the turn on sooner: one that nobody
@@ -112,7 +115,7 @@ class Motive(enum.Enum):
     """Why a batch stands where it does."""
 
     FIRST = "first"
-    """Nothing is known of the workload yet, and it matters."""
+    """The workload has had no trial yet, and it matters."""
 
     GAIN = "gain"
     EXPLORATION = "exploration"

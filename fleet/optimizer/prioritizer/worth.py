@@ -51,6 +51,25 @@ class Estimate:
     """Share of the workload's time gained per second of a device."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a batch takes."""
+
+    device_sec: float
+    builder_sec: float
+    total_sec: float
+    """Device seconds, and what those of the builders are worth."""
+
+
+def price_of(state: WorkloadState, device: DeviceState, count: int) -> Price:
+    """Return what a batch of so many trials takes."""
+    device_sec = state.round_device_sec + count * state.trial_device_sec
+    builder_sec = state.round_builder_sec + count * state.trial_builder_sec
+    return Price(
+        device_sec=device_sec, builder_sec=builder_sec, total_sec=device_sec + device.builder_price * builder_sec
+    )
+
+
 def estimate(
     state: WorkloadState,
     device: DeviceState,
@@ -80,11 +99,9 @@ def estimate(
     means = shares.mean(axis=0)
     found: list[Estimate] = []
     for count in sizes:
-        device_sec = state.round_device_sec + count * state.trial_device_sec
-        builder_sec = state.round_builder_sec + count * state.trial_builder_sec
-        price_sec = device_sec + device.builder_price * builder_sec
+        price = price_of(state, device, count)
         for horizon in HORIZONS:
-            is_reachable = horizon * count <= ahead and horizon * price_sec <= left_sec
+            is_reachable = horizon * count <= ahead and horizon * price.total_sec <= left_sec
             if found and not is_reachable:
                 break
             after = min(horizon * count, ahead) - 1
@@ -97,9 +114,9 @@ def estimate(
                     first_share=float(means[count - 1]),
                     far_share=far_share,
                     far_count=ahead,
-                    device_sec=device_sec,
-                    builder_sec=builder_sec,
-                    rate=float(means[after]) / (horizon * price_sec),
+                    device_sec=price.device_sec,
+                    builder_sec=price.builder_sec,
+                    rate=float(means[after]) / (horizon * price.total_sec),
                 )
             )
     return max(found, key=lambda one: (one.rate, one.count, -one.horizon))
