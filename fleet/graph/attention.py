@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, padded_to_vectors
-from fleet.graph.constants import array_of, constant, dtype_of, shape_of
+from fleet.graph.constants import array_of, constant, dtype_of, operand, shape_of
 from fleet.graph.rebuilding import op_name
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _with_bias(rebuild: Rebuild, expr: Expr) -> list[tuple[Expr | None, Expr]]:
         return []
     known = array_of(rebuild, seen)
     if known is None:
-        return [(rebuild.emit(relax.op.where(seen, constant(np.zeros_like(number)), low)), scores)]
+        return [(rebuild.emit(relax.op.where(seen, operand(np.zeros_like(number), seen), low)), scores)]
     return [(constant(np.where(known, np.float32(0), number.reshape(()))), scores)]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.graph.constants import array_of, constant, dtype_of, is_constant, shape_of
+from fleet.graph.constants import array_of, constant, dtype_of, is_constant, operand, rank_of, shape_of
 from fleet.graph.rebuilding import TUPLE_ITEM, op_name
 from fleet.graph.transposes import is_reshape, transposed_axes
 
@@ -53,8 +53,12 @@ def square(rebuild: Rebuild, call: Call) -> Expr | None:
     """Replace x to the power of 2, which calls the mathematics library, by a multiplication."""
     from tvm import relax
 
-    exponent = array_of(rebuild, call.args[1])
-    return relax.op.multiply(call.args[0], call.args[0]) if exponent is not None and np.all(exponent == 2) else None
+    base, exponent = call.args[0], array_of(rebuild, call.args[1])
+    if exponent is None or exponent.ndim > rank_of(base) or not np.all(exponent == 2):
+        return None
+    if exponent.size != 1 and shape_of(base) != shape_of(rebuild.builder.normalize(call)):
+        return None  # the exponent repeats the base
+    return relax.op.multiply(base, base)
 
 
 def reshape_once(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -110,7 +114,7 @@ def subtract_none(rebuild: Rebuild, call: Call) -> Expr | None:
     from tvm import relax
 
     subtracted = _float_constant(rebuild, call.args[1])
-    return None if subtracted is None else relax.op.add(call.args[0], constant(-subtracted))
+    return None if subtracted is None else relax.op.add(call.args[0], operand(-subtracted, call.args[0]))
 
 
 def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -120,7 +124,11 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
     divisor = _float_constant(rebuild, call.args[1])
     if divisor is None or not np.all(divisor):
         return None
-    return relax.op.multiply(call.args[0], constant(1 / divisor.astype(np.float64), str(divisor.dtype)))
+    with np.errstate(over="ignore"):
+        factor = (1 / divisor.astype(np.float64)).astype(divisor.dtype)
+    if np.any(np.isinf(factor)):
+        return None  # what is beyond 1e-5, as float16 has it, no float16 is
+    return relax.op.multiply(call.args[0], operand(factor, call.args[0]))
 
 
 def _float_constant(rebuild: Rebuild, expr: Expr) -> np.ndarray | None:

@@ -43,7 +43,17 @@ def constant(value: Array, dtype: str | None = None) -> Expr:
     """Return an array as a constant, rows contiguous, in the given dtype."""
     from tvm import relax
 
-    return relax.const(np.ascontiguousarray(value, dtype=dtype or value.dtype))
+    array = np.asarray(value, dtype=dtype or value.dtype, order="C")
+    return relax.const(array, str(array.dtype))  # untold, it makes float32 of float64, and int32 of int64
+
+
+def operand(value: Array, other: Expr) -> Expr:
+    """Return an array as a constant that an operator combines with another tensor, whose rank it must not change.
+
+    A single number has one axis where the other has any: TVM leaves that an argument, and writes one without axes into
+    the program, which then is another one for each number.
+    """
+    return constant(value if rank_of(other) == 0 else np.atleast_1d(value))
 
 
 def shape_of(expr: Expr) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.graph.constants import Array, array_of, constant, dtype_of, shape_of
+from fleet.graph.constants import Array, array_of, constant, dtype_of, operand, shape_of
 from fleet.graph.rebuilding import op_name
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def join_shifts(rebuild: Rebuild, call: Call) -> Expr | None:
     first = array_of(rebuild, before.args[1]) if before is not None else None
     if before is None or shift is None or first is None or not _keep_shape(before, first, shift):
         return None
-    return relax.op.add(before.args[0], constant(first + shift))
+    return relax.op.add(before.args[0], operand(first + shift, before.args[0]))
 
 
 def push_scale(rebuild: Rebuild, call: Call) -> Expr | None:
@@ -48,11 +48,11 @@ def push_scale(rebuild: Rebuild, call: Call) -> Expr | None:
     if first is None or not _keep_shape(before, first, scale):
         return None
     if op_name(before) == "relax.multiply":
-        return relax.op.multiply(before.args[0], constant(first * scale))
+        return relax.op.multiply(before.args[0], operand(first * scale, before.args[0]))
     if scale.size == 1 and _weights_of(rebuild, before.args[0]) is None:
         return None  # an epilogue like gelu's, which gains nothing
-    scaled = rebuild.emit(relax.op.multiply(before.args[0], constant(scale)))
-    return relax.op.add(scaled, constant(first * scale))
+    scaled = rebuild.emit(relax.op.multiply(before.args[0], operand(scale, before.args[0])))
+    return relax.op.add(scaled, operand(first * scale, scaled))
 
 
 def _weights_of(rebuild: Rebuild, expr: Expr) -> Array | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fleet.errors import BuildError, InvalidRequest
 from fleet.graph.concats import marked
+from fleet.graph.constants import constant
 from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
@@ -147,11 +148,11 @@ def _call_tir() -> object:
 
 def _packed(function: GlobalVar, argument: Expr, packing: Packing, done: dict[tuple[int, Packing], Expr]) -> Expr:
     """Return a constant packed; the same one again is packed once."""
-    from tvm import ir, relax
+    from tvm import ir
 
     if not isinstance(argument, ir.GenericConst):
         raise InvalidRequest(f"the schedule of {function.name_hint} packs its argument {packing.argument}, no constant")
     key = (hash(argument), packing)
     if key not in done:
-        done[key] = relax.const(packing.pack(np.asarray(argument.value.numpy())))
+        done[key] = constant(packing.pack(np.asarray(argument.value.numpy())))
     return done[key]

@@ -1,0 +1,91 @@
+"""Small models of rare shapes, types and operators on their whole way, as users get them, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from fleet.graph.pipeline import lower
+from fleet.models.model import Model, import_model
+from fleet.workloads.applying import apply_schedules
+from fleet.workloads.concats import join_concats
+from tests.unit.graph_models import TARGET
+from tests.unit.onnx_cases import Array, loaded, model_of, theirs
+from tests.unit.quick_compile import compile_quickly
+
+pytest.importorskip("onnxruntime")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+class Case(NamedTuple):
+    """A model, and what it is given."""
+
+    nodes: Sequence[onnx.NodeProto]
+    inputs: Mapping[str, Array]
+    weights: Mapping[str, Array]
+    outputs: Sequence[str] = ("y",)
+
+
+def noise(*shape: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+def number(value: float, dtype: str = "float32") -> Array:
+    return np.array(value, dtype)
+
+
+def node(op_type: str, inputs: str, output: str = "y", **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs.split(), output.split(), **attributes)
+
+
+CASES = {
+    "a single number minus and divided by another": Case(
+        [node("Sub", "x c", "d"), node("Div", "d c")], {"x": number(3)}, {"c": number(2)}
+    ),
+    "the larger of two single numbers": Case([node("Max", "x c")], {"x": number(3)}, {"c": number(4)}),
+    "a square that repeats its base": Case([node("Pow", "x e")], {"x": noise(3, 1)}, {"e": np.full((1, 4), 2, "f")}),
+    "a product of float64": Case(
+        [node("MatMul", "x w")], {"x": noise(5, 7, dtype="float64")}, {"w": noise(7, 32, dtype="float64")}
+    ),
+    "a product of int64": Case(
+        [node("MatMul", "x w")], {"x": np.arange(12).reshape(3, 4)}, {"w": np.arange(64).reshape(4, 16) + 2**33}
+    ),
+    "sums beyond 32 bits": Case(
+        [node("Add", "x a", "s"), node("Add", "s b")],
+        {"x": np.arange(12).reshape(3, 4)},
+        {"a": np.full(4, 2**40), "b": np.full(4, 2**41)},
+    ),
+    "a division by what has no reciprocal": Case(
+        [node("Div", "x c")], {"x": np.array([0, 1e-6, 2e-5], "float16")}, {"c": number(1e-5, "float16")}
+    ),
+}
+
+
+def scheduled_outputs(model: Model, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs of a model with static schedules, its concats in place."""
+    import tvm
+    from tvm import relax
+
+    applied = apply_schedules(lower(import_model(model), TARGET), TARGET, {})
+    machine = relax.VirtualMachine(compile_quickly(join_concats(applied.mod, TARGET).mod), tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(array) for array in inputs))
+    return [item.numpy() for item in (result if len(model.output_names) > 1 else [result])]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rare_models_answer_as_onnx_runtime(name: str, tmp_path: Path) -> None:
+    """Shape, type and numbers are the same, whatever passes and schedules made of the model."""
+    case = CASES[name]
+    model = loaded(model_of(case.nodes, case.inputs, case.weights, case.outputs), tmp_path)
+    arrays = [case.inputs[given] for given in model.input_names]
+
+    for expected, actual in zip(theirs(model, arrays), scheduled_outputs(model, arrays), strict=True):
+        assert (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
+        exact = 1e-12 if expected.dtype == np.float64 else 1e-5
+        np.testing.assert_allclose(actual, expected, rtol=1e-3 if expected.dtype == np.float16 else exact, atol=1e-9)
