@@ -131,6 +131,26 @@ def divide_none(rebuild: Rebuild, call: Call) -> Expr | None:
     return relax.op.multiply(call.args[0], operand(factor, call.args[0]))
 
 
+def sinh(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Write a hyperbolic sine as tanh(x) cosh(x), which keeps the digits of small numbers: TVM has none of vectors."""
+    from tvm import relax
+
+    return relax.op.multiply(rebuild.bind(relax.op.tanh(call.args[0])), rebuild.bind(_cosh(rebuild, call.args[0])))
+
+
+def cosh(rebuild: Rebuild, call: Call) -> Expr | None:
+    """Write a hyperbolic cosine as exponentials, which TVM has for vectors, too."""
+    return _cosh(rebuild, call.args[0])
+
+
+def _cosh(rebuild: Rebuild, x: Expr) -> Expr:
+    from tvm import relax
+
+    up, down = (rebuild.bind(relax.op.exp(each)) for each in (x, rebuild.bind(relax.op.negative(x))))
+    half = operand(np.array(0.5, dtype_of(x)), x)
+    return relax.op.multiply(rebuild.bind(relax.op.add(up, down)), half)
+
+
 def _float_constant(rebuild: Rebuild, expr: Expr) -> np.ndarray | None:
     array = array_of(rebuild, expr)
     return array if array is not None and np.issubdtype(array.dtype, np.floating) else None
@@ -173,10 +193,12 @@ CLEANING: dict[str, Rule] = {
     "relax.add": constant_right,
     "relax.astype": cast_once,
     "relax.broadcast_to": broadcast_once,
+    "relax.cosh": cosh,
     "relax.divide": divide_none,
     "relax.multiply": constant_right,
     "relax.permute_dims": transpose_once,
     "relax.power": square,
+    "relax.sinh": sinh,
     "relax.subtract": subtract_none,
     **dict.fromkeys(("relax.max", "relax.min", "relax.sum"), fold_stack),
     **dict.fromkeys(_RESHAPES, reshape_once),

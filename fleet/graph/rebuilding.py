@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tvm.ir import BaseFunc, GlobalVar, IRModule
-    from tvm.relax import BlockBuilder, Call, Expr, Function, Var
+    from tvm.relax import BlockBuilder, Call, Expr, Function, TensorType, Var
 
     Rule = Callable[["Rebuild", Call], Expr | None]
     Rewrite = Callable[["Rebuild", Expr], Expr]
@@ -77,6 +77,14 @@ def op_name(expr: Expr) -> str:
     from tvm import ir, relax
 
     return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
+
+
+def result_types(call: Call) -> list[TensorType]:
+    """Return the types of the tensors that the program of a `call_tir` writes."""
+    from tvm import relax
+
+    [kind] = call.ty_args
+    return list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
 
 
 def with_attrs(call: Call, args: list[Expr], changed: dict[str, object]) -> Expr:

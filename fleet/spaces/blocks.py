@@ -77,8 +77,9 @@ class Product:
 
 
 def child_blocks(schedule: Schedule) -> list[SBlockRV]:
-    """Return the blocks of the function in order."""
-    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    """Return the blocks of the function in order; none of one that is a block itself, as TVM's scatters are."""
+    outermost = schedule.mod["main"].body.block.name_hint
+    return list(schedule.get_child_blocks(schedule.get_sblock(outermost)))
 
 
 def is_reduction(block: SBlock) -> bool:

@@ -23,6 +23,7 @@ from fleet.spaces.functions import with_arithmetic_functions
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
+from fleet.spaces.loops import add_missing_loops
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.rows import RowTile
 from fleet.spaces.simple import main_reduction, schedule_rest
@@ -236,6 +237,7 @@ def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
 
     schedule = Schedule(mod)
     inline_all(schedule, frozenset())
+    add_missing_loops(schedule)
     main, tiles = main_reduction(schedule.copy(), facts)
 
     def schedules_at(places: Sequence[int]) -> Iterator[Schedule]:

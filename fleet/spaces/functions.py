@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tvm.ir import Call, Expr, IRModule
+    from tvm.tirx import Cast
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH = 0.693359375
@@ -64,11 +65,12 @@ def with_arithmetic_functions(mod: IRModule) -> IRModule:
     import tvm
     import tvm_ffi
     from tvm.ir import Call
+    from tvm.tirx import Cast
 
     function = mod["main"]
     body = tvm_ffi.structural_map(function.body, [(Call, _rewritten)])
     if not body.same_as(function.body):
-        body = tvm_ffi.structural_map(body, [(Call, _named_outside)])
+        body = tvm_ffi.structural_map(body, [(Call, _named_outside), (Cast, _chosen)])
     return mod if body.same_as(function.body) else tvm.IRModule({"main": function.with_body(body)}, attrs=mod.attrs)
 
 
@@ -114,6 +116,16 @@ def _named_outside(call: Call) -> Expr:
         left.remove(last)
         result = Let(last.var, last.value, result)
     return result
+
+
+def _chosen(cast: Cast) -> Expr:
+    """Return a condition's number as a choice between 1 and 0: TVM can name no vector with such a cast in it."""
+    from tvm import tirx
+    from tvm.tirx import const
+
+    if str(cast.value.ty.dtype) != "bool" or str(cast.ty.dtype) != "float32":
+        return cast
+    return tirx.Select(cast.value, const(1.0, "float32"), const(0.0, "float32"))
 
 
 def _with_name(value: Expr, function: Callable[[Expr], Expr]) -> Expr:

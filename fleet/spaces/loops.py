@@ -35,6 +35,17 @@ def steps(schedule: Schedule, loops: Sequence[LoopRV]) -> int:
     return math.prod(extent(schedule, loop) for loop in loops)
 
 
+def add_missing_loops(schedule: Schedule) -> None:
+    """Give each block that has none a loop, of one step: TVM's `rfactor` fails beside a block without loops."""
+    from tvm.s_tir import SBlockRealize
+    from tvm.tirx import SeqStmt
+
+    body = schedule.mod["main"].body.block.body
+    statements = body.seq if isinstance(body, SeqStmt) else []
+    for name in [found.block.name_hint for found in statements if isinstance(found, SBlockRealize)]:
+        schedule.add_unit_loop(schedule.get_sblock(name))
+
+
 def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
     """Tell whether a block's loops are its axes, as a compiler made them."""
     from tvm.tirx import ForKind

@@ -16,7 +16,7 @@ from fleet.spaces.columns import reads_along, schedule_columns, tiles_of
 from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.grouped import schedule_padded_groups
-from fleet.spaces.loops import domain, is_untouched, share, split_by_kind, steps
+from fleet.spaces.loops import add_missing_loops, domain, is_untouched, share, split_by_kind, steps
 from fleet.spaces.rows import RowTile, chain_to, row_tiles, schedule_rows
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def schedule_rest(
     Args:
         tiles: of reductions, by their blocks; others have the most promising ones.
     """
+    add_missing_loops(schedule)
     chosen = tiles or {}
     rows = {name: tile for name, tile in chosen.items() if isinstance(tile, RowTile)}
     columns = {name: tile for name, tile in chosen.items() if isinstance(tile, ColumnTile)}

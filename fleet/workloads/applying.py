@@ -11,6 +11,7 @@ import numpy as np
 from fleet.errors import BuildError, InvalidRequest
 from fleet.graph.concats import marked
 from fleet.graph.constants import constant
+from fleet.graph.rebuilding import result_types
 from fleet.spaces.choose import finished, static_schedule
 from fleet.spaces.packing import Packing, packings_of
 from fleet.workloads.default_schedule import default_schedule, needs_schedule, reorder_products
@@ -128,7 +129,7 @@ def _pack_constants(mod: IRModule, packings: Mapping[GlobalVar, tuple[Packing, .
             arguments = list(call.args[1].fields)
             for packing in found:
                 arguments[packing.argument] = _packed(call.args[0], arguments[packing.argument], packing, done)
-            return relax.call_tir(renewed[call.args[0]], relax.Tuple(arguments), list(call.ty_args))
+            return relax.call_tir(renewed[call.args[0]], relax.Tuple(arguments), result_types(call))
 
     # A function whose parameters changed has another type, and so needs another variable, of the same name.
     kept = {variable: function for variable, function in mod.functions.items() if variable not in packings}

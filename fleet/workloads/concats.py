@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fleet.graph.concats import CopyReason, marked
 from fleet.graph.constants import shape_of
-from fleet.graph.rebuilding import is_plain, op_name
+from fleet.graph.rebuilding import is_plain, op_name, result_types
 from fleet.workloads.concat_places import Place, Places, concat_places, is_concat
 from fleet.workloads.default_schedule import needs_schedule
 from fleet.workloads.slices import SLICE, Slice, on_slices, start_arguments
@@ -141,7 +141,7 @@ class _Joining:
         arguments = [*(self._values.get(value, value) for value in read), *starts]
         if place is not None:
             return self._write(binding.var, program, arguments, place)
-        return relax.VarBinding(binding.var, relax.call_tir(program, relax.Tuple(arguments), list(call.ty_args)))
+        return relax.VarBinding(binding.var, relax.call_tir(program, relax.Tuple(arguments), result_types(call)))
 
     def _write(self, operand: Var, program: GlobalVar, arguments: list[Expr], place: Place) -> Binding:
         """Return the call that writes an operand into its buffer; the first one brings the buffer into being."""
@@ -160,7 +160,7 @@ class _Joining:
         """Return the program of a call for these parameters, by index, as slices, and the arguments that it adds."""
         program = call.args[0]
         original = self._mod[program]
-        function = on_slices(original, slices)
+        function = on_slices(original, slices, outputs=len(result_types(call)))
         if "global_symbol" in (function.attrs or {}):
             function = function.without_attr("global_symbol")
         added = self._builder.add_func(function, program.name_hint + SLICE)

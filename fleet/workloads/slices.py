@@ -57,22 +57,24 @@ def is_indexed(function: PrimFunc, parameter: int) -> bool:
     return not left
 
 
-def on_slices(function: PrimFunc, slices: Mapping[int, Slice]) -> PrimFunc:
+def on_slices(function: PrimFunc, slices: Mapping[int, Slice], *, outputs: int = 1) -> PrimFunc:
     """Return the program with these parameters, by index, as slices of larger tensors.
 
-    Its parameters are the old one's but the last, which is the output; where the slices begin, as `start_arguments`
-    lists them; the output.
+    Its parameters are the old one's without the outputs; where the slices begin, as `start_arguments` lists them; the
+    outputs.
 
     Args:
         slices: of parameters that `is_indexed`.
+        outputs: how many of the parameters, the last ones, are outputs.
     """
     from tvm.tirx import PrimFunc
 
     moves = [_move(function.params[index], slice_) for index, slice_ in sorted(slices.items())]
     wholes = {move.part: move.whole for move in moves}
-    *inputs, output = [wholes.get(param, param) for param in function.params]
+    params = [wholes.get(param, param) for param in function.params]
     starts = [start for move in moves for start in move.starts if start is not None]
-    return PrimFunc([*inputs, *starts, output], _body_on(function, moves), function.ret_type, function.attrs)
+    params[-outputs:-outputs] = starts
+    return PrimFunc(params, _body_on(function, moves), function.ret_type, function.attrs)
 
 
 def start_arguments(function: PrimFunc, slices: Mapping[int, Slice]) -> list[Expr]:

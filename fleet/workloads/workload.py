@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload
+from fleet.spaces.blocks import child_blocks
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -98,8 +99,7 @@ def argument_specs(mod: IRModule) -> tuple[TensorSpec, ...]:
 
     buffers = [param for param in mod["main"].params if hasattr(param.ty, "shape")]
     schedule = Schedule(mod)
-    blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    stored = [region.source for block in blocks for region in schedule.get(block).writes]
+    stored = [region.source for block in child_blocks(schedule) for region in schedule.get(block).writes]
     written = [any(buffer.same_as(other) for other in stored) for buffer in buffers]
     if not any(written):
         written[-1:] = [True]  # an opaque call writes it; by convention it is the last one

@@ -49,6 +49,12 @@ CASES = {
         [node("Sub", "x c", "d"), node("Div", "d c")], {"x": number(3)}, {"c": number(2)}
     ),
     "the larger of two single numbers": Case([node("Max", "x c")], {"x": number(3)}, {"c": number(4)}),
+    "the mean of everything": Case([node("ReduceMean", "x", keepdims=0)], {"x": noise(7, 11, 5)}, {}),
+    "the mean of all squares": Case(
+        [node("Sub", "a b", "d"), node("Mul", "d d", "q"), node("ReduceMean", "q", keepdims=0)],
+        {"a": noise(3, 40), "b": noise(40)},
+        {},
+    ),
     "a square that repeats its base": Case([node("Pow", "x e")], {"x": noise(3, 1)}, {"e": np.full((1, 4), 2, "f")}),
     "a product of float64": Case(
         [node("MatMul", "x w")], {"x": noise(5, 7, dtype="float64")}, {"w": noise(7, 32, dtype="float64")}
@@ -63,6 +69,30 @@ CASES = {
     ),
     "a division by what has no reciprocal": Case(
         [node("Div", "x c")], {"x": np.array([0, 1e-6, 2e-5], "float16")}, {"c": number(1e-5, "float16")}
+    ),
+    "a part of what is concatenated": Case(
+        [
+            node("Tanh", "x", "t"),
+            node("Neg", "x", "n"),
+            node("Split", "t s", "y z", axis=1),
+            node("Concat", "n t", "v", axis=2),
+        ],
+        {"x": noise(4, 8, 6)},
+        {"s": np.array([3, 5])},
+        ("y", "z", "v"),
+    ),
+    "scattered elements": Case(
+        [node("ScatterElements", "x i u", axis=1)],
+        {"x": noise(2, 3), "i": np.array([[-1], [0]]), "u": noise(2, 1)},
+        {},
+    ),
+    "hyperbolic functions": Case(
+        [node("Sinh", "x"), node("Cosh", "x", "z")], {"x": noise(3, 32) * np.float32(1e-3)}, {}, ("y", "z")
+    ),
+    "a function of a condition": Case(
+        [node("Greater", "x c", "g"), node("Cast", "g", "f", to=TensorProto.FLOAT), node("Sigmoid", "f")],
+        {"x": noise(3, 32)},
+        {"c": number(0.3)},
     ),
 }
 
