@@ -86,6 +86,17 @@ CASES = {
         {"x": noise(2, 3), "i": np.array([[-1], [0]]), "u": noise(2, 1)},
         {},
     ),
+    "powers of whole numbers": Case(
+        [node("Pow", "x e"), node("Pow", "x x", "z")],
+        {"x": np.array([1, 4, 9], "int32")},
+        {"e": number(0.5)},
+        ("y", "z"),
+    ),
+    "one of several": Case(
+        [node("OneHot", "i d v", axis=1)],
+        {"i": np.array([[0, 3, -1], [2, 4, 1]])},
+        {"d": number(4, "int64"), "v": np.array([-1, 2], "float32")},
+    ),
     "hyperbolic functions": Case(
         [node("Sinh", "x"), node("Cosh", "x", "z")], {"x": noise(3, 32) * np.float32(1e-3)}, {}, ("y", "z")
     ),

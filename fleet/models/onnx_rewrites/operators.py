@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.models.onnx_rewrites.graph import Replacement, Rule, number, present
+from fleet.models.onnx_rewrites.graph import Array, Replacement, Rule, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -57,12 +57,23 @@ def _clip(node: NodeProto, write: Replacement) -> bool:
 
 
 def _pow(node: NodeProto, write: Replacement) -> bool:
-    """TVM wants base and exponent of one type; the result has the base's."""
+    """TVM wants base and exponent of one type, and floats, but for squares; the result has the base's."""
+    from onnx import helper
+
     base, exponent = map(write.values.dtype, node.input)
+    if base is not None and base.kind in "iu" and not _is_two(write.values.constants.get(node.input[1])):
+        wide = [write.op("Cast", name, to=_DOUBLE) for name in node.input]
+        to = helper.np_dtype_to_tensor_dtype(base)
+        write.op("Cast", write.op("Pow", *wide), to=to, output=node.output[0])
+        return True
     if base is None or base == exponent:
         return False
     write.op("Pow", node.input[0], write.op("CastLike", node.input[1], node.input[0]), output=node.output[0])
     return True
+
+
+def _is_two(value: Array | None) -> bool:
+    return value is not None and bool(np.all(value == 2))
 
 
 def _is_inf(node: NodeProto, write: Replacement) -> bool:
@@ -114,6 +125,24 @@ def _reverse_sequence(node: NodeProto, write: Replacement) -> bool:
     index = write.op("Where", write.op("Less", steps, ends), mirrored, steps)
     index = write.op("Expand", index, write.integers(*shape))
     write.op("GatherElements", given, index, axis=time_axis, output=node.output[0])
+    return True
+
+
+def _one_hot(node: NodeProto, write: Replacement) -> bool:
+    """TVM gives the result a type of its own, whatever that of the values is."""
+    indices, depth, values = node.input
+    shape, count = write.values.shape(indices), write.values.constants.get(depth)
+    if shape is None or count is None:
+        return False
+    size = int(count.reshape(-1)[0])
+    axis = number(node, "axis", -1) % (len(shape) + 1)
+    steps = write.constant(np.arange(size, dtype="int64").reshape(size, *[1] * (len(shape) - axis)))
+    at = write.op("Cast", indices, to=_INT64)
+    at = write.op("Reshape", at, write.integers(*shape[:axis], 1, *shape[axis:]))
+    from_end = write.op("Add", at, write.constant(np.array(size, "int64")))
+    is_hot = write.op("Or", write.op("Equal", at, steps), write.op("Equal", from_end, steps))
+    off, on = (write.op("Gather", values, write.constant(np.array(place, "int64"))) for place in (0, 1))
+    write.op("Where", is_hot, on, off, output=node.output[0])
     return True
 
 
@@ -177,8 +206,8 @@ def _with_attributes_of(node: NodeProto, write: Replacement, op_type: str, input
     return made
 
 
-_FLOAT, _INT32 = 1, 6
-"""TensorProto.FLOAT and TensorProto.INT32."""
+_FLOAT, _INT32, _INT64, _DOUBLE = 1, 6, 7, 11
+"""TensorProto.FLOAT and so on."""
 
 RULES: dict[str, Rule] = {
     "Clip": _clip,
@@ -188,6 +217,7 @@ RULES: dict[str, Rule] = {
     "IsInf": _is_inf,
     "LpNormalization": _lp_normalization,
     "Mean": _mean,
+    "OneHot": _one_hot,
     "Pow": _pow,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
