@@ -24,6 +24,7 @@ from fleet.graph.groups import GROUPS
 from fleet.graph.integer_products import integer_product_rules
 from fleet.graph.marking import mark_constants
 from fleet.graph.norms import NORMS
+from fleet.graph.outputs import own_outputs
 from fleet.graph.quantized import in_integers
 from fleet.graph.rebuilding import rewrite
 from fleet.graph.scaling import SCALING
@@ -118,7 +119,7 @@ def _fuse(mod: IRModule) -> IRModule:
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
-    return tvm.transform.Sequential(passes)(mod)
+    return own_outputs(tvm.transform.Sequential(passes)(mod))
 
 
 _CLEAN = Step(

@@ -119,15 +119,19 @@ def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
     return rebuild_main(mod, apply)
 
 
-def rebuild_main(mod: IRModule, apply: Rewrite) -> IRModule:
-    """Return the module with each bound value of its main function replaced; what nobody reads any more is dropped."""
+def rebuild_main(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _, expr: expr) -> IRModule:
+    """Return the module with each bound value of its main function replaced; what nobody reads any more is dropped.
+
+    Args:
+        finish: replaces what the function returns, a tensor or a tuple of them, after all that.
+    """
     from tvm import ir, relax
 
     main = mod["main"]
     if not is_plain(main):
         return mod
     others = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
-    rebuilt, functions = _rebuild(main, others, apply)
+    rebuilt, functions = _rebuild(main, others, apply, finish)
     functions[mod.get_global_var("main")] = rebuilt
     return relax.transform.DeadCodeElimination()(ir.IRModule(functions, attrs=mod.attrs))
 
@@ -163,7 +167,7 @@ def is_plain(function: Function) -> bool:
 
 
 def _rebuild(
-    function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite
+    function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite, finish: Rewrite
 ) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
     """Return the function, and its module's others, to which rules add tensor programs, each by a name of its own."""
     from tvm import ir, relax
@@ -179,7 +183,7 @@ def _rebuild(
                     _rebuild_block(block, rebuild, renamed)
             else:
                 _rebuild_block(block, rebuild, renamed)
-        builder.emit_func_output(_renamed(function.body.body, renamed))
+        builder.emit_func_output(finish(rebuild, _renamed(function.body.body, renamed)))
     built = builder.finalize()
     return built["main"], {var: found for var, found in built.functions.items() if var.name_hint != "main"}
 

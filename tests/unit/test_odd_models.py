@@ -105,6 +105,12 @@ CASES = {
         {"x": noise(3, 32)},
         {"c": number(0.3)},
     ),
+    "inputs and constants as outputs": Case(
+        [node("Relu", "x"), node("Identity", "x", "z"), node("Identity", "w", "v")],
+        {"x": noise(2, 3)},
+        {"w": noise(4)},
+        ("y", "z", "v"),
+    ),
 }
 
 

@@ -1,0 +1,54 @@
+"""What a model returns belongs to who called it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fleet.graph.pipeline import lower
+from tests.unit.graph_models import TARGET, function_of, random_array
+from tests.unit.quick_compile import compile_quickly
+
+if TYPE_CHECKING:
+    from tvm.relax import Expr
+
+    from tests.unit.graph_models import Emit
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_output_shares_memory_with_anything() -> None:
+    """An input, a constant and another output are copied; the next call, or a write into one, changes no other."""
+    import tvm
+    from tvm import relax
+
+    constant = random_array(2, 3, seed=1)
+
+    def body(x: Expr, emit: Emit) -> Expr:
+        doubled = emit(relax.op.add(x, x))
+        return relax.Tuple([x, relax.const(constant), doubled, doubled])
+
+    machine = relax.VirtualMachine(compile_quickly(lower(function_of([(2, 3)], body), TARGET)), tvm.cpu())
+    given = tvm.runtime.tensor(random_array(2, 3))
+    first = [np.from_dlpack(output) for output in machine["main"](given)]
+    kept = [array.copy() for array in first]
+    for array in first[1:3]:
+        array += 1
+    given.copyfrom(np.zeros((2, 3), "float32"))
+
+    again = [output.numpy() for output in machine["main"](given)]
+
+    np.testing.assert_array_equal(first[0], kept[0])
+    np.testing.assert_array_equal(first[3], kept[3])
+    np.testing.assert_array_equal(again[1], constant)
+
+
+def test_a_model_whose_outputs_are_its_own_stays_as_it_is() -> None:
+    """Nothing is copied where nothing is shared."""
+    from tvm import relax
+
+    lowered = lower(function_of([(2, 3)], lambda x, emit: relax.op.add(x, x)), TARGET)
+
+    assert ["add", "main"] == sorted(variable.name_hint for variable in lowered.functions)
