@@ -245,7 +245,7 @@ def _tensor_type(name: str, array: Array) -> TensorType:
 
 def _npy(array: Array) -> bytes:
     content = io.BytesIO()
-    np.save(content, np.ascontiguousarray(array), allow_pickle=False)
+    np.save(content, np.asarray(array, order="C"), allow_pickle=False)
     return content.getvalue()
 
 

@@ -17,8 +17,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 from typer.testing import CliRunner
 
+import fleet
 import fleet.runtime
 from fleet.cli.main import app
 from fleet.errors import ArtifactRefused, InvalidRequest
@@ -63,6 +65,24 @@ def test_outputs_of_two_calls_are_two_arrays(model: LoadedModel) -> None:
     model(*inputs(2))
 
     np.testing.assert_array_equal(first, kept)
+
+
+def test_single_numbers_go_in_and_come_out(tmp_path: Path) -> None:
+    """A number without axes is stored without any: as a vector, the model's own check refused it."""
+    nodes = [helper.make_node("Mul", ["x", "gain"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], keepdims=0)]
+    x, gain, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [7, 9]), ("gain", []), ("y", []))
+    )
+    graph = helper.make_graph(nodes, "score", [x, gain], [y])
+    path = tmp_path / "score.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+    score = fleet.compile(path, library=tmp_path / "none.sqlite").loaded
+
+    assert score.check().is_right, score.check().problem
+    given = np.random.default_rng(0).random((7, 9), np.float32)
+    np.testing.assert_allclose(score(given, np.array(2, np.float32)), 2 * given.mean(), rtol=1e-5)
 
 
 def test_a_model_checks_itself(model: LoadedModel) -> None:
