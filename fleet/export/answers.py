@@ -11,6 +11,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest
 from fleet.models.model import Model, ModelFormat
 from fleet.models.reference import reference_outputs
+from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.numerics import Array, InputStyle, make_inputs
 from fleet.optimizer.weakness import Weakness, find_weakness
 
@@ -38,15 +39,16 @@ class Answers:
 def find_answers(model: Model, seed: int) -> Answers:
     """Run a model on seeded inputs for which its outputs are a real test, if there are any."""
     found: list[Answers] = []
+    largest = largest_index(model)
     for attempt, style in enumerate(InputStyle):
-        found.append(_answers_for(model, seed + attempt, style))
+        found.append(_answers_for(model, seed + attempt, style, largest))
         if found[-1].weakness is None:
             return found[-1]
     return found[0]
 
 
-def _answers_for(model: Model, seed: int, style: InputStyle) -> Answers:
-    inputs, others = (_inputs(model, one, style) for one in (seed, seed + _OTHER_SEED))
+def _answers_for(model: Model, seed: int, style: InputStyle, largest: int) -> Answers:
+    inputs, others = (_inputs(model, one, style, largest) for one in (seed, seed + _OTHER_SEED))
     outputs, reference = _run(model, inputs)
     return Answers(
         inputs=tuple(inputs),
@@ -58,8 +60,9 @@ def _answers_for(model: Model, seed: int, style: InputStyle) -> Answers:
     )
 
 
-def _inputs(model: Model, seed: int, style: InputStyle) -> list[Array]:
-    return [given for given in make_inputs(model.inputs, seed, style) if not isinstance(given, TensorSpec)]
+def _inputs(model: Model, seed: int, style: InputStyle, largest: int) -> list[Array]:
+    made = make_inputs(model.inputs, seed, style, largest_index=largest)
+    return [given for given in made if not isinstance(given, TensorSpec)]
 
 
 def _run(model: Model, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], str]:

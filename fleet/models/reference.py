@@ -63,6 +63,19 @@ def reference_outputs(
     return ReferenceRun(by=by, outputs=outputs, median_sec=_median_sec(run, repeat) if repeat else None)
 
 
+def is_refused(model: Model, inputs: Sequence[NDArray[np.generic]]) -> bool:
+    """Tell whether the engine of a model's format does not run it on some inputs; False where it is not installed."""
+    by, prepare = _ENGINES[model.format]
+    if importlib.util.find_spec(by) is None:
+        return False
+    try:
+        prepare(model, inputs, 1)()
+    except Exception as error:  # noqa: BLE001 - the engines' errors share no other base class
+        logger.debug("refused", extra={"engine": by, "model": model.title, "reason": str(error)})
+        return True
+    return False
+
+
 def _onnx_runner(model: Model, inputs: Sequence[NDArray[np.generic]], threads: int) -> _Runner:
     import onnxruntime
 

@@ -20,6 +20,7 @@ from fleet.optimizer.core.events import ModelWanted, Said
 from fleet.optimizer.core.measuring import IN_PLACE, STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.in_place import Placement, Placing
+from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.job import ModelReport, report_placed
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.numerics import Array, InputStyle, Mismatch, compare, largest_difference, make_inputs
@@ -218,15 +219,20 @@ class ModelComparison:
     async def _expect(self, model: Model, untuned: Artifact) -> _Expected:
         """Find inputs for which the model's output is a real test, if there are any."""
         first: _Expected | None = None
+        largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, model)
         for attempt, style in enumerate(InputStyle):
-            found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style)
+            found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style, largest)
             first = first or found
             if found.weakness is None:
                 return found
         return first or found
 
-    async def _expect_for(self, model: Model, untuned: Artifact, seed: int, style: InputStyle) -> _Expected:
-        inputs, others = (make_inputs(model.inputs, one, style) for one in (seed, seed + _OTHER_SEED))
+    async def _expect_for(
+        self, model: Model, untuned: Artifact, seed: int, style: InputStyle, largest: int
+    ) -> _Expected:
+        inputs, others = (
+            make_inputs(model.inputs, one, style, largest_index=largest) for one in (seed, seed + _OTHER_SEED)
+        )
         async with self.turns.measuring() if self.is_local else self.turns.building():
             run = await self._run_reference(model, inputs, _REFERENCE_RUNS if self.is_local else 0)
             other = await self._run_reference(model, others) if run is not None else None

@@ -63,6 +63,8 @@ _FEW = 4
 _CODES = ("int8", "uint8")
 _INTEGER_BOUND = 8
 _INDEX_BYTES = 4
+LARGEST_INDICES = (_INTEGER_BOUND, 1, 0)
+"""Of the tables that models look things up in, some are short: BERT's has one row for each of two kinds of tokens."""
 Array: TypeAlias = NDArray[Any]
 
 
@@ -97,15 +99,24 @@ class InputStyle(enum.Enum):
 
 
 def make_inputs(
-    args: Sequence[TensorSpec], seed: int, style: InputStyle = InputStyle.NORMAL
+    args: Sequence[TensorSpec],
+    seed: int,
+    style: InputStyle = InputStyle.NORMAL,
+    *,
+    largest_index: int = LARGEST_INDICES[0],
 ) -> list[Array | TensorSpec]:
     """Return an array for each input, and for each output its spec, which the device allocates.
 
-    Integers lie in [-8, 8], so that sums of products stay within 32 bits; those of 32 and 64 bits in [0, 8], since
-    most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
+    Integers lie in [-8, 8], so that sums of products stay within 32 bits; those of 32 and 64 bits in
+    [0, largest_index], since most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
     """
     rng = np.random.default_rng(seed)
-    return [spec if spec.is_output else _random(rng, spec, style) for spec in args]
+    return [spec if spec.is_output else _random(rng, spec, style, largest_index) for spec in args]
+
+
+def is_index(spec: TensorSpec) -> bool:
+    """Tell whether a tensor is of integers of 32 or 64 bits: of inputs, most of these are indices."""
+    return "int" in spec.dtype and np.dtype(spec.dtype).itemsize >= _INDEX_BYTES
 
 
 def compare(
@@ -174,7 +185,7 @@ def largest_difference(
 _SCALES = {InputStyle.LARGE: 30.0, InputStyle.SMALL: 0.03}
 
 
-def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle) -> Array:
+def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle, largest_index: int) -> Array:
     if spec.dtype == "bool":
         return rng.integers(0, 2, spec.shape).astype(np.bool_)
     dtype = np.dtype(spec.dtype)
@@ -182,8 +193,9 @@ def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle) -> Ar
         if style is InputStyle.POSITIVE:
             return np.asarray(rng.uniform(0.5, 1.5, spec.shape)).astype(dtype)
         return np.asarray(rng.standard_normal(spec.shape) * _SCALES.get(style, 1.0)).astype(dtype)
-    low = 0 if dtype.kind == "u" or dtype.itemsize >= _INDEX_BYTES else -_INTEGER_BOUND
-    return rng.integers(low, _INTEGER_BOUND + 1, spec.shape).astype(dtype)
+    if is_index(spec):
+        return rng.integers(0, largest_index + 1, spec.shape).astype(dtype)
+    return rng.integers(0 if dtype.kind == "u" else -_INTEGER_BOUND, _INTEGER_BOUND + 1, spec.shape).astype(dtype)
 
 
 def _compare_one(

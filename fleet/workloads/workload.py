@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload
 from fleet.spaces.blocks import child_blocks
+from fleet.workloads.lookups import largest_index
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -41,6 +42,9 @@ class Workload:
 
     args: tuple[TensorSpec, ...]
     """Arguments in order, outputs marked."""
+
+    largest_index: int | None = None
+    """Of the integers among its inputs, as far as they are indices; None: none is."""
 
     @property
     def operator(self) -> str:
@@ -82,6 +86,7 @@ def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Work
         shash=str(ms.database.Workload(mod).as_json()[0]),
         flop=float(estimate_tir_flops(mod)),
         args=argument_specs(mod),
+        largest_index=largest_index(mod),
     )
 
 

@@ -31,6 +31,7 @@ from fleet.library import Library
 from fleet.models.model import Model, check_exists, load_model
 from fleet.models.reference_profile import ReferenceProfile, profile_reference
 from fleet.optimizer.history import schedules
+from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.numerics import make_inputs
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.profiling.peaks import build_peaks, measure_roofline
@@ -296,7 +297,9 @@ class _Profiling:
         is_processor = parse_target(self.target_json)["kind"] == "llvm"
         if not is_processor or inventory.host_fingerprint != machine_fingerprint():
             return None
-        inputs = [given for given in make_inputs(self.model.inputs, 0) if not isinstance(given, TensorSpec)]
+        largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, self.model)
+        made = make_inputs(self.model.inputs, 0, largest_index=largest)
+        inputs = [given for given in made if not isinstance(given, TensorSpec)]
         return await run_within(
             self.pool,
             _COMPILE_TIMEOUT_SEC,

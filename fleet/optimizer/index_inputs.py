@@ -1,0 +1,36 @@
+"""How large the indices may be that a model is run with: no input tells how many rows the table has that it is for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fleet.models.model import Model
+from fleet.models.reference import is_refused
+from fleet.optimizer.numerics import LARGEST_INDICES, Array, is_index, make_inputs
+from fleet.workloads.workload import Workload
+
+
+def largest_index(model: Model) -> int:
+    """Return what `make_inputs` should take as the largest index for a model.
+
+    Runs the engine of the model's format, in the build pool. Where that refuses all indices, it is not for them.
+    """
+    if not any(map(is_index, model.inputs)):
+        return LARGEST_INDICES[0]
+    taken = (largest for largest in LARGEST_INDICES if not is_refused(model, _all_at(model, largest)))
+    return next(taken, LARGEST_INDICES[0])
+
+
+def largest_index_of(workload: Workload) -> int:
+    """Return what `make_inputs` should take as the largest index for a single program."""
+    limit = workload.largest_index
+    return LARGEST_INDICES[0] if limit is None else min(LARGEST_INDICES[0], limit)
+
+
+def _all_at(model: Model, largest: int) -> list[Array]:
+    """Return inputs of which every index is the largest one."""
+    drawn = [np.asarray(given) for given in make_inputs(model.inputs, 0)]
+    return [
+        np.full_like(array, largest) if is_index(spec) else array
+        for array, spec in zip(drawn, model.inputs, strict=True)
+    ]
