@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library.election import Term
+from fleet.library.jobs import new_job_name
 from fleet.library.memory import Memory
 from fleet.library.pruning import Pruned
 from fleet.library.queue import JobQueue, Standing
@@ -50,5 +51,6 @@ __all__ = [
     "Term",
     "WorkloadSummary",
     "canonical_target",
+    "new_job_name",
     "trace_digest",
 ]

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from fleet.errors import InvalidRequest, NotFound
 from fleet.library import rows
 from fleet.library.rows import Row, clean
-from fleet.library.schema import job_orders, job_workloads, jobs, model_runs, records, workloads
+from fleet.library.schema import insert_into, job_orders, job_workloads, jobs, model_runs, records, workloads
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
 
 _SAME_START_SEC = 2.0
@@ -24,11 +24,10 @@ _SAME_START_SEC = 2.0
 
 
 def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
-    """Insert a running job of this process, unless the fields say otherwise; return its name."""
+    """Insert a running job of this process, unless the fields say otherwise or its name is known; return its name."""
     now = datetime.now(UTC)
-    name = f"jobs/{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     row = {
-        "name": name,
+        "name": new_job_name(),
         "state": JobState.RUNNING.value,
         "message": "",
         **this_process(),
@@ -36,8 +35,13 @@ def insert_job(connection: sa.Connection, fields: Mapping[str, object]) -> str:
         "touched_at": now,
         **fields,
     }
-    connection.execute(jobs.insert(), row)
-    return name
+    connection.execute(insert_into(connection, jobs).on_conflict_do_nothing(index_elements=["name"]), row)
+    return str(row["name"])
+
+
+def new_job_name() -> str:
+    """Return a name that no job has."""
+    return f"jobs/{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 def insert_order(connection: sa.Connection, name: str, fields: Mapping[str, object]) -> None:
@@ -53,7 +57,7 @@ def insert_order(connection: sa.Connection, name: str, fields: Mapping[str, obje
         "report": None,
         **fields,
     }
-    connection.execute(job_orders.insert(), row)
+    connection.execute(insert_into(connection, job_orders).on_conflict_do_nothing(index_elements=["job_id"]), row)
 
 
 def this_process() -> dict[str, object]:
@@ -73,7 +77,9 @@ def job_id(connection: sa.Connection, name: str) -> int:
     return found
 
 
-def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int | None = None) -> list[Job]:
+def read_jobs(
+    connection: sa.Connection, *, name: str | None = None, model_digest: str | None = None, limit: int | None = None
+) -> list[Job]:
     """Return jobs with their counts, newest first."""
     candidates = records.c.kind.in_([RecordKind.CANDIDATE.value, RecordKind.REVERTED_CANDIDATE.value])
     # A candidate that was measured twice, as the best few are, is one trial; on another kind of board it is another.
@@ -88,6 +94,8 @@ def read_jobs(connection: sa.Connection, *, name: str | None = None, limit: int 
     query = sa.select(jobs, done.label("trials_done"), failed.label("trials_failed")).order_by(jobs.c.id.desc())
     if name is not None:
         query = query.where(jobs.c.name == name)
+    if model_digest is not None:
+        query = query.where(jobs.c.model_digest == model_digest)
     found = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
     orders = {order["job_id"]: order for order in _orders(connection, [row["id"] for row in found])}
     return [rows.job_of(row, orders.get(row["id"], {})) for row in found]
@@ -176,10 +184,12 @@ def workload_ids(connection: sa.Connection, shashes: Sequence[str]) -> dict[str,
 
 
 def add_model_run(connection: sa.Connection, run: ModelRun) -> None:
-    """Store a model's latency. Raises NotFound."""
+    """Store a model's latency, unless the job has one of that moment. Raises NotFound."""
     row = {name: getattr(run, name) for name in ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")}
     row |= {"job_id": job_id(connection, run.job_name), "created_at": run.created_at or datetime.now(UTC)}
-    connection.execute(model_runs.insert(), row)
+    same = [model_runs.c[key] == row[key] for key in ("job_id", "created_at")]
+    if connection.scalar(sa.select(model_runs.c.id).where(*same).limit(1)) is None:
+        connection.execute(model_runs.insert(), row)
 
 
 def read_model_runs(connection: sa.Connection, owner: int, name: str) -> list[ModelRun]:

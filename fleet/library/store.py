@@ -126,20 +126,23 @@ class Library:
         trials_total: int = 0,
         holder: str = "",
         optimizer: str = "",
+        name: str = "",
     ) -> Job:
         """Store a job that this process runs from now on.
 
         Args:
+            name: of two jobs with one name the first is kept, so a start may be repeated; empty = generated.
             optimizer: under which name it claims candidates; then it renews its claim, see `fleet.library.queue`.
         """
         texts = {"title": title, "model_digest": model_digest, "tuner": tuner, "holder": holder}
         fields: dict[str, object] = {key: clean(text) for key, text in texts.items()}
         fields |= {"conditions": dict(conditions or {}), "trials_total": trials_total}
+        fields |= {"name": name} if name else {}
         order = {"optimizer": optimizer, "claimed_until": claim_end()} if optimizer else {}
         with engines.writing(self._engine) as connection:
-            name = jobs.insert_job(connection, fields)
-            jobs.insert_order(connection, name, order)
-            return jobs.read_jobs(connection, name=name)[0]
+            inserted = jobs.insert_job(connection, fields)
+            jobs.insert_order(connection, inserted, order)
+            return jobs.read_jobs(connection, name=inserted)[0]
 
     def finish_job(
         self, name: str, state: JobState, message: str = "", *, report: Mapping[str, object] | None = None
@@ -163,11 +166,15 @@ class Library:
         with engines.writing(self._engine) as connection:
             jobs.add_model_run(connection, run)
 
-    def jobs(self, limit: int | None = 100) -> list[Job]:
-        """Return jobs, newest first. Running ones whose process on this host is gone become INTERRUPTED."""
+    def jobs(self, limit: int | None = 100, *, model_digest: str | None = None) -> list[Job]:
+        """Return jobs, newest first. Running ones whose process on this host is gone become INTERRUPTED.
+
+        Args:
+            model_digest: only those of this model.
+        """
         self._interrupt_abandoned()
         with engines.reading(self._engine) as connection:
-            return jobs.read_jobs(connection, limit=limit)
+            return jobs.read_jobs(connection, model_digest=model_digest, limit=limit)
 
     def job(self, name: str) -> JobSummary:
         """Return a job with what it did for each workload. Raises NotFound."""

@@ -316,6 +316,7 @@ class ModelRun:
     """Largest difference of any output from the reference."""
 
     created_at: datetime | None = None
+    """With a time zone; None = now. A job has one run of a moment, so a store may be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

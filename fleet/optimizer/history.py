@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
@@ -17,6 +17,7 @@ from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.patience import patiently
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.seeds import seeds_for
 from fleet.optimizer.tasks.propose import SearchRecord
@@ -85,9 +86,9 @@ def traces_of(library: Library, workload: Workload) -> list[str]:
 
 def interrupted_job(library: Library, model_digest: str, conditions: Mapping[str, object]) -> Job | None:
     """Return the newest job with these conditions if it was interrupted."""
-    for job in library.jobs(limit=1000):
+    for job in library.jobs(limit=1000, model_digest=model_digest):
         own = {key: value for key, value in job.conditions.items() if key != "resumes"}
-        if job.model_digest != model_digest or own != dict(conditions):
+        if own != dict(conditions):
             continue
         return job if job.state is JobState.INTERRUPTED else None
     return None
@@ -114,13 +115,12 @@ async def lessons_of(pool: Pool, library: Library, item: WorkloadProgress, scope
     Of a library from before these were, the newest candidates get theirs now.
     """
     shash, memory = item.workload.shash, library.memory
-    missing = await asyncio.to_thread(
-        memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES
-    )
+    find = partial(memory.without_features, FEATURE_VERSION, workload=shash, within=scope, limit=_RECALLED_FEATURES)
+    missing = await patiently(find)
     if missing:
         by_record = await recalled(pool, item.workload.mod_json, scope.target_json, missing)
-        await asyncio.to_thread(memory.add_programs, by_record)
-    programs = await asyncio.to_thread(memory.programs, shash, scope, feature_version=FEATURE_VERSION)
+        await patiently(partial(memory.add_programs, by_record))
+    programs = await patiently(partial(memory.programs, shash, scope, feature_version=FEATURE_VERSION))
     known = [(record, programs.get(trace_digest(record.trace_json))) for record in item.records]
     return [
         LearnRecord(

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
@@ -19,6 +20,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 from fleet.library import Library, NewRecord, RecordKind
 from fleet.optimizer.conditions import Conditions
+from fleet.optimizer.patience import patiently
 from fleet.optimizer.profiling.contest import (
     MOST_OPTIONS,
     Contest,
@@ -99,7 +101,7 @@ class Placing:
         """
         started = time.monotonic()
         share_sec = _SHARE * (started - self.conditions.started_at)
-        contests = await asyncio.to_thread(self._contests, decided)
+        contests = await patiently(partial(self._contests, decided))
         if not contests or affordable(share_sec, compile_sec, 0.0) is None:
             return Placement(lineup=decided)
         (first,) = await self._profile([tuned], runs=_FEWEST_RUNS)
@@ -131,7 +133,7 @@ class Placing:
             is_confirmed: the model of the winners is faster as a whole; else it has what is fastest alone.
         """
         records = [self._record(item, is_confirmed=is_confirmed) for item in placement.placed]
-        await asyncio.to_thread(self.library.add_records, [record for record in records if record is not None])
+        await self._store([record for record in records if record is not None])
 
     async def keep_static(self, decided: Lineup) -> None:
         """Note in the library that later builds get static schedules: with all of them the model is faster as a whole.
@@ -139,7 +141,10 @@ class Placing:
         Args:
             decided: the schedules that are fastest alone.
         """
-        await asyncio.to_thread(lambda: self.library.add_records(self._static_records(decided)))
+        await self._store(await patiently(partial(self._static_records, decided)))
+
+    async def _store(self, records: Sequence[NewRecord]) -> None:
+        await patiently(partial(self.library.add_records, records))
 
     def _static_records(self, decided: Lineup) -> list[NewRecord]:
         records = []
@@ -208,4 +213,5 @@ class Placing:
             kind=RecordKind.IN_PLACE,
             provenance={"compared": compared},
             checked=True,
+            uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
         )

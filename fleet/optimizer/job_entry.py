@@ -11,16 +11,18 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
-from fleet.library import Job, JobState, Library, RecordKind
+from fleet.library import Job, JobState, Library, RecordKind, new_job_name
 from fleet.optimizer.claim import JobClaim
 from fleet.optimizer.history import interrupted_job
 from fleet.optimizer.job import ProgressReport, TuneReport
+from fleet.optimizer.patience import patiently
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +59,8 @@ class Begun:
 class JobEntry(Protocol):
     """One job in the library, as its run sees it."""
 
-    def begin(self, beginning: Beginning) -> Begun:
-        """Enter what is known; with several kinds of boards, once for each. Called on the event loop."""
+    async def begin(self, beginning: Beginning) -> Begun:
+        """Enter what is known; with several kinds of boards, once for each."""
         ...
 
     def tell(self, progress: ProgressReport) -> None:
@@ -74,16 +76,18 @@ class OwnEntry:
         self._job: Job | None = None
         self._keeping: asyncio.Task[None] | None = None
 
-    def begin(self, beginning: Beginning) -> Begun:
+    async def begin(self, beginning: Beginning) -> Begun:
         conditions = {**beginning.conditions, **_plain_scope(beginning.scope)}
-        older = interrupted_job(self._library, beginning.model_digest, conditions)
+        older = await patiently(partial(interrupted_job, self._library, beginning.model_digest, conditions))
         total, notice = beginning.trials, ""
         if older is not None:
             total = max(0, older.trials_total - older.trials_done)
             notice = f"going on with {older.name}, interrupted after {older.trials_done} of {older.trials_total} trials"
             conditions = {**conditions, "resumes": older.name}
         optimizer = f"optimizers/{uuid.uuid4().hex[:12]}"
-        self._job = self._library.start_job(
+        start = partial(
+            self._library.start_job,
+            name=new_job_name(),  # chosen here: what is started again because no answer came is there once
             title=beginning.title,
             model_digest=beginning.model_digest,
             conditions=conditions,
@@ -92,31 +96,39 @@ class OwnEntry:
             holder=account_name(),
             optimizer=optimizer,
         )
-        self._library.add_job_workloads(self._job.name, beginning.weight_by_shash)
+        self._job = await patiently(start)
         claim = JobClaim(self._library, self._job.name, optimizer)
         self._keeping = asyncio.create_task(claim.keep(), name="keep the claim")
+        await patiently(partial(self._library.add_job_workloads, self._job.name, beginning.weight_by_shash))
         return Begun(job=self._job, trials=total, notice=notice)
 
     def tell(self, progress: ProgressReport) -> None:
         """Do nothing: who started it sees it."""
 
-    def end(self, state: JobState, message: str, report: TuneReport | None) -> None:
-        """Write how the job ended, and what it reports.
+    async def finish(self, report: TuneReport) -> None:
+        """Write that the job is done, and what it reports."""
+        if self._job is not None:
+            kept = kept_reports([report])
+            await patiently(partial(self._library.finish_job, self._job.name, JobState.FINISHED, report=kept))
+        self._stop_keeping()
+
+    def end(self, state: JobState, message: str) -> None:
+        """Write how a job ended that is not done.
 
         Nothing is awaited: it must be written even while the task is being cancelled.
         """
-        if self._keeping is not None:
-            self._keeping.cancel()
+        self._stop_keeping()
         if self._job is None:
             return
         try:
-            kept = None if report is None else kept_reports([report])
-            self._library.finish_job(self._job.name, state, message=message, report=kept)
+            self._library.finish_job(self._job.name, state, message=message)
         except FleetError as error:
-            if state is JobState.FINISHED:
-                raise
             # Do not hide the error that ended the job. Readers will see that the process is gone.
             logger.warning("end of job not written", extra={"job": self._job.name, "error": str(error)})
+
+    def _stop_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
 
 
 class QueuedEntry:
@@ -128,18 +140,24 @@ class QueuedEntry:
         self._optimizer = optimizer
         self._totals: dict[RecordScope, int] = {}
         self._told: dict[str, ProgressReport] = {}
+        self._one_at_a_time = asyncio.Lock()
 
-    def begin(self, beginning: Beginning) -> Begun:
+    async def begin(self, beginning: Beginning) -> Begun:
+        async with self._one_at_a_time:  # whoever begins last knows all trials
+            return await self._begin(beginning)
+
+    async def _begin(self, beginning: Beginning) -> Begun:
         scope, name = beginning.scope, self._job.name
         if scope in self._totals:
             raise InvalidRequest(
                 f"two selectors of {name} chose {scope.device_model}: give each kind of board one; "
                 "a job uses one device of each kind at a time"
             )
-        records = self._library.records(within=scope, job_name=name, kinds=[RecordKind.CANDIDATE])
-        done = len({(record.workload, record.trace_digest) for record in records})
         self._totals[scope] = beginning.trials
-        job = self._library.queue.begin(
+        find = partial(self._library.records, within=scope, job_name=name, kinds=[RecordKind.CANDIDATE])
+        done = len({(record.workload, record.trace_digest) for record in await patiently(find)})
+        begin = partial(
+            self._library.queue.begin,
             name,
             self._optimizer,
             model_digest=beginning.model_digest,
@@ -147,7 +165,8 @@ class QueuedEntry:
             tuner=beginning.tuner,
             conditions=beginning.conditions,
         )
-        self._library.add_job_workloads(name, beginning.weight_by_shash)
+        job = await patiently(begin)
+        await patiently(partial(self._library.add_job_workloads, name, beginning.weight_by_shash))
         left = max(0, beginning.trials - done)
         notice = f"going on with {name} after {done} of {beginning.trials} trials" if done else ""
         return Begun(job=job, trials=left, notice=notice)

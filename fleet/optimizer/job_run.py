@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from cross.build.cache import BuildCache
@@ -41,9 +42,10 @@ from fleet.optimizer.job import (
     report_workloads,
 )
 from fleet.optimizer.job_entry import Beginning, Begun, JobEntry
-from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline
+from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline, note_facts
 from fleet.optimizer.loop import TuningLoop, feed
 from fleet.optimizer.model_comparison import ModelComparison
+from fleet.optimizer.patience import patiently
 from fleet.optimizer.pool import Builders, Pool
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.strategies import strategy_of
@@ -109,13 +111,12 @@ class JobRun:
             FleetError, asyncio.CancelledError: see `fleet.optimizer.service.tune`.
         """
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
-        items = await asyncio.to_thread(recall, self.library, chosen, self._scope)
+        items = await patiently(partial(recall, self.library, chosen, self._scope))
         if strategy_of(self.options.strategy).search is Search.REPLAY:
             for item in items:
-                item.replayed = await asyncio.to_thread(traces_of, self.library, item.workload)
-        begun = self.entry.begin(self._beginning(items))
-        known = self.library.memory.device_facts().get(self.inventory.device_model, {})
-        self.library.memory.note_device(self.inventory.device_model, {**known, **_facts(self.inventory)})
+                item.replayed = await patiently(partial(traces_of, self.library, item.workload))
+        begun = await self.entry.begin(self._beginning(items))
+        await patiently(partial(note_facts, self.library, self.inventory.device_model, _facts(self.inventory)))
         if begun.notice:
             self.core.progress.notice(begun.notice)
         end = self._end()
@@ -127,7 +128,7 @@ class JobRun:
         try:
             model = await self._tune(items)
             if model is not None:
-                await asyncio.to_thread(self.library.add_model_run, _model_run(begun.job, model))
+                await patiently(partial(self.library.add_model_run, _model_run(begun.job, model)))
             state = JobState.FINISHED
             feed(self.core, Said(""))
             ended.set()
@@ -181,7 +182,7 @@ class JobRun:
         feed(core, WorkloadsChosen(self.options.top))
         await self._recall_lessons(turns)
         await self._know_limits(loop, turns)
-        await loop.take_up(await asyncio.to_thread(self._in_flight))
+        await loop.take_up(await patiently(self._in_flight))
         await loop.run()
         if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
             return None
@@ -202,7 +203,8 @@ class JobRun:
             is_local=self._is_local,
             placing=None if why_unfit(self.inventory) or self.model.others else self._placing(loop, turns),
         )
-        found = await asyncio.to_thread(schedules, self.library, self.workloads, progress.workloads, self._scope)
+        find = partial(schedules, self.library, self.workloads, progress.workloads, self._scope)
+        found = await patiently(find)
         try:
             return await run.run(found)
         except CacheFull as error:
@@ -212,7 +214,7 @@ class JobRun:
     async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
         """Tell the job how fast its device can be; a large one measures it where nobody has."""
         model = self.inventory.device_model
-        roofline = await asyncio.to_thread(known_roofline, self.library, model)
+        roofline = await patiently(partial(known_roofline, self.library, model))
         if roofline is None and is_worth_measuring(self.inventory, self.core.progress.trials_total):
             feed(self.core, Said(f"measuring how fast {self.core.progress.device_name} can be"))
             roofline = await measured_roofline(
@@ -224,7 +226,7 @@ class JobRun:
                 folder=self.artifact_dir,
             )
             if roofline is not None:
-                await keep_roofline(self.library, model, roofline)
+                await patiently(partial(keep_roofline, self.library, model, roofline))
         if roofline is not None:
             feed(self.core, LimitsKnown(roofline))
 
@@ -388,7 +390,8 @@ class JobRun:
 
 def _model_run(job: Job, model: ModelReport) -> ModelRun:
     names = ("untuned_ms", "tuned_ms", "onnxruntime_ms", "max_abs_error")
-    return ModelRun(job_name=job.name, **{name: getattr(model, name) for name in names})
+    times = {name: getattr(model, name) for name in names}
+    return ModelRun(job_name=job.name, created_at=datetime.now(UTC), **times)
 
 
 def _facts(inventory: Inventory) -> dict[str, object]:

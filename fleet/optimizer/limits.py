@@ -5,8 +5,8 @@ With it the prioritizer expects no gain that no program can reach, and says of a
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.base.plain import from_plain, to_plain
@@ -63,7 +63,12 @@ def is_worth_measuring(inventory: Inventory, trials: int) -> bool:
     return trials >= _ENOUGH_TRIALS and not inventory.is_pretended and inventory.runtime is not RuntimeKind.PLAIN
 
 
-async def keep_roofline(library: Library, device_model: str, roofline: Roofline) -> None:
+def keep_roofline(library: Library, device_model: str, roofline: Roofline) -> None:
     """Note it among what is known of the device model."""
-    facts = library.memory.device_facts().get(device_model, {})
-    await asyncio.to_thread(library.memory.note_device, device_model, {**facts, _FACT: to_plain(roofline)})
+    note_facts(library, device_model, {_FACT: to_plain(roofline)})
+
+
+def note_facts(library: Library, device_model: str, facts: Mapping[str, object]) -> None:
+    """Note some of the facts of a device model; what else is known stays."""
+    known = library.memory.device_facts().get(device_model, {})
+    library.memory.note_device(device_model, {**known, **facts})

@@ -6,28 +6,21 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
-from typing import TypeVar
 
 from fleet.cost_model.stored import pack_program
 from fleet.domain.measuring import Measurement
-from fleet.errors import InvalidRequest, LibraryError, LibraryReadOnly, NoLibrary
+from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import Claim, MarkChecked, MarkWrong, Notice, Proposed, Store, Stored
 from fleet.optimizer.core.ledger import BASELINE
+from fleet.optimizer.patience import patiently
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _NOTHING: tuple[Stored, ...] = ()
-
-_PATIENCE_SEC = 120.0
-"""How long a library that is away is asked again: a database's server is started anew in less."""
-
-_AGAIN_SEC = 0.2
 
 
 class Recorder:
@@ -44,7 +37,7 @@ class Recorder:
         """Keep what no other job measures, or has measured."""
         traces, conditions = effect.traces_by_digest, self._conditions
         take = self._library.claims.take
-        ours = await _asked_again(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
+        ours = await patiently(partial(take, conditions.job_name, effect.workload, conditions.scope, traces))
         kept = {digest: trace for digest, trace in traces.items() if digest in ours}
         features = {digest: found for digest, found in effect.features_by_digest.items() if digest in ours}
         yield Proposed(effect.workload, kept, features_by_digest=features, taken=frozenset(traces) - ours)
@@ -52,7 +45,7 @@ class Recorder:
     async def store(self, effects: Sequence[Store]) -> AsyncGenerator[Stored, None]:
         """Commit results, in one transaction."""
         records = await asyncio.to_thread(lambda: [self._record(each) for each in effects])
-        stored = await _asked_again(partial(self._library.add_records, records))
+        stored = await patiently(partial(self._library.add_records, records))
         at_sec = time.monotonic() - self._conditions.started_at
         for effect, record in zip(effects, stored, strict=True):
             yield Stored(effect.workload, effect.digest, record.id, at_sec)
@@ -60,9 +53,9 @@ class Recorder:
     async def mark(self, effect: MarkChecked | MarkWrong | Notice) -> AsyncGenerator[Stored, None]:
         """Say in the library that a candidate computes the right numbers, or that it must never be used."""
         if isinstance(effect, MarkChecked):
-            await _asked_again(partial(self._library.mark_checked, effect.record_id))
+            await patiently(partial(self._library.mark_checked, effect.record_id))
         elif isinstance(effect, MarkWrong):
-            await _asked_again(partial(self._library.mark_wrong, effect.record_id, effect.message))
+            await patiently(partial(self._library.mark_wrong, effect.record_id, effect.message))
         for event in _NOTHING:
             yield event
 
@@ -85,28 +78,6 @@ class Recorder:
             uid=uuid.uuid4().hex,  # chosen here: what is stored again because no answer came is there once
             program=_program(effect),
         )
-
-
-async def _asked_again(call: Callable[[], T]) -> T:
-    """Have the library do something that may be done twice, as often as it takes while it is away.
-
-    Raises:
-        LibraryError, DiskFull: it may only be read, is full, or has been away for too long.
-    """
-    until_sec = time.monotonic() + _PATIENCE_SEC
-    is_away = False
-    while True:
-        try:
-            return await asyncio.to_thread(call)
-        except (LibraryReadOnly, NoLibrary):
-            raise
-        except LibraryError as error:
-            if time.monotonic() > until_sec:
-                raise
-            if not is_away:
-                logger.warning("a job's library is asked again and again", extra={"error": str(error)})
-            is_away = True
-        await asyncio.sleep(_AGAIN_SEC)
 
 
 def _program(effect: Store) -> RecordProgram | None:

@@ -87,10 +87,10 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
         entry, core = OwnEntry(library), JobCore(progress)
         opening = OpenJob(options=options, core=core, shop=shop, entry=entry, started_at=started_at)
         state, message = JobState.FAILED, "ended by an error"
-        ended: TuneReport | None = None
         try:
-            report = ended = await opening.run()
-            state, message = JobState.FINISHED, ""
+            report = await opening.run()
+            await entry.finish(report)
+            state = JobState.FINISHED
         except asyncio.CancelledError:
             state, message = JobState.INTERRUPTED, "stopped by its user"
             raise
@@ -98,7 +98,8 @@ async def tune(options: TuneOptions, progress: JobProgress, *, started_at: float
             message = str(error)
             raise
         finally:
-            entry.end(state, message, ended)
+            if state is not JobState.FINISHED:
+                entry.end(state, message)
         return report
 
 

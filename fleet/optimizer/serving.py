@@ -38,6 +38,7 @@ from fleet.optimizer.job_entry import QueuedEntry, kept_reports
 from fleet.optimizer.learning import learning
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.order import order_of, restore_model
+from fleet.optimizer.patience import patiently
 from fleet.optimizer.revoked_keys import guarded_by
 from fleet.optimizer.service import OpenJob, Workshop, open_builders
 from fleet.optimizer.snapshot_service import ServingAddress, serving_snapshots
@@ -213,7 +214,7 @@ class Optimizer:
         order = order_of(job)
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
-            model = await asyncio.to_thread(restore_model, shop.library, order, folder)
+            model = await patiently(partial(restore_model, shop.library, order, folder))
             here = replace(order.options, model=model, snapshots=self._snapshots)
             wanted = for_each_kind(here)
             tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}

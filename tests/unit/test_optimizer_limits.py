@@ -49,13 +49,13 @@ def test_a_workload_at_the_roofline_is_done(best_sec: float, is_done: bool) -> N
     assert item.is_searched is not is_done
 
 
-async def test_a_roofline_is_measured_once_for_a_device_model(tmp_path: Path) -> None:
+def test_a_roofline_is_measured_once_for_a_device_model(tmp_path: Path) -> None:
     """It is kept beside the other facts; what another version wrote is no error."""
     with Library.open(tmp_path / "library.sqlite") as library:
         library.memory.note_device("pi4", {"core_count": 4})
         assert known_roofline(library, "pi4") is None
 
-        await keep_roofline(library, "pi4", ROOFLINE)
+        keep_roofline(library, "pi4", ROOFLINE)
 
         assert known_roofline(library, "pi4") == ROOFLINE
         assert library.memory.device_facts()["pi4"] == {"core_count": 4, "roofline": to_plain(ROOFLINE)}

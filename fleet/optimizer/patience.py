@@ -1,0 +1,42 @@
+"""Asks a library that is away again: a job is worth more than the moment in which a database restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from fleet.errors import LibraryError, LibraryReadOnly, NoLibrary
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PATIENCE_SEC = 120.0
+"""How long a library that is away is asked again: a database's server is started anew in less."""
+
+_AGAIN_SEC = 0.2
+
+
+async def patiently(call: Callable[[], T]) -> T:
+    """Have the library do something that may be done twice, as often as it takes while it is away; on a thread.
+
+    Raises:
+        LibraryError, DiskFull: it may only be read, is full, or has been away for too long.
+    """
+    until_sec = time.monotonic() + _PATIENCE_SEC
+    is_away = False
+    while True:
+        try:
+            return await asyncio.to_thread(call)
+        except (LibraryReadOnly, NoLibrary):
+            raise
+        except LibraryError as error:
+            if time.monotonic() > until_sec:
+                raise
+            if not is_away:
+                logger.warning("a job's library is asked again and again", extra={"error": str(error)})
+            is_away = True
+        await asyncio.sleep(_AGAIN_SEC)
