@@ -21,7 +21,7 @@ from fleet.base.clock import Clock
 from fleet.base.text import sendable
 from fleet.base.version import package_version
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseBook, Release, Renew
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobState, JobStatus
 from fleet.errors import (
     ConfigError,
     FleetError,
@@ -45,6 +45,9 @@ _FIRST_PAUSE_SEC = 0.1
 _LONGEST_PAUSE_SEC = 2.0
 _STRAY_GRACE_SEC = 1.0
 """A lease listed at the welcome may belong to a request whose repeated answer is still on its way."""
+
+_TOLD_AGAIN_SEC = 600.0
+"""How long a tracker that is back is told of a job that has ended: trackers show it as long."""
 
 _MESSAGE_EVENTS = 500
 """Most events in one message: trackers take messages of at most 1 MiB."""
@@ -83,7 +86,9 @@ class TrackerStream:
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
         self._outgoing: list[ClientEvent] = []
-        self._jobs: dict[str, JobStatus] = {}
+        self._jobs: dict[str, tuple[float, JobStatus]] = {}
+        """With the time of its newest state, on the client's clock."""
+
         self._unsent_jobs: dict[str, JobStatus] = {}
         self._has_outgoing = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -97,7 +102,8 @@ class TrackerStream:
 
     def publish(self, job: JobStatus) -> None:
         """Report how a job is doing; only the newest state of each job is sent."""
-        self._jobs[job.name] = job
+        self._forget_old_jobs()
+        self._jobs[job.name] = (self.book.clock.monotonic_sec(), job)
         if self.is_up:
             self._unsent_jobs[job.name] = job
             self._wake()
@@ -210,12 +216,22 @@ class TrackerStream:
             logger.warning("the tracker is back", extra={"tracker_id": welcome.tracker_id})
         self.was_up.set()
         self._outgoing = self.book.reopen()
-        self._unsent_jobs = dict(self._jobs)
+        self._forget_old_jobs()
+        self._unsent_jobs = {name: job for name, (_, job) in self._jobs.items()}
         self._wake()
         known = self.book.held.keys() | self.book.releasing.keys()
         strays = [lease.name for lease in welcome.leases if lease.name not in known]
         if strays:
             asyncio.get_running_loop().call_later(_STRAY_GRACE_SEC, self.book.release_strays, strays)
+
+    def _forget_old_jobs(self) -> None:
+        """Forget jobs that ended long ago: an optimizer runs many, and a tracker would show all of them as new."""
+        oldest_sec = self.book.clock.monotonic_sec() - _TOLD_AGAIN_SEC
+        self._jobs = {
+            name: (told_sec, job)
+            for name, (told_sec, job) in self._jobs.items()
+            if job.state is JobState.RUNNING or told_sec > oldest_sec
+        }
 
     def _went_down(self) -> None:
         self.is_up = False

@@ -12,7 +12,7 @@ import pytest
 import fleet.aio
 from fleet.base.clock import Clock
 from fleet.client.aio import Fleet
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.leases import PendingRequest
 from fleet.domain.measuring import Trial
 from fleet.errors import (
@@ -247,6 +247,27 @@ async def test_jobs_are_shown_to_others() -> None:
             return [job.trials_done for job in (await client.snapshot()).jobs] == [3]
 
         await eventually(is_shown)
+
+
+@pytest.mark.slow
+async def test_jobs_that_ended_long_ago_are_not_shown_again_by_a_tracker_that_is_back() -> None:
+    """An optimizer runs hundreds: for a moment without its tracker, all of them were shown as just ended."""
+    clock = FakeClock()
+    async with serve_tracker() as tracker, fleet.aio.connect(tracker.address, clock=clock) as client:
+        client.publish(JobStatus(name="jobs/1", state=JobState.FINISHED))
+        client.publish(JobStatus(name="jobs/2", state=JobState.RUNNING))
+        clock.advance(500)
+        client.publish(JobStatus(name="jobs/3", state=JobState.FINISHED))
+        clock.advance(500)
+        await tracker.stop()
+        await eventually(lambda: not client.is_connected)
+        await tracker.start()
+        await eventually(lambda: client.is_connected)
+
+        async def is_told() -> bool:
+            return {job.name for job in (await client.snapshot()).jobs} == {"jobs/2", "jobs/3"}
+
+        await eventually(is_told)
 
 
 async def test_names_that_are_no_text_are_sent_all_the_same() -> None:
