@@ -64,7 +64,7 @@ class GroupCommit:
         """
         self._hurry.set()
         if self._storing is not None:
-            await self._storing
+            await asyncio.shield(self._storing)  # who is cancelled while it waits has measured them nevertheless
 
     async def _store_all(self) -> None:
         while self._waiting:

@@ -110,3 +110,24 @@ async def test_what_was_measured_before_an_error_is_stored() -> None:
         await asyncio.wait_for(lose_the_device(), 10)
 
     assert log.transactions == [["a"]]
+
+
+async def test_what_is_being_stored_is_stored_although_its_batch_is_cancelled() -> None:
+    """As by a user who stops the job in that moment: the results are there."""
+    log = Log()
+    log.is_open.clear()
+
+    async def measure_a_batch() -> None:
+        async with GroupCommit(log.store, moment_sec=_NEVER) as results:
+            results.add(result("a"))
+            await results.finish()
+
+    batch = asyncio.create_task(measure_a_batch())
+    await eventually(lambda: log.is_asked)
+    batch.cancel()
+    await asyncio.sleep(0)
+    log.is_open.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(batch, 10)
+    assert log.transactions == [["a"]]
