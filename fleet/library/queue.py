@@ -197,7 +197,7 @@ class JobQueue:
 
         Raises:
             NotFound: no such job.
-            InvalidRequest: it is under way, or done, or the library does not have what it takes to run it.
+            InvalidRequest: it is under way, done or reverted, or the library does not have what it takes to run it.
         """
         with engines.writing(self._engine) as connection:
             stored.interrupt_abandoned(connection)
@@ -206,6 +206,8 @@ class JobQueue:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()} already")
             if job.state is JobState.FINISHED:
                 raise InvalidRequest(f"{name} is done; submit its model again for more trials: they add to its records")
+            if job.reverted_at is not None:
+                raise InvalidRequest(f"{name} is reverted, and would go on without its records; use them again first")
             if job.spec is None:
                 raise InvalidRequest(f"{name} ran in `fleet tune`; the same command goes on from its records")
             values = {"state": JobState.QUEUED.value, "message": "", "ended_at": None}

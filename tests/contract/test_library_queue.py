@@ -272,6 +272,21 @@ def test_records_of_a_reverted_job_are_kept_and_used_for_nothing(library: Librar
     assert len(library.best("1", SCOPE, k=9)) == 3
 
 
+def test_a_reverted_job_is_not_resumed_before_that_is_undone(library: Library) -> None:
+    """It would begin anew, and its new records would count while it says that they do not."""
+    name = submitted(library)
+    assert taken(library, "o") == name
+    library.add_record(record(0, name))
+    library.queue.end(name, "o", JobState.CANCELLED)
+    library.queue.revert(name)
+
+    with pytest.raises(InvalidRequest, match="is reverted"):
+        library.queue.resume(name)
+    library.queue.revert(name, is_undone=True)
+
+    assert library.queue.resume(name).state is JobState.QUEUED
+
+
 def test_a_candidate_is_one_jobs_at_a_time(library: Library) -> None:
     """What one job claims, the other does not get; its own it gets again; other devices are another matter."""
     first, second = (library.start_job(title=title, optimizer=title).name for title in "ab")
