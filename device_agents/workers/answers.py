@@ -79,7 +79,8 @@ LARGEST = AnswerBound(content_bytes=MAX_FRAME_BYTES, outputs=_MOST_OUTPUTS)
 
 def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
     """Return how large a measurement can be."""
-    repeats = max(request.evaluator.repeat, request.evaluator.max_repeat, 0) + max(request.operator_runs, 0)
+    knobs = request.evaluator
+    repeats = max(knobs.repeat, knobs.max_repeat, knobs.look_runs, 0) + max(request.operator_runs, 0)
     repeats = min(repeats, _MOST_REPEATS)
     operators = _STRUCTURE_OF_OPERATORS_BYTES if request.operator_runs else 0
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + _REPEAT_BYTES * repeats + operators)

@@ -102,6 +102,7 @@ def test_a_bound_follows_from_any_request_soon(shape: tuple[int, ...], dtype: st
 def test_a_measurement_is_small() -> None:
     """It grows with the repeats that were asked for, and with nothing that a candidate says."""
     few = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3))
+    long_look = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=3, look_runs=100_000))
     many = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=100_000))
     endless = measurement_pb2.MeasureRequest(evaluator=measurement_pb2.Evaluator(repeat=2**31 - 1))
     times = measurement_pb2.Measurement(run_secs=[0.001] * 100_000)
@@ -111,4 +112,5 @@ def test_a_measurement_is_small() -> None:
     with pytest.raises(BrokenFrame):
         bound_of_trial(few).check(frame)
     bound_of_trial(many).check(frame)
+    bound_of_trial(long_look).check(frame)
     assert bound_of_trial(endless).frame_bytes < 2 * _MIB
