@@ -176,7 +176,7 @@ def test_a_training_that_changed_nothing_is_no_second_snapshot(library: Library)
 
 
 def test_a_snapshot_of_other_features_is_not_used(library: Library) -> None:
-    """Its columns would be taken for others; who is given it all the same is told so."""
+    """Its columns would be taken for others."""
     publish(library, b"old", feature_version="per-store-0")
 
     assert library.memory.newest_snapshot(FEATURE_VERSION) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -203,6 +204,19 @@ def test_features_of_another_version_are_refused(snapshot: Snapshot) -> None:
     """Other columns would be taken for those that the snapshot knows."""
     with pytest.raises(InvalidRequest, match="12 columns"):
         snapshot.predict(Query(features=[np.ones((2, COLUMNS + 1), np.float32)]))
+
+
+def test_a_snapshot_of_another_version_is_refused(snapshot: Snapshot) -> None:
+    """Of an older or a newer program, which makes other columns of the same features: it says what to do."""
+    with np.load(io.BytesIO(snapshot.content)) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes())
+    arrays["header"] = np.frombuffer(json.dumps({**header, "feature_version": 2}).encode(), np.uint8)
+    other = io.BytesIO()
+    np.savez_compressed(other, allow_pickle=False, **arrays)
+
+    with pytest.raises(InvalidRequest, match="features of version 2, this program of version 1: train it anew"):
+        Snapshot.of(other.getvalue())
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04nonsense", b"\x80\x04\x95nonsense"])
