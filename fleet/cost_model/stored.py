@@ -1,4 +1,5 @@
-"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores.
+"""Features as the library keeps them: half floats, compressed; 200 bytes for a candidate of two stores. And what it
+says of a snapshot: which targets it can be asked about.
 
 Rows are kept as they come from the extractor. What a model makes of them (sums, maxima, differences from a workload's
 median) takes microseconds and is its own affair, so it can change without another extraction, which takes 10 ms.
@@ -7,17 +8,22 @@ Values are logarithms up to 40 or shares up to 1: half floats tell 1 part in 1,0
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.domain.keys import canonical_target
 from fleet.errors import InvalidRequest
-from fleet.library import RecordProgram
+from fleet.library import RecordProgram, StoredSnapshot
 
 FEATURE_VERSION = "per-store-1"
 """Names the extractor: rows of another version are neither learnt from nor predicted on."""
+
+TARGET_KINDS = "target_kinds"
+"""In a snapshot's metrics: what it can be asked about. What holds for processors says nothing about GPUs."""
 
 _SHAPE = struct.Struct("<HH")
 _HALF_BYTES = 2
@@ -70,3 +76,14 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
         return np.frombuffer(unpacked, "<f2").reshape(rows, columns).astype(np.float32)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidRequest(f"stored features cannot be read: {error}") from error
+
+
+def target_kind(target_json: str) -> str:
+    """Return what a target is for: "llvm", "cuda", ..."""
+    return str(json.loads(canonical_target(target_json))["kind"])
+
+
+def target_kinds(snapshot: StoredSnapshot) -> tuple[str, ...]:
+    """Return which kinds of targets a snapshot was trained for."""
+    kinds = snapshot.metrics.get(TARGET_KINDS)
+    return tuple(map(str, kinds)) if isinstance(kinds, list) else ()

@@ -1,14 +1,16 @@
 """`FleetCostModel`: what the fleet has learnt, as a MetaSchedule cost model.
 
     ms.tune_tir(mod, target, ..., cost_model=FleetCostModel())
+    ms.tune_tir(mod, target, ..., cost_model=FleetCostModel(library="postgresql://db/fleet"))
 
-It knows something before the first trial: the snapshot that comes with the package, or one from a library. Then it
+It knows something before the first trial: the snapshot that comes with the package, or that of a library. Then it
 learns from what is measured. TVM's own XGBModel knows nothing, and scores at random below a hundred records.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +28,9 @@ from fleet.cost_model.learn import LearnRecord, learn
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.stored import FEATURE_VERSION, target_kind, target_kinds
 from fleet.errors import InvalidRequest
+from fleet.library import Library, StoredSnapshot
 from fleet.metaschedule.xgb_file import FAILED_SEC, read_groups
 
 if TYPE_CHECKING:
@@ -42,14 +46,25 @@ _MOST_RECORDS = 4096
 class FleetCostModel(PyCostModel):  # type: ignore[misc]
     """Scores candidates by what all workloads know, and by the records of this run."""
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot | None = None, *, library: Library | str | os.PathLike[str] | None = None
+    ) -> None:
         """Begin with a snapshot.
 
         Args:
-            snapshot: None: the one that comes with the package, for processors.
+            snapshot: None: that of the library, and where none is for the target, the one that comes with the package,
+                for processors.
+            library: an open one, or what `Library.open` takes. The snapshot that is in use there is read now; records
+                of this run go to a `FleetDatabase`, not from here.
+
+        Raises:
+            LibraryError: it cannot be opened or read.
+            InvalidRequest: its snapshot is of another version.
         """
         super().__init__()
-        self._snapshot = snapshot
+        stored = None if snapshot is not None or library is None else _in_use(library)
+        self._snapshot = snapshot if stored is None else Snapshot.of(stored.content)
+        self._kinds = None if stored is None else target_kinds(stored)
         self._extractor = PerStoreFeature()
         self._lessons: list[LearnRecord] = []
         self._own: bytes | None = None
@@ -111,14 +126,26 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         if workload not in self._rankers:
             known = [lesson.features for lesson in self._lessons if lesson.workload == workload]
             target_json = str(context.target)
-            shared = self._snapshot or prior_for(target_json)
             self._rankers[workload] = Ranker(
-                shared,
+                self._shared(target_json),
                 self._own,
                 records=len(known),
                 instruction_set=instruction_set_of(target_json),
             )
         return self._rankers[workload]
 
+    def _shared(self, target_json: str) -> Snapshot | None:
+        """Return what all workloads know about targets of a kind."""
+        if self._kinds is not None and target_kind(target_json) not in self._kinds:
+            return prior_for(target_json)
+        return self._snapshot or prior_for(target_json)
+
     def _features(self, context: TuneContext, candidates: Sequence[MeasureCandidate]) -> list[NDArray[np.float32]]:
         return [found.numpy().astype(np.float32) for found in self._extractor.extract_from(context, candidates)]
+
+
+def _in_use(library: Library | str | os.PathLike[str]) -> StoredSnapshot | None:
+    if isinstance(library, Library):
+        return library.memory.newest_snapshot(FEATURE_VERSION)
+    with Library.open(library) as opened:
+        return opened.memory.newest_snapshot(FEATURE_VERSION)

@@ -22,6 +22,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.tasks import stopped, together
 from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
+from fleet.cost_model.stored import target_kind
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.library import Library
 from fleet.optimizer.bench import Bench
@@ -34,7 +35,6 @@ from fleet.optimizer.measurer import Measurer
 from fleet.optimizer.pool import Pool
 from fleet.optimizer.recorder import Recorder
 from fleet.optimizer.searcher import Searcher
-from fleet.optimizer.tasks.train import target_kind
 from fleet.optimizer.turns import Turns, stepped_aside
 from fleet.workloads.workload import Workload
 

@@ -17,12 +17,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
 from fleet.client.snapshot_calls import watch_snapshots
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.stored import FEATURE_VERSION, target_kinds
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import FleetError
 from fleet.library import Memory, StoredSample, StoredSnapshot, Term
 from fleet.optimizer.pool import Pool, run_within
-from fleet.optimizer.tasks.train import TARGET_KINDS, Trained, train
+from fleet.optimizer.tasks.train import Trained, train
 from fleet.optimizer.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -163,12 +163,11 @@ async def follow_service(address: str, on_snapshot: Callable[[ModelSnapshot], No
 
 
 def _sent(snapshot: StoredSnapshot) -> ModelSnapshot:
-    kinds = snapshot.metrics.get(TARGET_KINDS)
     return ModelSnapshot(
         digest=snapshot.digest,
         content=snapshot.content,
         feature_version=snapshot.feature_version,
-        target_kinds=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
+        target_kinds=target_kinds(snapshot),
         record_count=snapshot.record_count,
         made_at_sec=snapshot.made_at.timestamp(),
     )

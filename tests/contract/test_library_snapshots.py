@@ -16,11 +16,11 @@ import sqlalchemy as sa
 
 from fleet.base.digests import digest_of
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, pack_program
+from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, TARGET_KINDS, pack_program
 from fleet.domain.scope import RecordScope
 from fleet.errors import LibraryError
 from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
-from fleet.optimizer.tasks.train import TARGET_KINDS, Trained
+from fleet.optimizer.tasks.train import Trained
 from fleet.optimizer.trainer import Trainer, follow
 from fleet.optimizer.turns import Turns
 from fleet.testing.waiting import eventually, eventually_sync

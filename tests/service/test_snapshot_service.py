@@ -17,7 +17,7 @@ import pytest
 
 from fleet.client.identity_calls import IdentityCalls
 from fleet.client.snapshot_calls import watch_snapshots
-from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import (
     FleetError,
@@ -34,7 +34,6 @@ from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.revoked_keys import guarded_by
 from fleet.optimizer.snapshot_service import ServingAddress, SnapshotServicer, serving_snapshots
-from fleet.optimizer.tasks.train import TARGET_KINDS
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security

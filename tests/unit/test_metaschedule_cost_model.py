@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
 from fleet.cost_model.ranking import ranked_right
+from fleet.cost_model.samples import Sample
+from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS
+from fleet.cost_model.training import train_snapshot
 from fleet.errors import InvalidRequest
+from fleet.library import Library, NewSnapshot
 from fleet.metaschedule.xgb_file import read_groups
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul
@@ -63,6 +67,49 @@ def test_it_scores_before_the_first_trial_and_learns_from_each(measured: tuple[A
     model.update(context, candidates, results)
     secs = np.arange(1.0, COUNT + 1)
     assert ranked_right(-model.predict(context, candidates), secs) > ranked_right(-before, secs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kinds", "is_used"), [(["llvm"], True), (["cuda"], False)])
+def test_what_a_library_has_learnt_is_shared_by_one_argument(
+    measured: tuple[Any, list[Any], list[Any]], tmp_path: Path, kinds: list[str], is_used: bool
+) -> None:
+    """Its snapshot in use scores, where it is for the target; what was learnt of GPUs says nothing of a processor."""
+    from fleet.metaschedule import FleetCostModel
+
+    context, candidates, _ = measured
+    learnt = train_snapshot(sample for workload in range(4) for sample in made_up(workload))
+    path = tmp_path / "library.sqlite"
+    with Library.open(path) as library:
+        term = library.memory.stand("test", lease_sec=60)
+        assert term is not None
+        term.publish(
+            NewSnapshot(
+                content=learnt.content,
+                feature_version=FEATURE_VERSION,
+                record_count=64,
+                workloads={},
+                last_record_id=0,
+                metrics={TARGET_KINDS: kinds},
+            )
+        )
+        term.close()
+        opened = FleetCostModel(library=library).predict(context, candidates)
+
+    found = FleetCostModel(library=path).predict(context, candidates)
+
+    alone = FleetCostModel().predict(context, candidates)
+    expected = FleetCostModel(learnt).predict(context, candidates) if is_used else alone
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(opened, expected)
+    assert np.array_equal(found, alone) is not is_used
+
+
+def made_up(workload: int) -> list[Sample]:
+    """Return candidates with features as TVM's: more of the first column is slower."""
+    random = np.random.default_rng(workload)
+    rows = np.abs(random.normal(5, 2, (16, 2, 164))).astype(np.float32)
+    return [Sample(workload=f"w{workload}", run_sec=float(stores[0, 0]) * 1e-3, features=stores) for stores in rows]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,10 @@ from fleet.cost_model.instruction_sets import instruction_set_of
 from fleet.cost_model.prior import prior_for
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, unpack_rows
+from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
 from fleet.cost_model.training import LEAST_SAMPLES, is_not_worse, train_snapshot
-from fleet.domain.keys import canonical_target
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot, StoredSample
-
-TARGET_KINDS = "target_kinds"
-"""In a snapshot's metrics: what it can be asked about. What holds for processors says nothing about GPUs."""
 
 _HELD_OUT = 5
 """One workload in so many is not trained on: snapshots are compared on it."""
@@ -80,11 +75,6 @@ def _prior_of(target_key: str) -> Snapshot | None:
         return prior_for(target_key)
     except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
         return None
-
-
-def target_kind(target_json: str) -> str:
-    """Return what a target is for: "llvm", "cuda", ..."""
-    return str(json.loads(canonical_target(target_json))["kind"])
 
 
 def _target_kinds(samples: Iterable[StoredSample]) -> list[str]:
