@@ -75,6 +75,11 @@ class CandidateClaims:
             return found
 
 
+def forget(connection: sa.Connection, owner: int) -> None:
+    """Forget the claims of a job, by its database id, that never goes on from them."""
+    connection.execute(claims.delete().where(claims.c.job_id == owner))
+
+
 def _key(connection: sa.Connection, workload: str, scope: RecordScope) -> dict[str, object]:
     return {
         "workload_id": workload_ids(connection, [workload])[workload],

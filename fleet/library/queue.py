@@ -20,12 +20,12 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from fleet.errors import InvalidRequest
+from fleet.library import claims, records
 from fleet.library import engine as engines
 from fleet.library import jobs as stored
-from fleet.library import records
 from fleet.library.rows import clean
-from fleet.library.schema import candidate_claims, jobs, optimizers
 from fleet.library.schema import job_orders as orders
+from fleet.library.schema import jobs, optimizers
 from fleet.library.values import Job, JobState, Optimizer
 
 CLAIM_SEC = 30.0
@@ -169,7 +169,7 @@ class JobQueue:
             connection.execute(jobs.update().where(jobs.c.id == owner).values(values))
             connection.execute(orders.update().where(orders.c.job_id == owner).values(freed))
             if state is JobState.FINISHED:
-                connection.execute(candidate_claims.delete().where(candidate_claims.c.job_id == owner))
+                claims.forget(connection, owner)
         return True
 
     def cancel(self, name: str) -> Job:

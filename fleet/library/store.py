@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from fleet.base.settings import look_up
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
+from fleet.library import claims, jobs, records, schema
 from fleet.library import engine as engines
-from fleet.library import jobs, records, schema
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
 from fleet.library.model_files import ModelFiles
@@ -154,6 +154,7 @@ class Library:
         """
         with engines.writing(self._engine) as connection:
             jobs.finish(connection, name, state, message, report)
+            claims.forget(connection, jobs.job_id(connection, name))  # who goes on from its records is another job
             return jobs.read_jobs(connection, name=name)[0]
 
     def add_job_workloads(self, name: str, weight_by_shash: Mapping[str, float]) -> None:

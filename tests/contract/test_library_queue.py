@@ -298,6 +298,18 @@ def test_a_candidate_is_one_jobs_at_a_time(library: Library) -> None:
     assert library.claims.take(second, "1", PI5, some) == {"d0", "d1"}
 
 
+@pytest.mark.parametrize("state", [JobState.FINISHED, JobState.INTERRUPTED])
+def test_a_job_that_ended_in_its_own_process_keeps_no_claims(library: Library, state: JobState) -> None:
+    """Nobody goes on with it, only from its records: the traces of all its candidates stayed there a second time."""
+    job = library.start_job(title="own", optimizer="o").name
+    library.claims.take(job, "1", SCOPE, TRACES)
+    assert library.claims.in_flight(job, SCOPE) == {"1": TRACES}
+
+    library.finish_job(job, state)
+
+    assert library.claims.in_flight(job, SCOPE) == {}
+
+
 @pytest.mark.slow
 def test_jobs_that_claim_at_once_share_what_there_is(library: Library) -> None:
     """Every candidate goes to exactly one."""
