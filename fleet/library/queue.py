@@ -207,7 +207,7 @@ class JobQueue:
             if job.state is JobState.FINISHED:
                 raise InvalidRequest(f"{name} is done; submit its model again for more trials: they add to its records")
             if job.reverted_at is not None:
-                raise InvalidRequest(f"{name} is reverted, and would go on without its records; use them again first")
+                raise InvalidRequest(f"{name} is reverted; use its records again: fleet jobs revert --undo {name}")
             if job.spec is None:
                 raise InvalidRequest(f"{name} ran in `fleet tune`; the same command goes on from its records")
             values = {"state": JobState.QUEUED.value, "message": "", "ended_at": None}
