@@ -28,6 +28,7 @@ from fleet.workloads.workload import Workload, workload_of
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.target import Target
+    from tvm.tirx import PrimFunc
     from tvm.transform import Pass, PassContext
 
 
@@ -39,8 +40,8 @@ def pipeline(
 ) -> Pass:
     """Return a pass from a model's Relax operators to what the VM runs, with the best checked schedules of the library.
 
-    An operator without a record gets its static schedule, on GPUs that of TVM's default rules. The library is read when
-    the pass runs.
+    An operator without a record gets its static schedule, on GPUs that of TVM's default rules; one for tensors of open
+    sizes has neither on processors. The library is read when the pass runs.
 
     Args:
         target: a board ("rpi4-64"), "host", a TVM target as JSON or dict, or a `tvm.target.Target`: the one that the
@@ -94,10 +95,19 @@ def _described(target: Mapping[str, object] | Target) -> dict[str, object]:
 
 
 def _workloads(lowered: IRModule) -> list[Workload]:
+    """Return what may have a record: programs for tensors of any size have none."""
     from tvm.tirx import PrimFunc
 
     return [
         workload_of(workload_module(function), name=variable.name_hint)
         for variable, function in lowered.functions.items()
-        if isinstance(function, PrimFunc)
+        if isinstance(function, PrimFunc) and _has_known_sizes(function)
     ]
+
+
+def _has_known_sizes(function: PrimFunc) -> bool:
+    from tvm.tirx import IntImm
+
+    return all(
+        isinstance(size, IntImm) for param in function.params for size in (getattr(param.ty, "shape", None) or ())
+    )

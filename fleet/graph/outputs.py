@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet.graph.constants import is_constant
-from fleet.graph.rebuilding import rebuild_main
+from fleet.graph.rebuilding import rebuild_functions
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def own_outputs(mod: IRModule) -> IRModule:
-    """Return a module of fused programs whose main function returns nothing that somebody else has, too."""
+    """Return a module of fused programs whose functions return nothing that somebody else has, too."""
     returned: list[Expr] = []
     copied: list[Expr] = []
 
@@ -37,7 +37,7 @@ def own_outputs(mod: IRModule) -> IRModule:
         copied.append(expr)
         return rebuild.builder.emit_te(_copy, expr, primfunc_name_hint="copy")
 
-    changed = rebuild_main(mod, lambda _, expr: expr, own)
+    changed = rebuild_functions(mod, lambda _, expr: expr, own)
     return changed if copied else mod
 
 

@@ -1,4 +1,4 @@
-"""Walks the main function of a Relax module and builds it anew, binding by binding: what every pass here stands on.
+"""Walks the functions of a Relax module and builds them anew, binding by binding: what every pass here stands on.
 
 A pass is a set of rules, by operator. A rule sees a call whose arguments are already those of the new function, and
 returns what replaces it, or None to keep it; what replaces it is looked at again. Rules look backwards
@@ -100,7 +100,7 @@ def with_attrs(call: Call, args: list[Expr], changed: dict[str, object]) -> Expr
 
 
 def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
-    """Return the module with the rules applied to each call of its main function; of several sets, the first first."""
+    """Return the module with the rules applied to each call of its functions; of several sets, the first first."""
     from tvm import relax
 
     def first_found(rebuild: Rebuild, expr: Expr) -> Expr | None:
@@ -116,23 +116,23 @@ def rewrite(mod: IRModule, *rule_sets: Mapping[str, Rule]) -> IRModule:
             expr = found
         return expr
 
-    return rebuild_main(mod, apply)
+    return rebuild_functions(mod, apply)
 
 
-def rebuild_main(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _, expr: expr) -> IRModule:
-    """Return the module with each bound value of its main function replaced; what nobody reads any more is dropped.
+def rebuild_functions(mod: IRModule, apply: Rewrite, finish: Rewrite = lambda _, expr: expr) -> IRModule:
+    """Return the module with each bound value of its functions replaced; what nobody reads any more is dropped.
 
     Args:
-        finish: replaces what the function returns, a tensor or a tuple of them, after all that.
+        finish: replaces what a function returns, a tensor or a tuple of them, after all that.
     """
     from tvm import ir, relax
 
-    main = mod["main"]
-    if not is_plain(main):
-        return mod
-    others = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
-    rebuilt, functions = _rebuild(main, others, apply, finish)
-    functions[mod.get_global_var("main")] = rebuilt
+    functions = dict(mod.functions)
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function) and is_plain(function) and not is_taken(function):
+            others = {other: found for other, found in functions.items() if not other.same_as(variable)}
+            rebuilt, functions = _rebuild(variable.name_hint, function, others, apply, finish)
+            functions[variable] = rebuilt
     return relax.transform.DeadCodeElimination()(ir.IRModule(functions, attrs=mod.attrs))
 
 
@@ -166,8 +166,13 @@ def is_plain(function: Function) -> bool:
     )
 
 
+def is_taken(function: Function) -> bool:
+    """Tell whether another compiler has claimed a function, as what TVM partitions for a vendor's library."""
+    return any(name in (function.attrs or {}) for name in ("Codegen", "Composite", "Primitive"))
+
+
 def _rebuild(
-    function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite, finish: Rewrite
+    name: str, function: Function, others: Mapping[GlobalVar, BaseFunc], apply: Rewrite, finish: Rewrite
 ) -> tuple[Function, dict[GlobalVar, BaseFunc]]:
     """Return the function, and its module's others, to which rules add tensor programs, each by a name of its own."""
     from tvm import ir, relax
@@ -176,7 +181,8 @@ def _rebuild(
     rebuild = Rebuild(builder, count_uses(function), apply)
     renamed: dict[Var, Expr] = {}
     attrs = dict(function.attrs or {})
-    with builder.function("main", list(function.params), attrs, pure=function.is_pure):
+    is_private = "global_symbol" not in attrs
+    with builder.function(name, list(function.params), attrs, pure=function.is_pure, private=is_private):
         for block in function.body.blocks:
             if isinstance(block, relax.DataflowBlock):
                 with builder.dataflow():
@@ -185,7 +191,7 @@ def _rebuild(
                 _rebuild_block(block, rebuild, renamed)
         builder.emit_func_output(finish(rebuild, _renamed(function.body.body, renamed)))
     built = builder.finalize()
-    return built["main"], {var: found for var, found in built.functions.items() if var.name_hint != "main"}
+    return built[name], {var: found for var, found in built.functions.items() if var.name_hint != name}
 
 
 def _rebuild_block(block: object, rebuild: Rebuild, renamed: dict[Var, Expr]) -> None:

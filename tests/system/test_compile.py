@@ -111,3 +111,27 @@ def test_stock_relax_gets_our_passes_and_the_records(two_heads: Path, no_records
         np.testing.assert_allclose(found[1].numpy(), expected[1], rtol=1e-4, atol=1e-5)
 
     assert sources[0] != sources[1]
+
+
+def test_stock_relax_keeps_its_functions_and_what_has_any_length(no_records: str) -> None:
+    """As TVM's exporter of language models writes them: several functions, none of them main, one for any length."""
+    import tvm
+    from tvm import relax, tirx
+
+    weights = np.random.default_rng(0).standard_normal((32, 48)).astype(np.float32)
+    builder = relax.BlockBuilder()
+    for name, tokens in (("prefill", tirx.Var("tokens", "int64")), ("decode", 1)):
+        given = relax.Var("given", relax.TensorType((tokens, 32), "float32"))
+        with builder.function(name, [given]):
+            with builder.dataflow():
+                product = builder.emit(relax.op.matmul(given, relax.const(weights)))
+                result = builder.emit_output(relax.op.nn.relu(product))
+            builder.emit_func_output(result)
+
+    executable = relax.build(builder.finalize(), "llvm", relax_pipeline=fleet.pipeline("host", library=no_records))
+
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    for name, tokens in (("prefill", 3), ("prefill", 8), ("decode", 1)):
+        given = np.random.default_rng(tokens).standard_normal((tokens, 32)).astype(np.float32)
+        found = machine[name](tvm.runtime.tensor(given)).numpy()
+        np.testing.assert_allclose(found, np.maximum(given @ weights, 0), rtol=1e-4, atol=1e-5)

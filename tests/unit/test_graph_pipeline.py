@@ -43,6 +43,29 @@ def test_a_network_is_left_with_one_transpose_and_nothing_unfused(name: str) -> 
     assert not {"add", "multiply", "relu", "conv2d"}.intersection(called)
 
 
+def test_every_function_of_a_module_gets_the_passes() -> None:
+    """Whatever they are called, as in what TVM's own exporters write; those that another compiler has claimed stay."""
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    for name, attrs in (("prefill", {}), ("decode", {}), ("claimed", {"Codegen": "vendor"})):
+        image = relax.Var("image", relax.TensorType((1, 16, 12, 12), "float32"))
+        with builder.function(name, [image], attrs):
+            weights = relax.const(random_array(16, 16, 3, 3))
+            builder.emit_func_output(builder.emit(relax.op.nn.conv2d(image, weights, padding=1)))
+    mod = builder.finalize()
+
+    with make_target(TARGET):
+        for step in steps(TARGET)[:4]:
+            mod = step.run(mod)
+
+    layouts = {
+        variable.name_hint: re.findall(r'data_layout="(\w+)"', function.script())
+        for variable, function in mod.functions.items()
+    }
+    assert layouts == {"prefill": ["NHWC"], "decode": ["NHWC"], "claimed": ["NCHW"]}
+
+
 def test_weights_are_marked() -> None:
     """The second operand of a product with weights may be packed, the input may not."""
     lowered = lower(function_of([(16, 16)], lambda x, emit: times_weights(x)), TARGET)
