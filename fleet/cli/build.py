@@ -22,6 +22,7 @@ from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.domain.scope import ScopeFilter
+from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import BuildError, ConfigError
 from fleet.export.targets import target_of
 from fleet.models.importing.shapes import Shapes
@@ -161,7 +162,7 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
     load_intrinsics(order.target_json)
     workload = _find_workload(order)
-    trace = None if order.is_untuned else _best_trace(order, workload.shash)
+    trace = None if order.is_untuned else _best_trace(order, workload)
     alone = schedule_alone(module_of(workload.mod_json), order.target_json, trace)
     artifact = build_module(alone.mod, order.target_json, out_dir, args=alone.args, linker=order.linker)
     return BuiltArtifact(
@@ -178,12 +179,7 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     model = load_model(Path(order.workload), shapes=order.shapes, batch_size=order.input_batch_size)
-    workloads = [] if order.is_untuned else extract(model, order.target_json)
-    traces = {
-        item.shash: trace
-        for item in workloads
-        if (trace := _best_trace(order, item.shash, is_in_model=True)) is not None
-    }
+    traces = {} if order.is_untuned else _traces(order, extract(model, order.target_json))
     artifact = compile_model(model, order.target_json, traces, out_dir)
     return BuiltArtifact(artifact=artifact, workload=model.title, schedule=_source(order, is_from_library=bool(traces)))
 
@@ -233,19 +229,39 @@ def choose_operator(names: list[str], pattern: str, model: str) -> str:
     return fitting[0]
 
 
-def _best_trace(order: BuildOrder, shash: str, *, is_in_model: bool = False) -> str | None:
-    """Return the fastest schedule known for the target, alone or in a model. Checked ones come first."""
+def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, str]:
+    """Return the schedules of a model by workload hash: those that every command gives it, then unchecked ones."""
+    from fleet.export.choice import choose
     from fleet.library import Library
-    from fleet.optimizer.history import in_model
 
-    within = ScopeFilter(target_json=None if order.device_model else order.target_json, device_model=order.device_model)
     with Library.open(order.library) as library:
-        for is_checked in (True, False):
-            found = library.best(shash, within, checked_only=is_checked)
-            if found:
-                placed = in_model(library, shash, found[0].trace_json, within) if is_in_model else None
-                return (placed or found[0]).trace_json
-    return None
+        chosen = choose(library, workloads, _within(order)).traces
+    others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
+    return {**chosen, **{shash: trace for shash, trace in others.items() if trace is not None}}
+
+
+def _best_trace(order: BuildOrder, workload: Workload) -> str | None:
+    """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Checked ones come first."""
+    from fleet.library import Library
+    from fleet.workloads.applying import NO_TRACE
+
+    within = _within(order)
+    with Library.open(order.library) as library:
+        checked, unchecked = (library.best(workload.shash, within, checked_only=only) for only in (True, False))
+        if not unchecked:
+            return None
+        best = (checked or unchecked)[0]
+        baseline = library.baseline(workload.shash, best.scope)
+        return best.trace_json if baseline is None or best.median_sec < baseline.median_sec else NO_TRACE
+
+
+def _within(order: BuildOrder) -> ScopeFilter:
+    """Return whose records count: a trace means something to the TVM that wrote it only."""
+    return ScopeFilter(
+        target_json=None if order.device_model else order.target_json,
+        device_model=order.device_model,
+        tvm_version=tvm_version(),
+    )
 
 
 def _say(built: BuiltArtifact) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,13 @@ from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
 from fleet.domain.keys import canonical_target
 from fleet.domain.scope import RecordScope
+from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ConfigError
+from fleet.export.compiling import compile as compile_model
 from fleet.export.targets import target_of
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.models.model import bundled_model
+from tests.system.stored_records import store_record
 
 slow = pytest.mark.slow
 
@@ -82,7 +86,9 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
         library.add_record(
             NewRecord(
                 workload=workload.shash,
-                scope=RecordScope(target_json=canonical_target(target), device_model="it", tvm_version="0.27.0"),
+                scope=RecordScope(
+                    target_json=canonical_target(target), device_model="it", tvm_version=tvm_version() or ""
+                ),
                 trace_json=trace_json(schedule),
                 run_secs=(1e-6,),
                 checked=True,
@@ -101,6 +107,37 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
     elsewhere = '{"kind": "llvm", "num-cores": 7}'
     assert run_build(order(target_json=elsewhere)).schedule == "static"
     assert run_build(order(target_json=elsewhere, device_model="it")).schedule == "library"
+
+
+@slow
+def test_a_model_is_built_as_it_is_exported(two_heads: Path, tmp_path: Path) -> None:
+    """With no schedule that is slower than none, and with none of another TVM, which may not even fit."""
+    library_path = tmp_path / "records.sqlite"
+    operator = f"{two_heads}:{store_record(two_heads, library_path)}"
+
+    def built(workload: str = str(two_heads)) -> str:
+        output, library = tmp_path / "it.so", str(library_path)
+        return run_build(
+            BuildOrder(workload=workload, target_json=target_of("host"), output=output, shapes=(), library=library)
+        ).artifact.digest
+
+    def exported() -> str:
+        manifest = compile_model(two_heads, library=library_path).manifest
+        return f"sha256:{manifest.files[manifest.library].sha256}"
+
+    tuned, tuned_operator = built(), built(operator)
+    assert tuned == exported()
+    with Library.open(library_path) as library:
+        [record] = library.best(library.find_workloads()[0].shash, checked_only=True)
+        library.add_record(
+            NewRecord(workload=record.workload, scope=record.scope, run_secs=(1e-7,), kind=RecordKind.BASELINE)
+        )
+        older = replace(record.scope, tvm_version="0.26.0")
+        library.add_record(
+            NewRecord(workload=record.workload, scope=older, trace_json="[[9],[]]", run_secs=(1e-8,), checked=True)
+        )
+    assert built() == exported() != tuned
+    assert built(operator) != tuned_operator
 
 
 @slow
