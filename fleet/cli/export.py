@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from fleet.cli import options
+from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import make_console
 from fleet.dashboard.words import engine_name
@@ -75,6 +76,8 @@ def export(
         options.print_json(result(exported))
     else:
         make_console(is_wide=False).print(table(exported))
+        if exported.loop_nests:
+            options.stderr().print(loop_nests_line(exported.loop_nests), style="yellow")
 
 
 def result(exported: Exported) -> dict[str, object]:
@@ -84,6 +87,7 @@ def result(exported: Exported) -> dict[str, object]:
         "digest": exported.digest,
         "size_bytes": exported.size_bytes,
         "workloads": exported.workloads,
+        "loop_nests": list(exported.loop_nests),
         "manifest": asdict(exported.manifest),
     }
 

@@ -95,6 +95,8 @@ class Exported:
     """How many operators of the model could have a record."""
 
     manifest: Manifest
+    loop_nests: tuple[str, ...] = ()
+    """What of it no schedule fits, on processors: functions, blocks of them, and operators."""
 
 
 async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: None) -> Exported:
@@ -143,6 +145,7 @@ async def export(options: ExportOptions, say: Callable[[str], None] = lambda _: 
         size_bytes=options.output.stat().st_size,
         workloads=len(workloads),
         manifest=manifest,
+        loop_nests=artifact.loop_nests,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import fleet
@@ -249,3 +249,23 @@ def test_the_command_says_what_it_made(two_heads: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "image: float32[1,3,8,8], gain: float32[1]" in said
     assert (manifest["threads"], manifest["affinity"]) == (1, Affinity.FREE)
+
+
+def test_what_no_schedule_fits_is_named(tmp_path: Path) -> None:
+    """As `fleet build` and `fleet tune` do: a running sum is a scan, which runs as plain loops."""
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in "xy"}
+    axis = numpy_helper.from_array(np.array(1), "axis")
+    graph = helper.make_graph(
+        [helper.make_node("CumSum", ["x", "axis"], ["y"])], "scan", [values["x"]], [values["y"]], [axis]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "scan.onnx"
+    )
+    command = ("export", str(tmp_path / "scan.onnx"), "-o", str(tmp_path / "scan.fleet"), "--untuned")
+
+    _, said, warned = run_cli(*command)
+    _, as_json, _ = run_cli(*command, "--json")
+
+    assert "plain loops" not in said
+    assert "not scheduled, so plain loops: cumsum" in warned
+    assert json.loads(as_json)["loop_nests"] == ["cumsum"]

@@ -333,6 +333,7 @@ class Export(TypedDict):
     digest: str
     size_bytes: int
     workloads: int
+    loop_nests: list[str]
     manifest: Free
 
 
