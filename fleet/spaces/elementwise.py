@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fleet.spaces.blocks import is_reduction, names_in, stride_of
 from fleet.spaces.columns import group_of
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, steps, vector_width
+from fleet.spaces.loops import enough, extent, lanes_of, share, split_at_borders, steps, vector_width
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import LoopRV, SBlockRV
     from tvm.tirx import Var
 
-_TASKS_PER_CORE = 8
 _FEWEST_LANES = 4
 """Of vectors that divide a row: pairs take up to twice as long as what LLVM makes of it by itself."""
 
@@ -56,13 +55,38 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
         outer = loops[:-1]
     else:
         outer = vectorize_within_groups(schedule, loops, group_of(own), most)
-    shared = _enough(schedule, outer, facts)
+    shared = enough(schedule, outer, facts)
     for axis in deciding:
         if axis >= len(shared):
             split_at_borders(schedule, loops[axis])
+    if deciding and max(deciding) < len(shared):
+        _vectorize_pieces(schedule, own, loops[len(shared) :], most)
     if shared:
         share(schedule, shared, work)
     return True
+
+
+def _vectorize_pieces(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> None:
+    """Vectorize the last loops as one, where they run through whole pieces of all that is read and written.
+
+    What is decided outside of them is the same for all of their steps, but LLVM decides it for each element.
+    """
+    from tvm.tirx import IntImm
+
+    axes = block.iter_vars[-len(loops) :]
+    for region in [*block.reads, *block.writes]:
+        indices, sizes = region.region[-len(axes) :], list(region.source.shape)[-len(axes) :]
+        whole = zip(axes, indices, sizes, strict=False)
+        if len(indices) < len(axes) or not all(
+            index.min.same_as(axis.var) and isinstance(size, IntImm) and int(size) == int(axis.dom.extent)
+            for axis, index, size in whole
+        ):
+            return
+    piece = schedule.fuse(*loops)
+    width = vector_width(extent(schedule, piece), most)
+    if width > 1:
+        _, lanes = schedule.split(piece, [None, width])
+        schedule.vectorize(lanes)
 
 
 def _is_for_compiler(schedule: Schedule, block: SBlock, loops: list[LoopRV], most: int) -> bool:
@@ -189,13 +213,3 @@ def _turn(schedule: Schedule, loops: list[LoopRV], turned: int) -> list[LoopRV]:
 def _side(schedule: Schedule, loop: LoopRV) -> int:
     size = extent(schedule, loop)
     return max(side for side in range(1, _BLOCK + 1) if size % side == 0)
-
-
-def _enough(schedule: Schedule, loops: list[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
-    """Return the outermost loops that together have enough steps for all cores: fusing more costs divisions."""
-    shared: list[LoopRV] = []
-    for loop in loops:
-        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
-            break
-        shared.append(loop)
-    return shared

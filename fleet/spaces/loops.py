@@ -22,6 +22,7 @@ SPLIT_HINT = "pragma_loop_partition_hint"
 FEWEST_PARALLEL_STEPS = 16_384
 """Below that, waking the other cores (some microseconds) takes longer than the work."""
 
+_TASKS_PER_CORE = 8
 _FLOAT32_BITS = 32
 
 
@@ -95,6 +96,16 @@ def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:
     if work >= FEWEST_PARALLEL_STEPS:
         schedule.parallel(fused)
     return fused
+
+
+def enough(schedule: Schedule, loops: Sequence[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
+    """Return the outermost loops that together have enough steps for all cores: fusing more costs divisions."""
+    shared: list[LoopRV] = []
+    for loop in loops:
+        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
+            break
+        shared.append(loop)
+    return shared
 
 
 def domain(block: SBlock) -> int:

@@ -16,7 +16,7 @@ from fleet.spaces.columns import reads_along, schedule_columns, tiles_of
 from fleet.spaces.elementwise import schedule_elementwise
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.grouped import schedule_padded_groups
-from fleet.spaces.loops import add_missing_loops, domain, is_untouched, share, split_by_kind, steps
+from fleet.spaces.loops import add_missing_loops, domain, enough, is_untouched, share, split_by_kind, steps
 from fleet.spaces.rows import RowTile, chain_to, row_tiles, schedule_rows
 
 if TYPE_CHECKING:
@@ -107,6 +107,6 @@ def _schedule_reduction(schedule: Schedule, block: SBlockRV, facts: ProcessorFac
     if not sums:
         return False
     if spatial:
-        share(schedule, spatial, steps(schedule, [*spatial, *sums]))
+        share(schedule, enough(schedule, spatial, facts), steps(schedule, [*spatial, *sums]))
     schedule.decompose_reduction(block, sums[0])
     return True

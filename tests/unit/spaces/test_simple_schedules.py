@@ -80,12 +80,12 @@ def grouped_and_padded() -> list[Any]:
     return [data, weights, bias, topi.nn.relu(topi.add(kept, bias))]
 
 
-def pool(size: int, channels: int, kind: str, stride: int) -> Make:
+def pool(size: int, channels: int, kind: str, stride: int, layout: str = "NHWC") -> Make:
     def make() -> list[Any]:
         from tvm import topi
 
-        [data] = tensors((1, size, size, channels))
-        return [data, topi.nn.pool2d(data, [3, 3], [stride] * 2, [1, 1], [1] * 4, kind, layout="NHWC")]
+        [data] = tensors((1, size, size, channels) if layout == "NHWC" else (1, channels, size, size))
+        return [data, topi.nn.pool2d(data, [3, 3], [stride] * 2, [1, 1], [1] * 4, kind, layout=layout)]
 
     return make
 
@@ -109,6 +109,18 @@ def norm(rows: int, size: int, *, with_mean: bool) -> Make:
         if with_mean:
             return [data, scale, topi.nn.layer_norm(data, scale, scale, [1], 1e-5)]
         return [data, scale, topi.nn.rms_norm(data, scale, [1], 1e-5)]
+
+    return make
+
+
+def stacked(*shapes: tuple[int, ...], axis: int) -> Make:
+    """Pieces that lie one behind the other, as channels that come first do."""
+
+    def make() -> list[Any]:
+        from tvm import topi
+
+        parts = tensors(*shapes)
+        return [*parts, topi.nn.relu(topi.concatenate(parts, axis))]
 
     return make
 
@@ -157,6 +169,7 @@ CASES: dict[str, Make] = {
     "padded groups, cut": padded_groups(4, 40, 34),
     "max pool": pool(17, 21, "max", 2),
     "average pool": pool(14, 16, "avg", 1),
+    "max pool of planes": pool(28, 24, "max", 2, "NCHW"),
     "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
     "sum of rows": unary("sum", (19, 197), axis=-1),
     "sum of all": unary("sum", (3, 50)),
@@ -178,6 +191,8 @@ CASES: dict[str, Make] = {
     "transpose int8": unary("transpose", (48, 80), "int8", axes=[1, 0]),
     "concat": concat(64, 24, 3),
     "concat of vectors": concat(16, 48, 8),
+    "concat of planes": stacked((2, 16, 12, 12), (2, 24, 12, 12), axis=1),
+    "concat of rows": stacked((1, 33, 7), (1, 9, 7), axis=1),
     "rotary embedding": rotary,
     "pad": unary("pad", (1, 9, 9, 20), pad_before=[0, 1, 2, 0], pad_after=[0, 2, 1, 0]),
     "reshape": unary("reshape", (6, 35), newshape=(5, 42)),
@@ -328,6 +343,26 @@ def test_pieces_of_whole_vectors_are_copied_in_vectors(case: str, lanes: int | N
     assert schedule is not None
     loops = [schedule.get(loop) for loop in schedule.get_loops(child_blocks(schedule)[-1])]
     assert [int(loop.extent) for loop in loops if loop.kind == ForKind.VECTORIZED] == ([lanes] if lanes else [])
+
+
+def test_cores_share_the_outer_loops_of_a_reduction_of_another_kind() -> None:
+    """All loops in one leave a division for each index of each number: a pool of planes took twice as long."""
+    schedule = static_schedule(module(CASES["max pool of planes"]), AVX2)
+
+    assert schedule is not None
+    [block] = [one for one in child_blocks(schedule) if "update" in schedule.get(one).name_hint]
+    assert [24, 14, 14, 3, 3] == [int(schedule.get(loop).extent) for loop in schedule.get_loops(block)]
+
+
+def test_a_piece_that_lies_together_is_copied_in_vectors_of_all_its_axes() -> None:
+    """12 columns hold no vector of 16, a plane of 12 x 12 does; LLVM would ask of each number whose it is."""
+    from tvm.tirx import ForKind
+
+    schedule = static_schedule(module(CASES["concat of planes"]), AVX512)
+
+    assert schedule is not None
+    lanes = schedule.get(schedule.get_loops(child_blocks(schedule)[-1])[-1])
+    assert (ForKind.VECTORIZED, 16) == (lanes.kind, int(lanes.extent))
 
 
 @pytest.mark.parametrize("case", ["rows of pairs", "every other column"])
