@@ -155,6 +155,7 @@ def _kept(allocation: AllocBuffer) -> AllocBuffer:
     sizes = [int(size) for size in buffer.shape if isinstance(size, IntImm)]
     dtype = DataType(str(buffer.dtype))
     size_bytes = math.prod(sizes) * dtype.bits * dtype.lanes // 8
-    if len(sizes) < len(buffer.shape) or size_bytes > _MOST_STACK_BYTES or buffer.scope() not in ("global", "local"):
+    is_small = len(sizes) == len(buffer.shape) and 0 < size_bytes <= _MOST_STACK_BYTES  # LLVM has no empty one
+    if not is_small or buffer.scope() not in ("global", "local"):
         return allocation
     return AllocBuffer(buffer, {**allocation.annotations, _KEEP: IntImm("int32", 1)})
