@@ -23,12 +23,11 @@ from fleet.graph.pipeline import lower
 from fleet.library import Library
 from fleet.workloads.applying import apply_schedules, workload_module
 from fleet.workloads.concats import join_concats
-from fleet.workloads.workload import Workload, workload_of
+from fleet.workloads.workload import Workload, has_known_sizes, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.target import Target
-    from tvm.tirx import PrimFunc
     from tvm.transform import Pass, PassContext
 
 
@@ -101,13 +100,5 @@ def _workloads(lowered: IRModule) -> list[Workload]:
     return [
         workload_of(workload_module(function), name=variable.name_hint)
         for variable, function in lowered.functions.items()
-        if isinstance(function, PrimFunc) and _has_known_sizes(function)
+        if isinstance(function, PrimFunc) and has_known_sizes(function)
     ]
-
-
-def _has_known_sizes(function: PrimFunc) -> bool:
-    from tvm.tirx import IntImm
-
-    return all(
-        isinstance(size, IntImm) for param in function.params for size in (getattr(param.ty, "shape", None) or ())
-    )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from fleet.errors import ConfigError, FleetError
-from fleet.runtime.tvm_library import library_folder
+from fleet.runtime.tvm_library import EXTRA, library_folder
 
 
 def c_flags() -> list[str]:
@@ -35,6 +35,7 @@ def c_flags() -> list[str]:
         *(f"-L{folder}" for folder in folders),
         *(f"-Wl,-rpath,{folder}" for folder in folders),
         "-Wl,--no-as-needed",  # the runtime registers its functions when it is loaded; no symbol of it is named
+        *(["-ltvm_runtime_extra"] if (folders[0] / EXTRA).exists() else []),
         "-ltvm_runtime",
         "-ltvm_ffi",
     ]

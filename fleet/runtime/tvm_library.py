@@ -1,6 +1,7 @@
 """TVM's runtime library in this process, without its compiler: found, loaded, and its threads configured.
 
-`tvm` itself is never imported: tvm_ffi and libtvm_runtime.so have all that an exported model needs, in 0.1 s.
+`tvm` itself is never imported: tvm_ffi and libtvm_runtime.so have all that an exported model needs, in 0.1 s; for those
+that sort, as detectors do, libtvm_runtime_extra.so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 
 from fleet.errors import ConfigError
 from fleet.runtime.manifest import Affinity
+
+EXTRA = "libtvm_runtime_extra.so"
+"""Beside libtvm_runtime.so: TVM's functions that sort. Agents load it, too."""
 
 _ONE_CORE_PER_THREAD, _SHARED_CORES = -2, -3
 """Of tvm::runtime::threading::ThreadGroup::AffinityMode."""
@@ -65,6 +69,8 @@ def load_runtime(device_type: str = "cpu") -> None:
         raise ConfigError(f"tvm_ffi is not installed here ({error}); {_INSTALL}") from error
     folder = library_folder()
     _load(folder / "libtvm_runtime.so")
+    if (extra := folder / EXTRA).exists():
+        _load(extra)
     own = folder / f"libtvm_runtime_{device_type}.so"
     if own.exists():
         _load(own)

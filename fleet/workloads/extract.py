@@ -22,7 +22,7 @@ from fleet.models.model import Model, ModelFormat, import_model
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.concats import join_concats, skipped_programs
 from fleet.workloads.several_shapes import free_name, one_program
-from fleet.workloads.workload import Workload, workload_of
+from fleet.workloads.workload import Workload, has_known_sizes, workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def extract(model: Model, target_json: str) -> list[Workload]:
-    """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing.
+    """Return the workloads of a model, the costliest (weight times operations) first; no concats that copy nothing, and
+    nothing whose size depends on the data.
 
     Those of a model for several shapes are the workloads of all; the weight of one that occurs in several is their sum.
 
@@ -100,7 +101,7 @@ def _workloads(model: Model, target_json: str) -> list[Workload]:
     return [
         workload_of(task.dispatched[0], name=str(task.task_name), weight=int(task.weight))
         for task in _tasks(fused, target_json)
-        if str(task.task_name) not in skipped
+        if str(task.task_name) not in skipped and has_known_sizes(task.dispatched[0]["main"])
     ]
 
 

@@ -90,6 +90,17 @@ def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Work
     )
 
 
+def has_known_sizes(function: PrimFunc) -> bool:
+    """Tell whether a program is a workload: one for tensors whose sizes are told when it runs has neither schedules nor
+    records.
+    """
+    from tvm.tirx import IntImm
+
+    return all(
+        isinstance(size, IntImm) for param in function.params for size in (getattr(param.ty, "shape", None) or ())
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def module_of(mod_json: str) -> IRModule:
     """Return the IRModule of a workload; parsed once per process."""

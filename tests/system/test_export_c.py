@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -10,17 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import fleet.runtime
 from cross.build.tools import zig
-from fleet.export.service import Exported
+from fleet.export.service import Exported, ExportOptions, export
+from fleet.export.targets import target_of
 from fleet.runtime.c_flags import c_flags
 from fleet.runtime.manifest import format_manifest
 from tests.system.page_steps import steps
 
 pytestmark = pytest.mark.slow
 
+FLOAT = onnx.TensorProto.FLOAT
 PAGE = Path(__file__).parents[2] / "docs/how-to/ship-a-model.md"
 SOURCE = next(step.text for step in steps(PAGE.read_text()) if step.file_name == "app.c")
 
@@ -87,6 +92,36 @@ def test_a_program_in_c_says_what_is_wrong(app: Path, exported: Exported, unpack
     assert "the manifest has no format" in run(app, unpacked).stderr
     (unpacked / "manifest.json").write_text("[1")
     assert run(app, unpacked).returncode == 1
+
+
+def test_an_output_is_as_large_as_the_data_makes_it(app: Path, tmp_path: Path) -> None:
+    """A detector finds as many boxes as there are, and sorts them, for which TVM has a second library; Python, too."""
+    limits = {"most": np.array(6), "overlap": np.array(0.5, np.float32), "least": np.array(0.5, np.float32)}
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", *limits], ["found"]),
+        helper.make_node("Cast", ["found"], ["y"], to=FLOAT),
+    ]
+    values = {"boxes": [1, 6, 4], "scores": [1, 1, 6], "y": ["n", 3]}
+    boxes, scores, y = (helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in values.items())
+    weights = [numpy_helper.from_array(array, name) for name, array in limits.items()]
+    graph = helper.make_graph(nodes, "detector", [boxes, scores], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "it.onnx")
+    options = ExportOptions(
+        model=tmp_path / "it.onnx", target_json=target_of("host"), output=tmp_path / "it.fleet", is_untuned=True
+    )
+    exported = asyncio.run(export(options))
+    zipfile.ZipFile(exported.path).extractall(tmp_path / "model")
+    corners = np.arange(6, dtype=np.float32)[:, None] * 2
+    np.hstack([corners, corners, corners + 1, corners + 1]).tofile(tmp_path / "boxes.bin")
+
+    for high in (2, 5):
+        np.where(np.arange(6) < high, 0.9 - np.arange(6) / 100, 0.1).astype(np.float32).tofile(tmp_path / "scores.bin")
+        done = run(app, tmp_path / "model", tmp_path / "boxes.bin", tmp_path / "scores.bin")
+        expected = [value for box in range(high) for value in (0, 0, box)]
+        assert done.stdout.splitlines() == [f"y[{at}] = {value}" for at, value in enumerate(expected)], done.stderr
+    here = f"import fleet.runtime; print(fleet.runtime.load({str(exported.path)!r}).check().is_right)"
+    done = subprocess.run([sys.executable, "-c", here], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_the_flags_are_printed_for_a_shell() -> None:

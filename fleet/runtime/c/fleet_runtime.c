@@ -347,7 +347,13 @@ static DLTensor view_of(const fleet_tensor *tensor) {
 static int point_output(fleet_tensor *output, const TVMFFIAny *value) {
   if (value->type_index != kTVMFFITensor) return fail("output %s is no tensor", output->name);
   const DLTensor *tensor = content(value);
+  if (tensor->ndim != output->ndim) return fail("output %s has %d axes, not %d", output->name, tensor->ndim, output->ndim);
   output->data = (char *)tensor->data + tensor->byte_offset;
+  output->size_bytes = ((size_t)tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
+  for (int axis = 0; axis < tensor->ndim; ++axis) { /* how much is found may depend on the data */
+    ((int64_t *)output->shape)[axis] = tensor->shape[axis];
+    output->size_bytes *= (size_t)tensor->shape[axis];
+  }
   return 0;
 }
 

@@ -9,8 +9,8 @@
  *   if (fleet_model_run(model) != 0) ...
  *   const float *scores = fleet_model_output(model, 0)->data;
  *
- * It needs libtvm_ffi.so and libtvm_runtime.so of the release that the manifest names, and no compiler. A model runs one
- * call at a time; two models may run in two threads.
+ * It needs libtvm_ffi.so and libtvm_runtime.so of the release that the manifest names, libtvm_runtime_extra.so for models
+ * that sort, and no compiler. A model runs one call at a time; two models may run in two threads.
  */
 #ifndef FLEET_RUNTIME_H_
 #define FLEET_RUNTIME_H_
@@ -24,7 +24,8 @@ extern "C" {
 
 typedef struct fleet_model fleet_model;
 
-/* An input or output. Row-major, without padding. */
+/* An input or output. Row-major, without padding. How large an output is may depend on the data (as many boxes as a
+ * detector finds): its shape and size_bytes are those of the last run. */
 typedef struct {
   const char *name;
   const char *dtype; /* "float32", "int64", ... */
