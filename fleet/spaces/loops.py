@@ -48,13 +48,16 @@ def add_missing_loops(schedule: Schedule) -> None:
 
 
 def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
-    """Tell whether a block's loops are its axes, as a compiler made them."""
-    from tvm.tirx import ForKind
+    """Tell whether a block's loops are its axes, as a compiler made them, and where it sums, it begins the sum, too."""
+    from tvm.tirx import ForKind, IterVar
 
+    own = schedule.get(block)
     loops = [schedule.get(loop) for loop in schedule.get_loops(block)]
-    extents = [int(iterator.dom.extent) for iterator in schedule.get(block).iter_vars]
+    extents = [int(iterator.dom.extent) for iterator in own.iter_vars]
+    is_whole = own.init is not None or all(iterator.iter_type == IterVar.DataPar for iterator in own.iter_vars)
     return (
         bool(loops)
+        and is_whole
         and [int(loop.extent) for loop in loops] == extents
         and {ForKind.SERIAL} == {loop.kind for loop in loops}
     )

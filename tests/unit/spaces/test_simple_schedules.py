@@ -153,6 +153,15 @@ def group_norm() -> list[Any]:
     return [data, scale, shift, topi.nn.group_norm(data, scale, shift, 3, 1, [2, 3], 1e-5)]
 
 
+def mean_of_all() -> list[Any]:
+    """Into a single number, which has no loops."""
+    from tvm import te, topi
+
+    [data] = tensors((30, 50))
+    total = topi.sum(data)
+    return [data, te.compute((), lambda *at: total(*at) / 1500, name="mean")]
+
+
 CASES: dict[str, Make] = {
     "depthwise": depthwise(14, 32, 3, 1),
     "depthwise, prime sizes": depthwise(13, 29, 3, 2),
@@ -173,6 +182,7 @@ CASES: dict[str, Make] = {
     "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
     "sum of rows": unary("sum", (19, 197), axis=-1),
     "sum of all": unary("sum", (3, 50)),
+    "mean of all": mean_of_all,
     "maximum of the middle": unary("max", (5, 31, 18), axis=1),
     "sum of int32": unary("sum", (64, 300), "int32", axis=1),
     "argmax": unary("argmax", (13, 100), axis=1),
@@ -378,7 +388,7 @@ def test_rows_that_vectors_do_not_suit_are_left_to_the_compiler(case: str) -> No
 
 
 @pytest.mark.parametrize(
-    "case", ["depthwise", "max pool", "softmax", "layer_norm", "group_norm", "concat", "transpose"]
+    "case", ["depthwise", "max pool", "mean of all", "softmax", "layer_norm", "group_norm", "concat", "transpose"]
 )
 def test_nothing_stays_a_loop_nest(case: str) -> None:
     """What would is named."""
