@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.models.onnx_rewrites import operators, recurrent
+from fleet.models.onnx_rewrites import operators, recurrent, resizing
 from fleet.models.onnx_rewrites.folding import fold_constants, use_tensor_constants
 from fleet.models.onnx_rewrites.functions import with_functions_inlined
 from fleet.models.onnx_rewrites.graph import rewrite
@@ -18,7 +18,7 @@ from fleet.models.onnx_rewrites.plain_names import use_plain_names
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-RULES = {**operators.RULES, **recurrent.RULES}
+RULES = {**operators.RULES, **recurrent.RULES, **resizing.RULES}
 
 
 def prepared(proto: ModelProto) -> ModelProto:

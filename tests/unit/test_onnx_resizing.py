@@ -1,0 +1,99 @@
+"""Resize and Upsample beside ONNX Runtime, where TVM's own way is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from fleet.models.onnx_rewrites.prepare import prepared
+from tests.unit.onnx_cases import Array, assert_same, model_of
+
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
+
+
+def noise(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype("float32")
+
+
+def resize(scales: list[float] | None, sizes: list[int] | None, *shape: int, opset: int = 18, **how: object) -> tuple:
+    """Return a model that resizes, and its input."""
+    weights: dict[str, Array] = {}
+    if scales is not None:
+        weights["scales"] = np.array(scales, "float32")
+    if sizes is not None:
+        weights["sizes"] = np.array(sizes, "int64")
+    names = ["x", "", "scales" if scales else "", *(["sizes"] if sizes else [])]
+    inputs = {"x": noise(*shape)}
+    return model_of([helper.make_node("Resize", names, ["y"], **how)], inputs, weights, opset=opset), inputs
+
+
+@pytest.mark.parametrize("transformation", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [[1, 1, 1.5, 1.5], [1, 1, 0.6, 0.7], [1, 1, 2, 1.3]])
+def test_scales_that_make_no_whole_size(scales: list[float], mode: str, transformation: str, tmp_path: Path) -> None:
+    """5 rows times 1.5 are 7, which lie 1 / 1.5 apart and not 5 / 7: each number was another one."""
+    proto, inputs = resize(scales, None, 1, 2, 5, 6, mode=mode, coordinate_transformation_mode=transformation)
+
+    assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_the_nearest_of_all_roundings(rounding: str, tmp_path: Path) -> None:
+    """In both directions at once."""
+    proto, inputs = resize([1, 1, 2.5, 0.7], None, 1, 2, 5, 6, mode="nearest", nearest_mode=rounding)
+
+    assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "scales", "sizes", "how"),
+    [
+        ((1, 2, 1, 6), None, [1, 2, 1, 12], {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ((1, 2, 5, 6), None, [1, 2, 1, 1], {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ((1, 2, 5, 6), None, [8, 9], {"mode": "linear", "axes": [2, 3]}),
+        ((1, 2, 5, 6), [2.0], None, {"mode": "linear", "axes": [-1]}),
+        ((5, 6), None, [10, 12], {"mode": "linear"}),
+        ((1, 5, 6, 2), None, [1, 10, 12, 2], {"mode": "linear"}),
+        ((1, 2, 5, 6), None, [1, 4, 5, 6], {"mode": "nearest"}),
+        ((1, 2, 5, 6), None, [1, 2, 3, 4], {"mode": "linear", "antialias": 1}),
+        ((1, 2, 9, 8), None, [1, 2, 4, 3], {"mode": "cubic", "antialias": 1}),
+        ((1, 2, 5, 6), [1, 1, 1.5, 1.5], None, {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}),
+    ],
+)
+def test_what_tvm_resizes_otherwise_or_not_at_all(
+    shape: tuple[int, ...], scales: list[float], sizes: list[int], how: dict[str, object], tmp_path: Path
+) -> None:
+    """A single row, other axes than height and width, antialiasing."""
+    proto, inputs = resize(scales, sizes, *shape, **how)
+
+    assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.parametrize(("op_type", "opset"), [("Upsample", 9), ("Resize", 10)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scale", [2, 1.5])
+def test_older_versions(op_type: str, opset: int, mode: str, scale: float, tmp_path: Path) -> None:
+    """YOLOv3's files are of that time."""
+    inputs = {"x": noise(1, 2, 5, 6)}
+    node = helper.make_node(op_type, ["x", "s"], ["y"], mode=mode)
+
+    proto = model_of([node], inputs, {"s": np.array([1, 1, scale, scale], "float32")}, opset=opset)
+
+    assert_same(proto, inputs, tmp_path)
+
+
+def test_what_tvm_resizes_right_is_left_to_it() -> None:
+    """Its programs are faster than a matrix."""
+    for scales, sizes in (([1, 1, 2, 2], None), (None, [1, 2, 9, 9])):
+        proto, _ = resize(scales, sizes, 1, 2, 5, 6, mode="linear")
+
+        assert ["Resize"] == operators(prepared(proto))
+
+
+def operators(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
