@@ -97,6 +97,17 @@ CASES = {
         {"i": np.array([[0, 3, -1], [2, 4, 1]])},
         {"d": number(4, "int64"), "v": np.array([-1, 2], "float32")},
     ),
+    "nothing in front of something": Case(
+        [
+            node("Slice", "x zero zero", "n"),
+            node("Concat", "n x n", axis=0),
+            node("Split", "x s", "a b", axis=1),
+            node("Neg", "b", "z"),
+        ],
+        {"x": noise(4, 7)},
+        {"zero": np.array([0]), "s": np.array([0, 7])},
+        ("y", "z"),
+    ),
     "hyperbolic functions": Case(
         [node("Sinh", "x"), node("Cosh", "x", "z")], {"x": noise(3, 32) * np.float32(1e-3)}, {}, ("y", "z")
     ),

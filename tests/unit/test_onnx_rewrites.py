@@ -154,6 +154,28 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert_same(proto, inputs, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("strides", [[2, 2], [3, 1]])
+def test_a_pool_that_is_padded_at_the_beginning(strides: list[int], tmp_path: Path) -> None:
+    """SAME_LOWER: the result had a row less."""
+    inputs = {"x": noise(1, 2, 5, 6)}
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2], strides=strides, auto_pad="SAME_LOWER")
+
+    assert_same(model_of([node], inputs), inputs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER"])
+@pytest.mark.parametrize("shape", [[10, 12], [9, 11]])
+def test_a_transposed_convolution_of_a_wanted_size(shape: list[int], auto_pad: str, tmp_path: Path) -> None:
+    """What is too much is cut off: half of it on each side, and one more on one of them."""
+    inputs = {"x": noise(1, 2, 5, 6)}
+    how = {"strides": [2, 2], "output_shape": shape, "auto_pad": auto_pad}
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **how)
+
+    assert_same(model_of([node], inputs, {"w": noise(2, 3, 4, 4)}), inputs, tmp_path)
+
+
 def test_arithmetic_on_shapes_is_done_before_import() -> None:
     """What exporters compute with shapes is a constant when the shapes are known."""
     nodes = [

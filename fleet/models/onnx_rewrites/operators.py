@@ -5,11 +5,12 @@ Found by importing the examples of the ONNX operator specification, as tests/uni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.models.onnx_rewrites.graph import Array, Replacement, Rule, number, present
+from fleet.models.onnx_rewrites.graph import Array, Replacement, Rule, attributes_of, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -97,6 +98,79 @@ def _expand(node: NodeProto, write: Replacement) -> bool:
         return False
     write.op("Expand", node.input[0], write.integers(*result), output=node.output[0])
     return True
+
+
+def _concat(node: NodeProto, write: Replacement) -> bool:
+    """TVM makes no program that reads what has no elements, such as the part of a list in front of its first one."""
+    kept = [name for name in node.input if 0 not in (write.values.shape(name) or ())]
+    if not 0 < len(kept) < len(node.input):
+        return False
+    write.op("Concat", *kept, axis=number(node, "axis"), output=node.output[0])
+    return True
+
+
+def _split(node: NodeProto, write: Replacement) -> bool:
+    """TVM does not split off what has no elements."""
+    given, sizes = node.input[0], write.values.constants.get(present(node.input, 1))
+    shape, dtype = write.values.shape(given), write.values.dtype(given)
+    if sizes is None or sizes.all() or shape is None or dtype is None:
+        return False
+    axis = number(node, "axis") % len(shape)
+    ends = np.cumsum(sizes).tolist()
+    for output, begin, end in zip(node.output, [0, *ends], ends, strict=False):
+        if begin == end:
+            empty = np.zeros((*shape[:axis], 0, *shape[axis + 1 :]), dtype)
+            write.op("Identity", write.constant(empty), output=output)
+        elif output:
+            write.op("Slice", given, *map(write.integers, (begin, end, axis)), output=output)
+    return True
+
+
+def _max_pool(node: NodeProto, write: Replacement) -> bool:
+    """TVM pads to the same size at the end only, and loses a row where that is asked for at the beginning."""
+    shape, named = write.values.shape(node.input[0]), attributes_of(node)
+    if named.get("auto_pad") != b"SAME_LOWER" or shape is None or present(node.output, 1):
+        return False
+    window, sizes = _integers(named, "kernel_shape", []), shape[_SPATIAL:]
+    strides, dilations = (_integers(named, name, [1] * len(sizes)) for name in ("strides", "dilations"))
+    pads = [
+        max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+        for size, width, stride, dilation in zip(sizes, window, strides, dilations, strict=True)
+    ]
+    before = [pad - pad // 2 for pad in pads]
+    _padded(node, write, [*before, *(pad // 2 for pad in pads)])
+    return True
+
+
+def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
+    """TVM does not look at the shape that the result should have."""
+    shape, weights = (write.values.shape(name) for name in node.input[:2])
+    named = attributes_of(node)
+    wanted = _integers(named, "output_shape", [])
+    if not wanted or shape is None or weights is None:
+        return False
+    sizes, window = shape[_SPATIAL:], weights[_SPATIAL:]
+    strides, dilations = (_integers(named, name, [1] * len(sizes)) for name in ("strides", "dilations"))
+    added = _integers(named, "output_padding", [0] * len(sizes))
+    whole = [
+        (size - 1) * stride + extra + (width - 1) * dilation + 1
+        for size, width, stride, dilation, extra in zip(sizes, window, strides, dilations, added, strict=True)
+    ]
+    cut = [max(0, full - size) for full, size in zip(whole, wanted[-len(sizes) :], strict=True)]
+    less, more = [each // 2 for each in cut], [each - each // 2 for each in cut]
+    _padded(node, write, [*less, *more] if named.get("auto_pad") == b"SAME_UPPER" else [*more, *less])
+    return True
+
+
+def _padded(node: NodeProto, write: Replacement, pads: list[int]) -> None:
+    """Write a node anew with its padding in numbers."""
+    write.op(node.op_type, *node.input, output=node.output[0], pads=pads)
+    write.nodes[-1].attribute.extend(kept for kept in node.attribute if kept.name not in _SAYS_PADDING)
+
+
+def _integers(named: dict[str, object], name: str, default: list[int]) -> list[int]:
+    value = named.get(name, default)
+    return [int(each) for each in value] if isinstance(value, Sequence) else default
 
 
 def _lp_normalization(node: NodeProto, write: Replacement) -> bool:
@@ -209,18 +283,27 @@ def _with_attributes_of(node: NodeProto, write: Replacement, op_type: str, input
 _FLOAT, _INT32, _INT64, _DOUBLE = 1, 6, 7, 11
 """TensorProto.FLOAT and so on."""
 
+_SPATIAL = 2
+"""The first axis behind batch and channels."""
+
+_SAYS_PADDING = ("auto_pad", "output_shape", "pads")
+
 RULES: dict[str, Rule] = {
     "Clip": _clip,
+    "Concat": _concat,
     "ConvInteger": _conv_integer,
+    "ConvTranspose": _conv_transpose,
     "Dropout": _dropout,
     "Expand": _expand,
     "IsInf": _is_inf,
     "LpNormalization": _lp_normalization,
+    "MaxPool": _max_pool,
     "Mean": _mean,
     "OneHot": _one_hot,
     "Pow": _pow,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "ReverseSequence": _reverse_sequence,
+    "Split": _split,
     "Sum": _sum,
 }
