@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -32,6 +32,21 @@ class Staged(Protocol):
     def tensor_of(self, array: Array) -> tvm_ffi.Tensor:
         """Return an array as the model takes it."""
         ...
+
+
+def check_types(types: Iterable[TensorType]) -> None:
+    """Look whether numpy has the types of a model's inputs and outputs.
+
+    Raises:
+        ArtifactRefused: one is of another type, as bfloat16 is.
+    """
+    for wanted in types:
+        try:
+            np.empty(0, wanted.dtype).__dlpack__()
+        except (TypeError, BufferError) as error:
+            raise ArtifactRefused(
+                f"{wanted.name!r} is {wanted.dtype}, which numpy does not have; let the model cast it, or use C"
+            ) from error
 
 
 def staged(wanted: TensorType, device: tvm_ffi.Device) -> Staged:

@@ -19,7 +19,7 @@ from fleet.errors import ArtifactRefused, InvalidRequest
 from fleet.runtime.agreement import Agreement, agree, worst
 from fleet.runtime.fit import check_here
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Manifest
-from fleet.runtime.memory import Array, arrays_of, staged
+from fleet.runtime.memory import Array, arrays_of, check_types, staged
 from fleet.runtime.package import Package, open_package, read_file, read_manifest, verify
 from fleet.runtime.tvm_library import load_runtime, runtime_version, use_threads
 
@@ -85,6 +85,7 @@ class LoadedModel:
         self._package = package
         self._threads, self._affinity = threads, affinity
         self._lock = threading.Lock()
+        check_types(spec for variant in manifest.variants for spec in (*variant.inputs, *variant.outputs))
         device = _device(manifest, device_index)
         self._main = _load_main(package, manifest, device)
         self._staged = {

@@ -24,6 +24,7 @@ from fleet.runtime.manifest import (
     format_manifest,
     parse_manifest,
 )
+from fleet.runtime.memory import check_types
 from fleet.runtime.package import open_package, read_file, read_manifest, verify, write_archive
 
 CONTENT = {"library.so": b"machine code", "check/input0.npy": b"in", "check/output0.npy": b"out"}
@@ -159,6 +160,15 @@ def test_cpu_features_are_read_on_x86_and_arm(tmp_path: Path) -> None:
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n\nprocessor\t: 1\n{line}\n")
         assert cpu_flags(tmp_path / "cpuinfo") == {"fpu", "sse2"}
     assert cpu_flags(tmp_path / "none") == frozenset()
+
+
+def test_types_that_numpy_lacks_are_refused() -> None:
+    """A model of bfloat16 is exported, and C runs it; in Python it was a BufferError of DLPack."""
+    usual = ("bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64")
+    check_types(TensorType(name="x", shape=(2,), dtype=dtype) for dtype in usual)
+
+    with pytest.raises(ArtifactRefused, match="'y' is bfloat16, which numpy does not have"):
+        check_types([TensorType(name="y", shape=(2,), dtype="bfloat16")])
 
 
 def test_answers_agree_within_their_tolerance() -> None:
