@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
-from fleet.cost_model.stored import FEATURE_VERSION, pack_program
+from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, pack_program
 from fleet.library import StoredSample
 from fleet.optimizer.tasks.train import train
 
 NEON = '{"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"}'
+CUDA = '{"arch": "sm_90", "kind": "cuda"}'
 AVX = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"}'
 
 
@@ -62,3 +65,47 @@ def test_a_board_that_was_never_measured_is_ranked_as_its_siblings_are() -> None
 
     assert gain_of_few("new pi", "neon") > gain_of_few("another board", "") > gain_of_few("new server", "avx2")
     assert gain_of_few("old pi", "neon") > gain_of_few("server", "avx2")
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_asked_only_about_targets_that_it_has_learnt_of() -> None:
+    """The first few records of a GPU are too few to learn from: with them a model of processors was asked about GPUs,
+    and the trees of the job's own records were not."""
+    processors = [sample for workload in range(10) for sample in measured(workload, "pi", NEON, rule=1)]
+    of_gpu = measured(10, "gpu", CUDA, rule=1)
+
+    kinds = [
+        trained.snapshot.metrics[TARGET_KINDS]
+        for some in (of_gpu[:3], of_gpu)
+        if (trained := train([*processors, *some], None)) is not None
+    ]
+
+    assert kinds == [["llvm"], ["cuda", "llvm"]]
+
+
+@pytest.mark.slow
+def test_a_model_is_judged_on_what_it_is_compared_on() -> None:
+    """Workloads of GPUs say nothing about whether it is better for processors than the model that comes with the
+    package, however many are held out of them."""
+    of_processors = [one for workload in range(2, 6) for one in measured(workload, "pi", NEON, rule=1)]
+    of_gpus = [one for workload in (14, 18, 24, 31) for one in measured(workload, "gpu", CUDA, rule=1)]  # all held out
+
+    mixed = train([*of_processors, *of_gpus, *measured(6, "gpu", CUDA, rule=1)], None)
+
+    assert mixed is not None
+    assert not mixed.is_not_worse
+
+
+@pytest.mark.slow
+def test_a_record_of_other_features_keeps_no_model_from_being_trained() -> None:
+    """All others are learnt from."""
+    samples = [sample for workload in range(4) for sample in measured(workload, "pi", NEON, rule=1)]
+    odd = [
+        replace(sample, workload=f"odd {number}", stores=pack_program(0, np.ones((1, 100), np.float32)).stores)
+        for number, sample in enumerate(samples[:8])
+    ]
+
+    trained = train([*samples, *odd], None)
+
+    assert trained is not None
+    assert set(trained.snapshot.workloads) <= {"0", "1", "2", "3"}

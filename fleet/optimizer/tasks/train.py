@@ -39,35 +39,42 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
     package is in use, for the targets that it is for.
     """
-    usable = list(_usable(samples))
-    seen = [sample for sample in usable if not _is_held_out(sample.workload)]
+    usable = _usable(samples)
+    lessons = [one for one in usable if not _is_held_out(one.sample.workload)]
+    held_out = [one for one in usable if _is_held_out(one.sample.workload)]
+    seen = [one.sample for one in lessons]
     try:
         candidate = train_snapshot(seen)
     except InvalidRequest:
         return None
-    held_out = [sample for sample in usable if _is_held_out(sample.workload)]
+    kinds = _kinds_learnt(lessons)
     snapshot = NewSnapshot(
         content=candidate.content,
         feature_version=FEATURE_VERSION,
         record_count=len(seen),
         workloads=dict(sorted(Counter(sample.workload for sample in seen).items())),
         last_record_id=max(sample.record_id for sample in samples),
-        metrics={**candidate.metrics, TARGET_KINDS: _target_kinds(samples)},
+        metrics={**candidate.metrics, TARGET_KINDS: kinds},
     )
-    can_tell = len({group.workload for group in grouped(held_out, least=LEAST_SAMPLES)}) >= _LEAST_HELD_OUT
-    return Trained(snapshot=snapshot, is_not_worse=can_tell and _is_not_worse(candidate, current, samples))
+    lessons, held_out = ([one for one in some if _kind(one.target_key) in kinds] for some in (lessons, held_out))
+    return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, lessons, held_out))
 
 
-def _is_not_worse(candidate: Snapshot, current: bytes | None, samples: Sequence[StoredSample]) -> bool:
-    held_out = [stored for stored in samples if _is_held_out(stored.workload)]
+def _is_not_worse(
+    candidate: Snapshot, current: bytes | None, lessons: Sequence[_Usable], held_out: Sequence[_Usable]
+) -> bool:
     before: Snapshot | None = None
     if current is not None:
         with contextlib.suppress(InvalidRequest):
             before = Snapshot.of(current)
     if before is None:
-        held_out = [stored for stored in held_out if _prior_of(stored.target_key) is not None]
-        before = _prior_of(held_out[0].target_key) if held_out else None
-    return before is None or is_not_worse(candidate, before, list(_usable(held_out)))
+        before = next(filter(None, (_prior_of(one.target_key) for one in lessons)), None)
+        if before is not None:
+            held_out = [one for one in held_out if _prior_of(one.target_key) is not None]
+    compared = [one.sample for one in held_out]
+    if len({group.workload for group in grouped(compared, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
+        return False
+    return before is None or is_not_worse(candidate, before, compared)
 
 
 def _prior_of(target_key: str) -> Snapshot | None:
@@ -77,13 +84,29 @@ def _prior_of(target_key: str) -> Snapshot | None:
         return None
 
 
-def _target_kinds(samples: Iterable[StoredSample]) -> list[str]:
-    keys = {sample.target_key for sample in samples}
-    return sorted({target_kind(key) for key in keys if key})  # MetaSchedule's records may name no target
+def _kinds_learnt(lessons: Sequence[_Usable]) -> list[str]:
+    """Return the kinds of those targets that there were samples enough of."""
+    groups = grouped((one.sample for one in lessons), least=LEAST_SAMPLES)
+    learnt = {(group.workload, group.device_model) for group in groups}
+    keys = {one.target_key for one in lessons if (one.sample.workload, one.sample.device_model) in learnt}
+    return sorted({_kind(key) for key in keys} - {""})
 
 
-def _usable(samples: Iterable[StoredSample]) -> Iterable[Sample]:
+def _kind(target_key: str) -> str:
+    return target_kind(target_key) if target_key else ""  # MetaSchedule's records may name no target
+
+
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """What may be learnt from."""
+
+    target_key: str
+    sample: Sample
+
+
+def _usable(samples: Iterable[StoredSample]) -> list[_Usable]:
     """Leave out what no model should learn from: one such record must not keep all others from being learnt."""
+    found: list[_Usable] = []
     for stored in samples:
         with contextlib.suppress(InvalidRequest):
             sample = Sample(
@@ -96,7 +119,14 @@ def _usable(samples: Iterable[StoredSample]) -> Iterable[Sample]:
                 is_disturbed=stored.is_disturbed,
             )
             check([sample])
-            yield sample
+            if len(sample.features):  # else its schedule does not apply any more
+                found.append(_Usable(stored.target_key, sample))
+    widths = Counter(_width(one) for one in found)
+    return [one for one in found if _width(one) == widths.most_common(1)[0][0]]
+
+
+def _width(one: _Usable) -> int:
+    return int(one.sample.features.shape[1])
 
 
 def _is_held_out(workload: str) -> bool:
