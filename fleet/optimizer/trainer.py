@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.stored import FEATURE_VERSION, target_kinds
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.errors import FleetError
+from fleet.errors import BuildError, FleetError
 from fleet.library import Memory, StoredSample, StoredSnapshot, Term
 from fleet.optimizer.pool import Pool, run_within
 from fleet.optimizer.tasks.train import Trained, train
@@ -100,6 +100,9 @@ class Trainer:
             async with self.turns.building():
                 content = None if current is None else current.content
                 trained = await run_within(self.pool, _TRAINING_TIMEOUT_SEC, self.learner, samples, content)
+        except BuildError:
+            self._looked_at = count  # it would crash, or take too long, again and again
+            raise
         finally:
             renewing.cancel()
         stored = None

@@ -18,7 +18,7 @@ from fleet.base.digests import digest_of
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, NO_PROGRAM, TARGET_KINDS, pack_program
 from fleet.domain.scope import RecordScope
-from fleet.errors import LibraryError
+from fleet.errors import BuildError, LibraryError
 from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
 from fleet.optimizer.tasks.train import Trained
 from fleet.optimizer.trainer import Trainer, follow
@@ -342,6 +342,26 @@ async def test_too_little_to_learn_from_is_looked_at_once(library: Library, pool
     await trainer.train_once()
 
     assert looks == [64]
+
+
+async def test_a_training_that_kills_its_worker_is_not_tried_at_once_again(library: Library, pool: Threads) -> None:
+    """What is too large for a machine would keep it busy every ten seconds; with more samples it is tried anew."""
+    looks: list[int] = []
+
+    def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+        looks.append(len(samples))
+        raise BuildError("crashed: SIGKILL")
+
+    trainer = Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=True), learner=learner)
+    fill(library, workloads=4)
+    with pytest.raises(BuildError):
+        await trainer.train_once()
+    assert await trainer.train_once() is None
+    fill(library, workloads=4, first=16)
+    with pytest.raises(BuildError):
+        await trainer.train_once()
+
+    assert looks == [64, 128]
 
 
 @pytest.mark.slow
