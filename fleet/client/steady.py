@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -120,6 +120,8 @@ class SteadyDevice:
         self._answered_at = -math.inf
         """When the device held now last sent anything, on the monotonic clock."""
 
+        self._waiters, self._wait_began_at, self._waited_sec = 0, 0.0, 0.0
+
     async def __aenter__(self) -> SteadyDevice:
         return self
 
@@ -137,6 +139,11 @@ class SteadyDevice:
     def last_name(self) -> str:
         """Name of the device held now, or else of the one that was held last; empty before the first."""
         return self.name or self._last_name
+
+    @property
+    def waited_sec(self) -> float:
+        """How long there was no device while one was waited for, up to now [s]."""
+        return self._waited_sec + (time.monotonic() - self._wait_began_at if self._waiters else 0.0)
 
     async def device(self) -> Device:
         """Return the device, waiting for one when there is none. It answered a moment ago, so if the connection breaks
@@ -257,10 +264,11 @@ class SteadyDevice:
     async def _open_device(self) -> Device:
         if self._device is None or self._device.ended is not None:
             await self.give_back()
-            async with self._aside():
-                self._device = await self._stack.enter_async_context(
-                    self._client.acquire(self._wish, on_queued=self._on_queued)
-                )
+            with self._waiting():
+                async with self._aside():
+                    self._device = await self._stack.enter_async_context(
+                        self._client.acquire(self._wish, on_queued=self._on_queued)
+                    )
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
                 self._wish = replace(self._wish, selector=self._wish.selector & alike(self._device))
@@ -270,8 +278,21 @@ class SteadyDevice:
         return self._device
 
     async def _pause(self, sec: float) -> None:
-        async with self._aside():
-            await asyncio.sleep(sec)
+        with self._waiting():
+            async with self._aside():
+                await asyncio.sleep(sec)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        if not self._waiters:
+            self._wait_began_at = time.monotonic()
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
+            if not self._waiters:
+                self._waited_sec += time.monotonic() - self._wait_began_at
 
 
 class _Batch:

@@ -32,6 +32,8 @@ class Measurer:
         self._ended_at = -math.inf
         """When the last batch had its last result, on the monotonic clock."""
 
+        self._waited_by_then_sec = 0.0
+
     @property
     def is_calm(self) -> bool:
         """Whether the last candidate did not break down."""
@@ -49,7 +51,7 @@ class Measurer:
             DeviceUnreachable: see SteadyDevice.measure.
         """
         await asyncio.sleep(effect.pause_sec)
-        started, is_suspected = time.monotonic(), False
+        started, waited_sec, is_suspected = time.monotonic(), self._device.waited_sec, False
         async with aclosing((line or self._device).measure(effect.artifacts, effect.trials)) as measurements:
             async for measurement in measurements:
                 self._errors_in_a_row = self._errors_in_a_row + 1 if measurement.error in _BROKEN else 0
@@ -61,6 +63,8 @@ class Measurer:
             await self._device.give_back()
             async with stepped_aside():
                 await asyncio.sleep(self._probe_sec)
-        # The device was not this batch's own before the one before had ended.
+        # The device was not this batch's own before the one before had ended, nor while there was none.
         started, self._ended_at = max(started, self._ended_at), time.monotonic()
-        yield MeasureEnded(effect.batch, self._device.last_name, self._ended_at - started, is_suspected)
+        waited_sec, self._waited_by_then_sec = max(waited_sec, self._waited_by_then_sec), self._device.waited_sec
+        wall_sec = self._ended_at - started - (self._waited_by_then_sec - waited_sec)
+        yield MeasureEnded(effect.batch, self._device.last_name, wall_sec, is_suspected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def bad(request: measurement_pb2.MeasureRequest, error: Any) -> measurement_pb2.
 
 @contextlib.asynccontextmanager
 async def seated(
-    address: str = "", agent: OddAgent | None = None
+    address: str = "", agent: OddAgent | None = None, *, pauses_sec: Sequence[float] = (0.0, 0.01, 0.01)
 ) -> AsyncGenerator[tuple[OddAgent, SteadyDevice, list[str]], None]:
     """Serve a tracker with one odd device, found at `address` if given, and sit down."""
     agent, notices = agent or OddAgent(), list[str]()
@@ -86,7 +86,7 @@ async def seated(
         SteadyDevice(
             client,
             make_wish("simulated", purpose="test"),
-            pauses_sec=(0.0, 0.01, 0.01),
+            pauses_sec=pauses_sec,
             notice=notices.append,
         ) as seat,
     ):

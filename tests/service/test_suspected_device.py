@@ -1,7 +1,9 @@
-"""A device on which candidate after candidate breaks down, at a real agent: what is sent to it, and when again."""
+"""A device that is lost, or on which candidate after candidate breaks down: what is sent to it, when again, and what of
+that is the price of a batch."""
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.leases import make_wish
 from fleet.domain.measuring import ErrorKind, Trial
+from fleet.errors import DeviceClosed
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
 from fleet.optimizer.measurer import RUN_OF_ERRORS, Measurer
 from fleet.testing import serve_tracker
+from tests.service.odd_agent import artifact, seated
 
 COUNT = 8
 
@@ -59,3 +63,18 @@ async def test_a_run_of_errors_stops_the_batch_until_the_agent_finds_the_device_
     assert (end.is_suspected, end.device_name, held) == (True, "devices/sim", "")
     assert later == [None, None]
     assert not calm_end.is_suspected
+
+
+async def test_waiting_for_a_lost_device_is_not_the_price_of_a_batch(tmp_path: Path) -> None:
+    """A board that was away for an hour in one batch does not make all later ones dear: waiting never counts as
+    running."""
+    pause_sec = 0.1
+    async with seated(pauses_sec=(pause_sec,) * 3) as (agent, device, _):
+        await device.device()
+        agent.refuses_measure = [DeviceClosed("the agent is shutting down")]
+        began_at = time.monotonic()
+        errors, end = await measured(Measurer(device), artifact(tmp_path), range(2))
+        took_sec = time.monotonic() - began_at
+
+    assert errors == [None, None]
+    assert 0 <= end.wall_sec <= took_sec - pause_sec

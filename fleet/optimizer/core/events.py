@@ -249,7 +249,7 @@ class MeasureEnded:
     batch: int
     device_name: str
     wall_sec: float
-    """Time since its start [s]."""
+    """Time since its start, but for what it waited for a device that was lost [s]."""
 
     is_suspected: bool = False
     """So many candidates in a row broke down that the rest was not sent: the device has to be probed first."""
