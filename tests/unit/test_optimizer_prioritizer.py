@@ -297,6 +297,16 @@ def test_a_model_that_promises_more_is_believed() -> None:
     assert pytest.approx(0.5, abs=0.05) == plan.batches[0].reason.gain_sec
 
 
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -math.inf])
+def test_predictions_that_are_no_numbers_say_nothing(nonsense: float) -> None:
+    """The records count alone: a workload whose expected gain was no number was said to have none left."""
+    broken = np.zeros((8, 8))
+    broken[3, 5] = nonsense
+    workload = state("w", *SPREAD_OUT * 5)
+
+    assert decide(workload, predictions={"w": broken}) == decide(workload)
+
+
 def test_members_that_disagree_about_a_workload_disagree_about_all_of_it() -> None:
     """Their error is drawn once for a future, so more candidates do not make a doubtful gain a sure one."""
     rng = np.random.default_rng(0)

@@ -84,6 +84,7 @@ def estimate(
 
     Args:
         state: with a known time and trials left.
+        predicted: unless all of it is finite, it says nothing.
         left_sec: until its job has to be over; what takes longer is not looked at, except the smallest batch.
         enough_sec: with this time its job has all that it asked for, so nothing below it is a gain.
     """
@@ -91,7 +92,7 @@ def estimate(
     ahead = min(max(sizes) * max(HORIZONS), max(state.trials_left, max(sizes)))
     rng = np.random.default_rng([seed, zlib.crc32(state.name.encode()), len(state.run_secs)])
     futures = from_records(state.run_secs, ahead, _FUTURES, rng, usual_spread)
-    if predicted is not None and predicted.size:
+    if predicted is not None and predicted.size and np.isfinite(predicted).all():
         near = predicted[:, :ahead]
         futures[:, : near.shape[1]] = from_predictions(near, _FUTURES, rng)
     far_share = float(gains(futures, state.current_sec, state.least_sec)[:, -1].mean())
