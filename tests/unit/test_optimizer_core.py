@@ -18,6 +18,7 @@ from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.core.measuring import STATIC, TUNED, UNTUNED
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.job import report_decisions
+from fleet.optimizer.prioritizer.values import Outcome
 from fleet.optimizer.tasks.propose import SearchRecord
 from tests.unit.optimizer_core import Script, artifact, secs, workload
 
@@ -83,6 +84,22 @@ def test_what_is_not_built_is_a_failed_trial() -> None:
     assert job.rounds == [["a"]]
     assert (item.trials, dict(item.errors)) == (2, {ErrorKind.BUILD_FAILED: 1})
     assert [record.run_sec for record in item.records] == [math.inf, 1.0]
+
+
+def test_a_batch_of_which_nothing_is_built_has_gained_nothing() -> None:
+    """What it was expected to gain is not taken for what the next one was: from then on each was judged by the one
+    before."""
+    records = [SearchRecord(trace_json=f"old {number}", run_sec=1.0 + 0.1 * number) for number in range(12)]
+    job = Script(known(untuned_sec=1.0, records=records, trials_before=12))
+    job.unbuildable = set("abcd")
+    job.find(*"abcd")
+
+    job.run(ev.RoundWanted())
+
+    item, (batch,) = job.core.workload("w"), job.core.progress.decisions
+    assert batch.expected_share > 0
+    assert item.outcomes == [Outcome(expected=batch.expected_share, gained=0.0)]
+    assert not item.forecasts
 
 
 def test_no_more_trials_are_planned_than_there_are() -> None:

@@ -46,6 +46,9 @@ class Candidate:
     packings: tuple[Packing, ...] = ()
     """How its arguments are made from the workload's."""
 
+    may_be_built: set[str] = field(default_factory=set)
+    """Digests of those that were proposed together with it, but for those that could not be built; they share it."""
+
     is_static: bool = False
     """It is the schedule that was chosen without a trial, and counts as none."""
 

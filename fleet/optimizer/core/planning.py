@@ -90,6 +90,13 @@ def keep_outcome(item: WorkloadProgress) -> None:
         item.outcomes.append(Outcome(expected=expected, gained=max(0.0, 1 - item.current_sec / before_sec)))
 
 
+def note_vain_batch(item: WorkloadProgress) -> None:
+    """Remember that the newest batch, of which nothing could be built, has gained nothing."""
+    expected = item.forecasts.pop() if item.forecasts else 0.0
+    if expected:
+        item.outcomes.append(Outcome(expected=expected, gained=0.0))
+
+
 def forget_forecast(item: WorkloadProgress) -> None:
     """Forget what was expected of the newest batch, which will never be measured."""
     if item.forecasts:

@@ -14,6 +14,7 @@ from fleet.optimizer.core.planning import (
     has_ahead,
     is_alone,
     least_sec,
+    note_vain_batch,
     plan,
     searches_beside_builds,
 )
@@ -187,11 +188,13 @@ class Searching(Recording):
             if not event.is_static:
                 forget_forecast(item)
             return
+        may_be_built = set(event.traces_by_digest)
         for digest, trace_json in event.traces_by_digest.items():
             self.candidates[event.workload, digest] = Candidate(
                 workload=event.workload,
                 trace_json=trace_json,
                 digest=digest,
+                may_be_built=may_be_built,
                 is_static=event.is_static,
                 features=event.features_by_digest.get(digest),
             )
@@ -222,6 +225,10 @@ class Searching(Recording):
         self.progress.builders.build_sec += event.builder_sec
 
     def _fail_build(self, event: ev.BuildFailed) -> None:
+        candidate = self.candidates[event.workload, event.digest]
+        candidate.may_be_built.discard(event.digest)
+        if not candidate.may_be_built and not candidate.is_static:  # so nobody will say that their batch is over
+            note_vain_batch(self.workload(event.workload))
         failed = Measurement(candidate_id=event.digest, error=event.kind, error_message=event.message)
         self._ask_to_store(0, event.workload, event.digest, failed)
 
