@@ -22,6 +22,9 @@ NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKi
 ABSURD_SEC = 1e7
 """No kernel runs for four months; a clock that was set, or a wrong unit, says so."""
 
+POISON = frozenset({ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED})
+"""A candidate that did this to one device is not sent to another unasked."""
+
 
 class DisturbanceKind(enum.StrEnum):
     """What disturbed a measurement. The names are those of fleet.v1.DisturbanceKind without their prefix."""

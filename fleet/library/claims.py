@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
-from fleet.domain.measuring import ErrorKind
+from fleet.domain.measuring import POISON, ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.library import engine as engines
 from fleet.library.jobs import job_id, workload_ids
@@ -22,9 +22,6 @@ from fleet.library.values import JobState, RecordKind
 
 _NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
 """Records of these do not keep anybody from measuring the candidate."""
-
-_POISON = (ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED)
-"""Who did this to one device is not sent to another unasked."""
 
 
 class CandidateClaims:
@@ -103,7 +100,7 @@ def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[
         *(records.c[name] == value for name, value in key.items()),
         sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(_NOT_RUN))),
     )
-    is_poison = (records.c.workload_id == key["workload_id"]) & records.c.error.in_(sorted(_POISON))
+    is_poison = (records.c.workload_id == key["workload_id"]) & records.c.error.in_(sorted(POISON))
     query = sa.select(records.c.trace_digest).where(
         records.c.kind == RecordKind.CANDIDATE.value,
         records.c.trace_digest.in_(sorted(digests)),

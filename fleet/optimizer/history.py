@@ -11,7 +11,7 @@ from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.stored import FEATURE_VERSION, program_in, unpack_rows
 from fleet.domain.keys import trace_digest
-from fleet.domain.measuring import disturbances_in
+from fleet.domain.measuring import POISON, disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
@@ -49,7 +49,9 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
             progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
         right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
         progress.right = {record.trace_json: record.median_sec for record in right}
-        progress.records = _records_of(library, workload, scope)
+        stored = library.records(workload.shash, scope)
+        progress.records = _records_of(library, workload, scope, stored)
+        progress.poison = frozenset(record.trace_digest for record in stored if record.error in POISON)
         found.append(progress)
     new = [progress for progress in found if not progress.records]
     others = library.find_workloads() if new else []
@@ -58,9 +60,11 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
     return found
 
 
-def _records_of(library: Library, workload: Workload, scope: RecordScope) -> list[SearchRecord]:
+def _records_of(
+    library: Library, workload: Workload, scope: RecordScope, stored: Sequence[Record]
+) -> list[SearchRecord]:
     """Return one record for each candidate of a workload, with its program where that is stored."""
-    secs = {record.trace_json: math.inf for record in library.records(workload.shash, scope)}
+    secs = {record.trace_json: math.inf for record in stored}
     if not secs:
         return []
     timed = library.candidates(workload.shash, scope)

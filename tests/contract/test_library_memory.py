@@ -74,6 +74,17 @@ def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> 
     assert found == {"[[1],[]]": (17, False), "[[2],[]]": (None, True), "[[3],[]]": (None, False)}
 
 
+def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> None:
+    """Not what could not be built, or was too slow."""
+    library.add_record(record(1, None, kind=RecordKind.STATIC))
+    library.add_record(record(2, None, error=ErrorKind.DEVICE_FAULTED))
+    library.add_records([record(3), record(4, None, error=ErrorKind.TIMEOUT)])
+
+    [progress] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
+
+    assert progress.poison == {trace_digest("[[1],[]]"), trace_digest("[[2],[]]")}
+
+
 def test_records_without_features_are_found_until_they_have_them(library: Library) -> None:
     """The newest first within the limit; those of another version count as missing, those that never ran do not."""
     library.add_records([record(number, program=None) for number in range(3)])

@@ -148,6 +148,16 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
     assert [record.trace_json for record in item.records] == ["s", "a"]
 
 
+def test_a_static_schedule_that_broke_a_device_is_not_sent_to_one_again() -> None:
+    """Each job began with it; a search goes on without."""
+    job = Script(known(poison=frozenset({"static"})))
+
+    job.run(ev.Proposed("w", {"static": "static"}, is_static=True))
+
+    assert not job.happened(ev.Build)
+    assert find(job.feed(ev.RoundWanted()), ev.Propose)
+
+
 def test_a_workload_is_left_alone_when_it_has_had_enough() -> None:
     """Over all jobs."""
     job = Script(known(trials_before=100))

@@ -81,6 +81,9 @@ class WorkloadProgress:
     taken: set[str] = field(default_factory=set)
     """Digests of the traces that other jobs measure, or have measured."""
 
+    poison: frozenset[str] = frozenset()
+    """Digests of the traces under which a device broke down in an earlier job."""
+
     shelf: Shelf = field(default_factory=Shelf)
     """What was searched ahead."""
 

@@ -184,12 +184,17 @@ class Searching(Recording):
         item = self.workload(event.workload)
         item.asked = 0 if not event.is_static else item.asked
         item.taken |= event.taken
-        if not event.traces_by_digest:
+        traces_by_digest = event.traces_by_digest
+        if event.is_static:  # nobody claims it, which would leave out what broke a device
+            traces_by_digest = {
+                digest: trace for digest, trace in traces_by_digest.items() if digest not in item.poison
+            }
+        if not traces_by_digest:
             if not event.is_static:
                 forget_forecast(item)
             return
-        may_be_built = set(event.traces_by_digest)
-        for digest, trace_json in event.traces_by_digest.items():
+        may_be_built = set(traces_by_digest)
+        for digest, trace_json in traces_by_digest.items():
             self.candidates[event.workload, digest] = Candidate(
                 workload=event.workload,
                 trace_json=trace_json,
@@ -199,9 +204,9 @@ class Searching(Recording):
                 features=event.features_by_digest.get(digest),
             )
         if not event.is_static:
-            item.under_way.update(event.traces_by_digest)
-        self._say(f"building {len(event.traces_by_digest)} candidates of {item.workload.operator}")
-        self._effects.append(ev.Build(event.workload, event.traces_by_digest, frozenset(event.features_by_digest)))
+            item.under_way.update(traces_by_digest)
+        self._say(f"building {len(traces_by_digest)} candidates of {item.workload.operator}")
+        self._effects.append(ev.Build(event.workload, traces_by_digest, frozenset(event.features_by_digest)))
 
     def _fail_search(self, event: ev.SearchFailed) -> None:
         """Close the workload of a search that crashed or never ended; the others go on."""
