@@ -24,6 +24,7 @@ from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.inlining import inline_all
 from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.loops import add_missing_loops
+from fleet.spaces.padding import padded_columns
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
 from fleet.spaces.rows import RowTile
 from fleet.spaces.simple import main_reduction, schedule_rest
@@ -236,7 +237,7 @@ def _rest_space(mod: IRModule, facts: ProcessorFacts) -> Space:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(mod)
-    inline_all(schedule, frozenset())
+    inline_all(schedule, frozenset(), kept=padded_columns(schedule))
     add_missing_loops(schedule)
     main, tiles = main_reduction(schedule.copy(), facts)
 

@@ -1,9 +1,9 @@
 """Reductions whose innermost axis is not reduced: depthwise convolutions, pooling, means over pixels.
 
 Each lane of a vector reduces a column of its own (a channel). A tile of a few neighbours along the row, times a few
-vectors, stays in registers while the reduction runs. Padding is not materialised: rows are split where the windows meet
-the border, so tiles within have no conditions (measured on Zen 3: half the time of ONNX Runtime's depthwise kernels,
-and a quarter less than with a padded copy).
+vectors, stays in registers while the reduction runs. Padding of rows is not materialised: they are split where the
+windows meet the border, so tiles within have no conditions (measured on Zen 3: half the time of ONNX Runtime's
+depthwise kernels, and a quarter less than with a padded copy). That of columns is (`fleet.spaces.padding`).
 
 A tile stays in scope "global": TVM puts small buffers of that scope on the stack, where LLVM turns them into registers.
 Within a parallel loop it allocates a "local" one by a call for each tile (measured: a norm over 96 numbers takes five
@@ -20,6 +20,7 @@ from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
 from fleet.spaces.column_tiles import ColumnSums, ColumnTile, column_tiles
 from fleet.spaces.facts import ProcessorFacts
 from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps
+from fleet.spaces.padding import pad_within, padding_of
 from fleet.spaces.tiles import Order
 
 if TYPE_CHECKING:
@@ -116,8 +117,13 @@ def schedule_columns(
     within.append(vectors)
     around = [blocks] if groups is None else [groups, blocks]
     by_columns = tile.order is Order.COLUMNS and is_even
-    outer = [*around, *rows] if by_columns else [*rows, *around]
-    schedule.reorder(*outer, *row_tiles, *within, lanes)
+    padding = padding_of(schedule, block) if rows and is_even else None
+    if padding is not None:  # a row of tiles reads one padded row
+        outer = rows
+        schedule.reorder(*rows, *row_tiles, *around, *within, lanes)
+    else:
+        outer = [*around, *rows] if by_columns else [*rows, *around]
+        schedule.reorder(*outer, *row_tiles, *within, lanes)
     shared = _shared(schedule, outer, facts) if is_even else outer[:-1]
     if shared:
         share(schedule, shared, work)
@@ -129,6 +135,8 @@ def schedule_columns(
     for loop in within:
         schedule.unroll(loop)
     _schedule_tile(schedule, block, tile, depth)
+    if padding is not None:
+        pad_within(schedule, padding, schedule.get_loops(result)[depth - len(around) - 1])
     return True
 
 
@@ -159,7 +167,10 @@ def tiles_of(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list
         steps=steps(schedule, sums) // (window.size if window else 1),
         has_weights=len(own.reads) > 1,
     )
-    return column_tiles(found, facts)
+    tiles = column_tiles(found, facts)
+    if padding_of(schedule, block) is not None:  # a row of tiles has one padded row
+        return [tile for tile in tiles if tile.order is Order.ROWS]
+    return tiles
 
 
 @dataclass(frozen=True, slots=True)

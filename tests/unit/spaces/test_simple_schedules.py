@@ -90,6 +90,19 @@ def pool(size: int, channels: int, kind: str, stride: int, layout: str = "NHWC")
     return make
 
 
+def neighbours(row: int, columns: int, *, rows_too: bool = False) -> Make:
+    """Windows along the innermost axis, of something computed, as in a local response norm."""
+
+    def make() -> list[Any]:
+        from tvm import topi
+
+        [data] = tensors((1, 1, 9, row, columns))
+        kernel, border = ([1, 3, 5], [0, 1, 2]) if rows_too else ([1, 1, 5], [0, 0, 2])
+        return [data, topi.nn.pool3d(topi.nn.relu(data), kernel, [1] * 3, [1] * 3, [*border, *border], "avg")]
+
+    return make
+
+
 def unary(name: str, shape: tuple[int, ...], dtype: str = "float32", **arguments: Any) -> Make:
     def make() -> list[Any]:
         from tvm import topi
@@ -179,6 +192,9 @@ CASES: dict[str, Make] = {
     "max pool": pool(17, 21, "max", 2),
     "average pool": pool(14, 16, "avg", 1),
     "max pool of planes": pool(28, 24, "max", 2, "NCHW"),
+    "neighbours": neighbours(11, 64),
+    "neighbours, prime sizes": neighbours(13, 29),
+    "neighbours, rows too": neighbours(11, 48, rows_too=True),
     "global pool": unary("global_pool", (1, 7, 7, 70), pool_type="avg", layout="NHWC"),
     "sum of rows": unary("sum", (19, 197), axis=-1),
     "sum of all": unary("sum", (3, 50)),
@@ -252,7 +268,9 @@ def test_a_schedule_computes_the_same(case: str) -> None:
     np.testing.assert_allclose(computed, run(mod, arrays), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("case", ["depthwise", "depthwise, prime sizes", "average pool", "grouped and padded"])
+@pytest.mark.parametrize(
+    "case", ["depthwise", "depthwise, prime sizes", "average pool", "neighbours", "grouped and padded"]
+)
 def test_a_reduction_by_columns_has_other_tiles_to_try(case: str) -> None:
     """They are different programs that compute the same; among the first few are both orders of the loops around."""
     mod = module(CASES[case])
@@ -312,6 +330,17 @@ def test_padding_of_groups_is_left_out_row_by_row() -> None:
     assert schedule is not None
     outermost = {schedule.get(schedule.get_loops(block)[0]).loop_var.name for block in child_blocks(schedule)}
     assert len(outermost) == 1
+
+
+@pytest.mark.parametrize("case", ["neighbours", "neighbours, rows too"])
+def test_windows_along_the_columns_have_no_conditions(case: str) -> None:
+    """These would differ from lane to lane; what is read is padded before, and no more than a tile of rows needs."""
+    schedule = static_schedule(module(CASES[case]), AVX512)
+
+    assert schedule is not None
+    assert "if_then_else" not in str(schedule.mod)
+    padding = next(block for block in child_blocks(schedule) if "pad" in schedule.get(block).name_hint)
+    assert len(schedule.get_loops(padding)) > len(schedule.get(padding).iter_vars)
 
 
 def test_a_scan_has_no_schedule() -> None:
