@@ -39,8 +39,13 @@ def model_file(model: PythonModel, example_inputs: Sequence[Tensor], folder: Pat
     import torch
 
     path = folder / f"{type(model).__name__}.pt2"
-    with torch.no_grad():
-        torch.export.save(torch.export.export(model.eval(), tuple(example_inputs)), path)
+    were_training = [part for part in model.modules() if part.training]
+    try:
+        with torch.no_grad():
+            torch.export.save(torch.export.export(model.eval(), tuple(example_inputs)), path)
+    finally:  # its user may be training it
+        for part in were_training:
+            part.training = True
     return path
 
 

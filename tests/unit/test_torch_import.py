@@ -11,6 +11,7 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from fleet.errors import ImportFailed  # noqa: E402
+from fleet.models.from_python import model_file  # noqa: E402
 from fleet.models.model import Model, load_model  # noqa: E402
 from fleet.models.reference import reference_outputs  # noqa: E402
 from tests.unit.onnx_cases import ours  # noqa: E402
@@ -105,3 +106,13 @@ def test_file_that_is_no_program_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ImportFailed, match=r"broken\.pt2 is no program as torch\.export\.save writes it"):
         load_model(path)
+
+
+def test_a_module_is_left_in_training_as_it_was(tmp_path: Path) -> None:
+    """Its user goes on training it; a part that was frozen stays so."""
+    module = Small().train()
+    module.norm.eval()
+
+    model_file(module, (torch.zeros(1, 3, 16),), tmp_path)
+
+    assert [module.training, module.first.training, module.norm.training] == [True, True, False]
