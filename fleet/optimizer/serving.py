@@ -151,12 +151,12 @@ class Optimizer:
 
     async def _fill(self) -> None:
         """Take jobs while there is room for more."""
-        ours = {task.get_name() for task in self._running}
         while len(self._running) < self._most_jobs:
             take, fleet_id = self._shop.library.queue.take, self._shop.client.fleet_id if self._shop.client else ""
             job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
             if job is None:
                 return
+            ours = {task.get_name() for task in self._running}  # by now: also what was taken a moment ago
             if job.name in ours:  # its claim had expired, as on a machine that slept, and is a new one now
                 logger.warning("claim of a running job taken anew", extra={"job": job.name})
                 continue

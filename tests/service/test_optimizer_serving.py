@@ -89,6 +89,29 @@ async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(li
 
 
 @pytest.mark.slow
+async def test_a_job_whose_claim_expires_at_once_leaves_its_place_to_the_next(library: Library, tmp_path: Path) -> None:
+    """Between two looks for jobs of one and the same round: it was begun again, where there was room for another."""
+    running = library.queue.submit(title="m", spec=ORDER.to_plain())
+    next_one = library.queue.submit(title="n", spec=UNREADABLE)
+    with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+        database.executescript(  # the first claim is over when it is made, and its renewals come too late
+            """
+            CREATE TABLE claimed (once INTEGER);
+            CREATE TRIGGER slept AFTER UPDATE OF claimed_until ON job_orders
+            WHEN NEW.optimizer = OLD.optimizer OR NOT EXISTS (SELECT * FROM claimed)
+            BEGIN
+                INSERT INTO claimed VALUES (1);
+                UPDATE job_orders SET claimed_until = '2000-01-01 00:00:00.000000' WHERE job_id = NEW.job_id;
+            END;
+            """
+        )
+        async with serving(library, tmp_path, jobs=2) as optimizer:
+            await eventually(lambda: library.queue.get(next_one.name).state is JobState.FAILED or optimizer.done())
+
+            assert [task.get_name() for task in asyncio.all_tasks()].count(running.name) == 1
+
+
+@pytest.mark.slow
 async def test_how_a_job_ended_is_written_once_the_library_takes_it(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
