@@ -38,6 +38,31 @@ def test_restart_keeps_leases_queue_and_epochs(bench: Bench) -> None:
     assert grant.lease.epoch > lease.epoch
 
 
+def test_nobody_passes_who_waited_when_the_clock_is_set_back(bench: Bench) -> None:
+    """What a request's moment says of those who ask after the restart holds on the clock of then, too: of two who had
+    waited, the first is served first, and whoever comes new is the last.
+    """
+    bench.attach("a")
+    bench.connect("alice", "bob", "carol", "dave")
+    lease = bench.grant("alice", "r1").lease
+    bench.acquire("bob", "r1", wait_timeout_sec=60.0)
+    bench.tick(5.0)
+    bench.acquire("carol", "r1")
+
+    bench.restart(away_sec=-20 * 86_400.0)
+    bench.attach("a")
+    bench.connect("alice", "bob", "carol", "dave")
+    bench.acquire("dave", "r1")
+    bench.acquire("carol", "r1")
+    bench.acquire("bob", "r1", wait_timeout_sec=60.0)
+    effects = bench.apply(ev.Release("alice", lease.name))
+    (first,) = [effect for effect in effects if isinstance(effect, ev.Granted)]
+    effects = bench.apply(ev.Release("bob", first.lease.name))
+    (second,) = [effect for effect in effects if isinstance(effect, ev.Granted)]
+
+    assert (first.client_id, second.client_id) == ("bob", "carol")
+
+
 def test_request_that_is_not_repeated_after_a_restart_is_dropped(bench: Bench) -> None:
     """Whoever does not come back within the grace time waits no more, and was never granted to nobody."""
     bench.attach("a")

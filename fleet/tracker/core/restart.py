@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from fleet.tracker.core import clients, devices, leases
@@ -13,8 +15,28 @@ def restore(book: Book, durable: Durable) -> None:
     """Fill an empty book from the journal."""
     for device in durable.devices:
         _restore_device(book, device)
-    for request in sorted(durable.requests, key=lambda request: request.order):
+    for request in sorted(_asked_by(book.now_sec, durable.requests), key=lambda request: request.order):
         _restore_request(book, request)
+
+
+def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[RequestEntry]:
+    """Return requests of which none was asked after now, in the same order, each as long before the next.
+
+    The clock may have been set back while the tracker was down. Everybody who asks now would be served before them
+    until it has caught up.
+    """
+    ahead_sec = max((request.asked_at_sec for request in requests), default=now_sec) - now_sec
+    if ahead_sec <= 0:
+        return requests
+    return [
+        replace(
+            request,
+            asked_at_sec=request.asked_at_sec - ahead_sec,
+            deadline_sec=None if request.deadline_sec is None else request.deadline_sec - ahead_sec,
+            order=(request.order[0] - ahead_sec, request.order[1]),
+        )
+        for request in requests
+    ]
 
 
 def _restore_device(book: Book, device: DeviceEntry) -> None:
