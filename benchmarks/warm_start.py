@@ -51,15 +51,18 @@ from fleet.optimizer.tasks.build import BuildTask, BuiltCandidate, build_candida
 from fleet.optimizer.tasks.propose import ProposeTask, SearchRecord, propose
 
 _SEEN = (
-    ("efficientnet", "dwconv2d 5x5 240 24x24"),
-    ("inception_v1", "max_pool2d 480 27x27->13x13"),
-    ("resnet50", "conv2d 1x1 64->64 56x56"),
+    ("segformer", "matmul 1024x32x128"),
+    ("detector", "conv2d 3x3 s2 16->32 80x80"),
+    ("efficientnet", "dwconv2d 3x3 s2 240 24x24"),
 )
 _NEW = (
     ("inception_v1", "avg_pool3d 1 55x55x64->55x55x64"),
-    ("inception_v1", "reshape+4 1x55x55x64"),
-    ("inception_v1", "conv2d 5x5 24->64 13x13"),
+    ("segformer", "conv2d 7x7 s4 3->32 128x128"),
+    ("keyword_spotting", "conv2d 10x4 s2 1->64 49x10"),
 )
+"""Where something is to be found: when their models were tuned, each had a schedule at least 12 % faster than the
+static one, after ten trials or more. Of most workloads the static schedule is within 2 % of the best."""
+
 _TRIALS, _QUICK_TRIALS = 256, 16
 _BATCH = 8
 _REACHED = 1.02
