@@ -27,6 +27,7 @@ from fleet.identity.roles import Role
 from fleet.testing import eventually
 from fleet.testing.identity import credentials, key_id, know_tracker, security
 from fleet.v1 import agent_service_pb2, measurement_pb2, session_service_pb2
+from fleet.wire.ending import Ending
 from fleet.wire.rpc import Stub, add_service, bind, from_rpc_error, make_channel, make_server
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import TOKEN_HEADER, sign_claims
@@ -153,7 +154,13 @@ class Holder:
 
     async def upload(self, requests: Sequence[session_service_pb2.PutArtifactRequest]) -> list[str]:
         """Put what these messages say, in one call."""
-        return list((await self._do(self.stub.put_artifact, _each(requests))).digests)
+        call = self.stub.put_artifact(_each(requests), metadata=self.metadata)
+        ending = Ending(call)
+        try:
+            return list((await call).digests)
+        except grpc.aio.AioRpcError as error:
+            await ending.settle()
+            raise from_rpc_error(ending.error(error), DeviceUnreachable) from None
 
     async def measure(self, requests: Iterable[measurement_pb2.MeasureRequest]) -> list[measurement_pb2.Measurement]:
         """Return all results; raise when the rpc failed."""
