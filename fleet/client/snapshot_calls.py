@@ -8,14 +8,16 @@ async with aclosing(watch_snapshots("optimizer:9390", FEATURE_VERSION)) as snaps
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 
 import grpc.aio
 
+from fleet.base.network import host_and_port
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.errors import InvalidRequest, NotJoined, OptimizerUnavailable
-from fleet.identity.credentials import MEMBER_NAME
+from fleet.identity.credentials import MEMBER_NAME, Proof
 from fleet.identity.store import CredentialStore
 from fleet.v1 import snapshot_service_pb2
 from fleet.wire.model_snapshots import model_snapshot_from_proto
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SEC = 1.0
 """Before an optimizer that is away is asked again."""
+
+_DIAL_SEC = 10.0
 
 
 async def watch_snapshots(
@@ -42,14 +46,12 @@ async def watch_snapshots(
         FleetError: it serves none.
     """
     known, is_away = "", False
-    from fleet.wire.joining import find_member_proof  # takes 20 ms to import
-
-    proof = await find_member_proof(address, CredentialStore())
-    if proof is None:
-        raise NotJoined(
-            f"this account has no credentials for the fleet of the optimizer at {address}; fleet login makes some"
-        )
-    channel = make_channel(address, proof, MEMBER_NAME)
+    while not await _answers(address):
+        if not is_away:
+            logger.warning("no snapshots at the moment", extra={"address": address, "error": "nobody answers"})
+        is_away = True
+        await asyncio.sleep(pause_sec)
+    channel = make_channel(address, await _proof_for(address), MEMBER_NAME)
     try:
         stub = snapshot_service_stub(channel)
         while True:
@@ -74,6 +76,32 @@ async def watch_snapshots(
             await asyncio.sleep(pause_sec)
     finally:
         await channel.close()
+
+
+async def _answers(address: str) -> bool:
+    """Tell whether anything listens there. No thread waits for it: listeners of many jobs would take all there are."""
+    with contextlib.suppress(OSError, UnicodeError):  # also TimeoutError; names that are none
+        async with asyncio.timeout(_DIAL_SEC):
+            _, writer = await asyncio.open_connection(*host_and_port(address))
+        writer.close()
+        return True
+    return False
+
+
+async def _proof_for(address: str) -> Proof:
+    """Return this account's credentials for the fleet of an optimizer, which shows whose it is.
+
+    Raises:
+        NotJoined: there are none.
+    """
+    from fleet.wire.joining import find_member_proof  # takes 20 ms to import
+
+    proof = await find_member_proof(address, CredentialStore())
+    if proof is None:
+        raise NotJoined(
+            f"this account has no credentials for the fleet of the optimizer at {address}; fleet login makes some"
+        )
+    return proof
 
 
 def _accepted(response: snapshot_service_pb2.WatchSnapshotsResponse, address: str) -> ModelSnapshot | None:

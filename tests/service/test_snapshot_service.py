@@ -167,6 +167,20 @@ async def test_a_reader_comes_back_when_the_optimizer_does() -> None:
             await eventually(lambda: found == [b"good", b"newer"])
 
 
+@pytest.mark.slow
+async def test_a_reader_waits_for_an_optimizer_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """From the first: it was told to log in, since nobody showed whose fleet that is, and read nothing ever after."""
+    servicer = SnapshotServicer()
+    servicer.publish(GOOD)
+    async with served(servicer) as address:
+        port = int(address.rpartition(":")[2])
+    with caplog.at_level(logging.WARNING):
+        async with reading(address) as found:
+            await eventually(lambda: "no snapshots" in caplog.text)
+            async with served(servicer, port):
+                await eventually(lambda: found == [b"good"])
+
+
 async def test_an_optimizer_is_known_by_its_fleet_where_another_one_had_its_address() -> None:
     """A tracker that was there once has left credentials, which the optimizer's readers would show for ever."""
     servicer, another = SnapshotServicer(), make_authority(dt.datetime.now(dt.UTC))
