@@ -116,7 +116,6 @@ class TrackerStream:
         """Keep a stream open until cancelled."""
         pause_sec = _FIRST_PAUSE_SEC
         while True:
-            self.not_joined = None
             try:
                 await self._run_once()
                 self.last_error = "the tracker closed the stream"
@@ -145,6 +144,7 @@ class TrackerStream:
 
     async def _run_once(self) -> None:
         call = (await self._stub()).open_leases(None)
+        self.not_joined = None
         writer: asyncio.Task[None] | None = None
         try:
             await call.write(lease_service_pb2.OpenLeasesRequest(hello=self._hello))

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from fleet import aio
-from fleet.errors import LeaseExpired
+from fleet.base.tasks import stopped
+from fleet.client.stream import TrackerStream
+from fleet.errors import LeaseExpired, NotJoined
 from fleet.testing import FakeClock, eventually
 from fleet.v1 import lease_service_pb2
+from fleet.wire.stubs import LeaseServiceStub
 from tests.service.client_fakes import small_fleet
 
 
@@ -70,3 +73,21 @@ async def test_a_client_that_stood_still_does_not_ask_for_ever() -> None:
         assert isinstance(device.ended, LeaseExpired)
         assert tracker.kinds().count("renew") == 1
         await device.release()
+
+
+async def test_who_has_no_credentials_is_told_so_also_while_they_are_looked_for_again() -> None:
+    """Whoever gave up waiting in that moment heard that no tracker runs."""
+    looks: list[bool] = []
+
+    async def look() -> LeaseServiceStub:
+        looks.append(True)
+        if len(looks) > 1:
+            await asyncio.Event().wait()
+        raise NotJoined("log in first")
+
+    stream = TrackerStream(look, "me", FakeClock())
+    running = asyncio.create_task(stream.run())
+    await eventually(lambda: len(looks) > 1)
+
+    assert stream.not_joined is not None
+    await stopped(running)
