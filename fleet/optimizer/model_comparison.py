@@ -219,7 +219,8 @@ class ModelComparison:
     async def _expect(self, model: Model, untuned: Artifact) -> _Expected:
         """Find inputs for which the model's output is a real test, if there are any."""
         first: _Expected | None = None
-        largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, model)
+        async with self.turns.building():
+            largest = await run_within(self.pool, _COMPILE_TIMEOUT_SEC, largest_index, model)
         for attempt, style in enumerate(InputStyle):
             found = await self._expect_for(model, untuned, self.core.conditions.seed + attempt, style, largest)
             first = first or found

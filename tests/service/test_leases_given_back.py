@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from fleet.optimizer.tasks.build import BuiltCandidate, build_candidate
 from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, propose
 from fleet.optimizer.turns import Turns
+from fleet.testing import eventually
 from fleet.workloads.extract import compile_model
 from fleet.workloads.workload import Workload
 from tests.service.odd_agent import artifact, seated
@@ -34,9 +38,10 @@ SPEC = TensorSpec((4,), "float32")
 class Attentive:
     """A build pool that notes who asks it for what while there is a device."""
 
-    def __init__(self, folder: Path, device: SteadyDevice) -> None:
+    def __init__(self, folder: Path, device: SteadyDevice, turns: Turns) -> None:
         self._built = artifact(folder)
         self._device = device
+        self._turns = turns
         self.asked: list[tuple[str, bool]] = []
         """Names of tasks, and whether a device was held."""
 
@@ -70,8 +75,46 @@ class Attentive:
         return ReferenceRun(by="onnxruntime", outputs=[2 * array for array in args[1]], median_sec=1e-3)
 
 
-async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -> None:
-    """From the first static schedule to the comparison of the whole model; others measure meanwhile."""
+class Crowded(Attentive):
+    """Another job measures as soon as it may, once this one has an engine look for the largest index."""
+
+    def __init__(self, folder: Path, device: SteadyDevice, turns: Turns) -> None:
+        super().__init__(folder, device, turns)
+        self.looked_on: list[bool] = []
+        """Whether the engine still looked when the other job measured."""
+
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if fn is not largest_index:
+            return super().submit(fn, *args, **kwargs)
+        looking: Future[Any] = Future()
+        self._tasks = [asyncio.create_task(self._measure(looking)), asyncio.create_task(self._look(looking))]
+        return looking
+
+    async def _measure(self, looking: Future[Any]) -> None:
+        async with self._turns.measuring():
+            self.looked_on.append(not looking.done())
+
+    async def _look(self, looking: Future[Any]) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        looking.set_result(LARGEST_INDICES[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A job of one workload, and the comparison of its model."""
+
+    core: JobCore
+    loop: TuningLoop
+    device: SteadyDevice
+    pool: Attentive
+    comparison: ModelComparison
+
+
+@asynccontextmanager
+async def bench(folder: Path, pool_type: type[Attentive] = Attentive) -> AsyncIterator[Bench]:
     args = (SPEC, TensorSpec((4,), "float32", is_output=True))
     item = WorkloadProgress(workload=Workload(name="w", weight=1, mod_json="{}", shash="w", flop=4.0, args=args))
     model = Model(
@@ -84,11 +127,12 @@ async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -
         content=b"",
     )
     core = JobCore(JobProgress())
-    with Library.open(tmp_path / "library.sqlite") as library:
+    with Library.open(folder / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
         async with seated() as (_, device, _):
-            core.apply(JobStarted(conditions(tmp_path, library.start_job(title="t").name), 2, [item]))
-            pool, turns = Attentive(tmp_path, device), Turns(shares_cores=True)
+            core.apply(JobStarted(conditions(folder, library.start_job(title="t").name), 2, [item]))
+            turns = Turns(shares_cores=True)
+            pool = pool_type(folder, device, turns)
             loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns, gives_back=True)
             comparison = ModelComparison(
                 model=model,
@@ -101,17 +145,32 @@ async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -
                 is_local=True,
                 placing=None,
             )
+            yield Bench(core=core, loop=loop, device=device, pool=pool, comparison=comparison)
 
-            await loop.measure_static()
-            await loop.measure_untuned()
-            await loop.run()
-            report = await comparison.run({})
 
-            assert not device.name
+async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -> None:
+    """From the first static schedule to the comparison of the whole model; others measure meanwhile."""
+    async with bench(tmp_path) as job:
+        await job.loop.measure_static()
+        await job.loop.measure_untuned()
+        await job.loop.run()
+        report = await job.comparison.run({})
+
+        assert not job.device.name
 
     tasks = {"propose", "build_candidate", "compile_model", "largest_index", "reference_outputs"}
-    assert {name for name, _ in pool.asked} == tasks
-    assert [name for name, has_device in pool.asked if has_device] == []
+    assert {name for name, _ in job.pool.asked} == tasks
+    assert [name for name, has_device in job.pool.asked if has_device] == []
     assert report.is_right
     assert report.tuned_ms is not None
-    assert core.progress.trials_done == 2
+    assert job.core.progress.trials_done == 2
+
+
+async def test_nobody_measures_beside_the_engine_that_is_compared_with(tmp_path: Path) -> None:
+    """Also while it only looks how large the indices may be that the model takes: it runs the model for that."""
+    async with bench(tmp_path, Crowded) as job:
+        await job.comparison.run({})
+
+        assert isinstance(job.pool, Crowded)
+        await eventually(lambda: job.pool.looked_on)
+        assert job.pool.looked_on == [False]
