@@ -48,8 +48,7 @@ class ModelFiles:
         """Write a stored file to a path.
 
         Raises:
-            NotFound: the library has no such file.
-            LibraryError: what it has is damaged.
+            NotFound: the library has no such file, or a damaged one.
             OSError: no room for it.
         """
         query = sa.select(model_parts.c.content).where(model_parts.c.digest == digest).order_by(model_parts.c.part)
@@ -61,9 +60,10 @@ class ModelFiles:
             size = file.tell()
         if f"sha256:{found.hexdigest()}" == digest:  # also of an empty file, which has no parts
             return
-        if not size:
-            raise NotFound(f"the library has no model file {digest}; submit the model again")
-        raise LibraryError(f"the model file {digest} in the library is damaged; submit the model again")
+        what = (
+            f"the model file {digest} in the library is damaged" if size else f"the library has no model file {digest}"
+        )
+        raise NotFound(f"{what}; submit the model again")
 
     def _stored_bytes(self, digest: str) -> int:
         size = sa.func.sum(sa.func.length(model_parts.c.content))

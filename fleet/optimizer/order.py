@@ -125,7 +125,8 @@ def restore_model(library: Library, order: JobOrder, folder: Path) -> Path:
     """Write a job's model into a folder and return what `load_model` reads.
 
     Raises:
-        NotFound, LibraryError: the library has it no more, or damaged.
+        NotFound: the library has it no more, or damaged.
+        LibraryError: it cannot be read.
         InvalidRequest: a path leads out of the folder.
     """
     for path, digest in order.files.items():

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,24 @@ async def test_how_a_job_ended_is_written_once_the_library_takes_it(
             await eventually(lambda: library.queue.get(job.name).state is JobState.FAILED or optimizer.done())
 
     assert "another version of tvm-fleet" in library.queue.get(job.name).message
+
+
+@pytest.mark.slow
+async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_path: Path) -> None:
+    """To read it again and again does not help, as it does where a library is away: that took two minutes."""
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    options, files = (
+        replace(ORDER.options, model=Path("m.onnx")),
+        {"m.onnx": library.model_files.add(tmp_path / "m.onnx")},
+    )
+    with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
+        database.execute("UPDATE model_parts SET content = x'00'")
+    job = library.queue.submit(title="m", spec=JobOrder(options=options, files=files).to_plain())
+
+    async with serving(library, tmp_path, jobs=1) as optimizer:
+        await eventually(lambda: library.queue.get(job.name).state is JobState.FAILED or optimizer.done())
+
+    assert "damaged; submit the model again" in library.queue.get(job.name).message
 
 
 @pytest.mark.slow
