@@ -281,7 +281,7 @@ async def test_nvml_that_hangs_costs_its_device_until_it_answers(impatient: Driv
     before = reading_threads()
     nvml.hang()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         healths = [await impatient.probe() for _ in range(5)]
         reading = await impatient.telemetry()
 
@@ -309,7 +309,7 @@ async def test_closing_does_not_wait_for_nvml_that_hangs(nvml: FakeNvml, runtime
     await driver.probe()
     (thread,) = reading_threads() - before
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await driver.close()
 
     assert thread.is_alive()

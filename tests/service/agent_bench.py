@@ -155,12 +155,8 @@ class Holder:
     async def upload(self, requests: Sequence[session_service_pb2.PutArtifactRequest]) -> list[str]:
         """Put what these messages say, in one call."""
         call = self.stub.put_artifact(_each(requests), metadata=self.metadata)
-        ending = Ending(call)
-        try:
+        async with _as_the_agent_said(call):
             return list((await call).digests)
-        except grpc.aio.AioRpcError as error:
-            await ending.settle()
-            raise from_rpc_error(ending.error(error), DeviceUnreachable) from None
 
     async def measure(self, requests: Iterable[measurement_pb2.MeasureRequest]) -> list[measurement_pb2.Measurement]:
         """Return all results; raise when the rpc failed."""
@@ -173,11 +169,10 @@ class Holder:
         results: list[measurement_pb2.Measurement],
         requests: Iterable[measurement_pb2.MeasureRequest],
     ) -> None:
-        try:
-            async for response in self.stub.measure(_each(list(requests)), metadata=self.metadata):
+        call = self.stub.measure(_each(list(requests)), metadata=self.metadata)
+        async with _as_the_agent_said(call):
+            async for response in call:
                 results.append(response.measurement)  # noqa: PERF401 - kept when the rpc fails half way
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, DeviceUnreachable) from None
 
     async def run(self, content: bytes, **fields: Any) -> measurement_pb2.Measurement:
         """Put and measure one candidate."""
@@ -288,6 +283,17 @@ async def serve_bench(
         yield bench
     finally:
         await bench.close()
+
+
+@asynccontextmanager
+async def _as_the_agent_said(call: grpc.aio.Call) -> AsyncIterator[None]:
+    """Raise what the agent raised, also where a write came too late: that tells of an error of gRPC instead."""
+    ending = Ending(call)
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        await ending.settle()
+        raise from_rpc_error(ending.error(error), DeviceUnreachable) from None
 
 
 async def _each(items: Sequence[Any]) -> AsyncIterator[Any]:

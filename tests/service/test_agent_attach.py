@@ -123,7 +123,7 @@ async def test_a_machine_that_slept_asks_its_tracker_for_the_time(
     """It stays attached, and leases are good again with the tracker's next message."""
     monkeypatch.setattr(agents, "_HEARTBEAT_SEC", 0.05)
     async with serve_tracker() as served, linked(tmp_path, served.address) as (agent, link, _):
-        await asyncio.wait_for(link.attached.wait(), 10)
+        await asyncio.wait_for(link.attached.wait(), 60)
         agent.slept_sec = 60.0
         tracker = served.tracker.engine.clock
 

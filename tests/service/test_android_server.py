@@ -112,7 +112,7 @@ async def test_a_phone_that_came_back_between_two_looks_has_arrived_again(tmp_pa
     program = adb_that_lists(tmp_path, "R58 device transport_id:1")
     phones = PhoneList(Adb(program=str(program)))
 
-    await phones.open(10)
+    await phones.open(60)
     try:
         assert phones.arrivals == {"R58": 1}
         adb_that_lists(tmp_path, "R58 device transport_id:2")
@@ -136,7 +136,7 @@ async def test_phones_are_seen_after_what_nobody_foresaw(tmp_path: Path) -> None
     """Nobody else lists them: those that come later would never be served."""
     phones = PhoneList(OddAtFirst(program=str(adb_that_lists(tmp_path, "R58 device"))))
 
-    await phones.open(10)
+    await phones.open(60)
     try:
         before = phones.trouble
         await eventually(lambda: phones.state("R58") == "device")
@@ -188,7 +188,7 @@ async def test_a_phone_with_an_entry_of_its_own_is_no_second_device(
     finder = PhoneFinder(AndroidConfig(adb=str(program), **named), "host")
     phones = phones_of(Adb(program=str(other)))
 
-    await phones.open(10)
+    await phones.open(60)
     try:
         phones.claimed.add("R58")
         found = await finder.look()
@@ -209,7 +209,7 @@ async def test_a_phone_that_came_while_nobody_waited_is_found(tmp_path: Path) ->
         first = await finder.look()
         adb_that_lists(tmp_path, "R58 device", "X1 device")
         await eventually(lambda: "X1" in listed.links)
-        await asyncio.wait_for(finder.wait(), 10)
+        await asyncio.wait_for(finder.wait(), 60)
         second = await finder.look()
     finally:
         await finder.close()

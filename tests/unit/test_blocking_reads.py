@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,11 @@ from device_agents.machine.blocking_reads import BlockingReads, Source
 from fleet.errors import DeviceClosed, DeviceUnreachable
 from fleet.testing import eventually
 
-SOURCE = Source(name="the gauge", remedy="tap it", limit_sec=0.1)
+PATIENT = Source(name="the gauge", remedy="tap it", limit_sec=60.0)
+"""For what has to answer, also on a machine that stands still for a moment."""
+
+SOURCE = replace(PATIENT, limit_sec=0.1)
+"""For what hangs."""
 
 
 @pytest.fixture
@@ -27,7 +32,7 @@ def gate() -> Iterator[threading.Event]:
 
 async def test_reads_are_done_in_turn_in_one_thread() -> None:
     """Each gets its own answer, or its own error."""
-    reads = BlockingReads(Source(name="the gauge", remedy="tap it"))
+    reads = BlockingReads(PATIENT)
 
     def fail() -> None:
         raise ValueError("no number")
@@ -87,13 +92,13 @@ async def test_an_answer_that_a_busy_loop_hears_of_late_is_one() -> None:
 async def test_the_last_read_is_done_before_the_end(gate: threading.Event) -> None:
     """If something hangs, the last read is done once that comes back, and nobody waits for it."""
     done: list[str] = []
-    healthy, hung = BlockingReads(SOURCE), BlockingReads(SOURCE)
+    healthy, hung = BlockingReads(PATIENT), BlockingReads(SOURCE)
     await healthy.ask(lambda: None)
     with pytest.raises(DeviceUnreachable):
         await hung.ask(gate.wait)
 
     await healthy.close(lambda: done.append("healthy"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await hung.close(lambda: done.append("hung"))
     await hung.close(lambda: done.append("twice"))
 

@@ -49,7 +49,7 @@ async def test_a_batch_is_stored_in_one_transaction() -> None:
     """What came within a moment; who has to know that it is stored does not wait for the moment to pass."""
     log = Log()
 
-    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=_NEVER) as results:
+    async with asyncio.timeout(60), GroupCommit(log.store, moment_sec=_NEVER) as results:
         for digest in "abc":
             results.add(result(digest))
         await results.finish()
@@ -63,7 +63,7 @@ async def test_a_result_is_stored_while_the_next_takes_long() -> None:
     """It waits a moment for others, and no longer, though nobody asks for it."""
     log = Log()
 
-    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=0.0) as results:
+    async with asyncio.timeout(60), GroupCommit(log.store, moment_sec=0.0) as results:
         results.add(result("a"))
         await eventually(lambda: log.transactions == [["a"]])
 
@@ -73,7 +73,7 @@ async def test_what_comes_while_others_are_stored_is_stored_after_them() -> None
     log = Log()
     log.is_open.clear()
 
-    async with asyncio.timeout(10), GroupCommit(log.store, moment_sec=0.0) as results:
+    async with asyncio.timeout(60), GroupCommit(log.store, moment_sec=0.0) as results:
         results.add(result("a"))
         await eventually(lambda: log.is_asked)
         results.add(result("b"))
@@ -107,7 +107,7 @@ async def test_what_was_measured_before_an_error_is_stored() -> None:
             raise DeviceUnreachable("gone")
 
     with pytest.raises(DeviceUnreachable):
-        await asyncio.wait_for(lose_the_device(), 10)
+        await asyncio.wait_for(lose_the_device(), 60)
 
     assert log.transactions == [["a"]]
 
@@ -129,5 +129,5 @@ async def test_what_is_being_stored_is_stored_although_its_batch_is_cancelled() 
     log.is_open.set()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(batch, 10)
+        await asyncio.wait_for(batch, 60)
     assert log.transactions == [["a"]]
