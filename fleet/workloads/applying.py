@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cross.targets.intrinsics import load_intrinsics
 from fleet.errors import BuildError, InvalidRequest
 from fleet.graph.concats import marked
 from fleet.graph.constants import constant
@@ -53,6 +54,7 @@ def apply_schedules(mod: IRModule, target_json: str, traces: Mapping[str, str], 
     from tvm import ir
     from tvm.tirx import PrimFunc
 
+    load_intrinsics(target_json)
     functions = dict(mod.functions)
     packings: dict[GlobalVar, tuple[Packing, ...]] = {}
     is_named = is_static and not needs_schedule(target_json)

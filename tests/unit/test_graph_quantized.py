@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import helper
 
-from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target_json, make_target
 from fleet.graph.pipeline import lower
 from fleet.graph.rebuilding import op_name
 from fleet.models.model import import_model
 from fleet.workloads.applying import apply_schedules
+from tests.programs import run_module
 from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def run(mod: IRModule, target_json: str) -> list[Array]:
 @pytest.mark.parametrize(("target_json", "dtype"), [(HOST, "int8"), (AVX2, "uint8")], ids=["host, int8", "avx2, uint8"])
 def test_codes_are_those_of_onnx_runtime(target_json: str, dtype: str, tmp_path: Path) -> None:
     """To one step, and nearly always the same: additions and means are made in float, in an order of their own."""
-    load_intrinsics(target_json)
     model = loaded(residual(dtype), tmp_path)
     expected_real, expected_codes = theirs(model, [IMAGE])
 
@@ -116,6 +115,13 @@ def test_codes_are_those_of_onnx_runtime(target_json: str, dtype: str, tmp_path:
     assert (steps == 0).mean() > 0.99
     assert len(np.unique(expected_codes)) > 50, "most of the range is used"
     np.testing.assert_allclose(real, expected_real, atol=0.31)
+
+
+def test_a_process_that_has_built_nothing_explains_them(tmp_path: Path) -> None:
+    """Where no schedule was made before, nothing has registered the processor's instructions."""
+    (tmp_path / "model.onnx").write_bytes(residual("int8").SerializeToString())
+
+    run_module("fleet", "explain", tmp_path / "model.onnx", "--target", AVX2)
 
 
 @pytest.mark.parametrize("target_json", [AVX2, ARM], ids=["avx2", "arm"])
@@ -138,7 +144,6 @@ def test_weights_that_do_not_fit_the_instruction_are_computed_in_float(tmp_path:
     net.quantized(net.convolution("a_r", "b", (7, 6, 1, 1), 0.3), 0.3, 128)
     net.quantized(net.convolution("a_r", "c", (4, 6, 3, 3), 0.3, pads=[1] * 4), 0.3, 128)
     net.quantized(net.convolution("c_r", "d", (4, 4, 1, 1), 0.3), 0.3, 128)
-    load_intrinsics(HOST)
     model = loaded(model_of(net.nodes, {"x": IMAGE}, net.weights, ["b_q", "a_q", "d_q"]), tmp_path)
     expected = theirs(model, [IMAGE])
 
