@@ -1,15 +1,15 @@
 """Gives each output of a model memory of its own, where it is an input, a constant, or another output, too.
 
-TVM returns that tensor itself. Who kept such an answer saw it change with the next input; who wrote into one wrote into
-the model's constants.
+TVM returns that tensor itself, also in another shape: among several outputs, its reshapes are views. Who kept such an
+answer saw it change with the next input; who wrote into one wrote into the model's constants.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.graph.constants import is_constant
-from fleet.graph.rebuilding import rebuild_functions
+from fleet.graph.constants import is_constant, shape_of
+from fleet.graph.rebuilding import op_name, rebuild_functions
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -24,21 +24,52 @@ def own_outputs(mod: IRModule) -> IRModule:
     returned: list[Expr] = []
     copied: list[Expr] = []
 
-    def own(rebuild: Rebuild, expr: Expr) -> Expr:
+    def own(rebuild: Rebuild, expr: Expr, seen: Expr) -> Expr:
+        """Return an output, or a copy of it. `seen` is what it is called where the function returns it."""
         from tvm import relax
 
         value = rebuild.bound_to(expr)
         if isinstance(value, relax.Tuple):
-            return relax.Tuple([own(rebuild, field) for field in value.fields])
-        is_shared = isinstance(value, relax.Var) or is_constant(value) or any(map(value.same_as, returned))
-        returned.append(value)
-        if not is_shared or not isinstance(expr.ty, relax.TensorType):
-            return expr
+            is_written_out = isinstance(seen, relax.Tuple)
+            names = seen.fields if is_written_out else [relax.TupleGetItem(seen, at) for at in range(len(value.fields))]
+            return relax.Tuple([own(rebuild, *each) for each in zip(value.fields, names, strict=True)])
+        memory = _memory_of(mod, rebuild, expr)
+        is_shared = isinstance(memory, relax.Var) or is_constant(memory) or any(map(memory.same_as, returned))
+        returned.append(memory)
+        if not is_shared or not isinstance(expr.ty, relax.TensorType) or 0 in (shape_of(expr) or ()):
+            return seen
         copied.append(expr)
-        return rebuild.builder.emit_te(_copy, expr, primfunc_name_hint="copy")
+        source = rebuild.bind(seen) if isinstance(seen, relax.TupleGetItem) else seen
+        return rebuild.builder.emit_te(_copy, source, primfunc_name_hint="copy")
 
-    changed = rebuild_functions(mod, lambda _, expr: expr, own)
+    changed = rebuild_functions(mod, lambda _, expr: expr, lambda rebuild, expr: own(rebuild, expr, expr))
     return changed if copied else mod
+
+
+def _memory_of(mod: IRModule, rebuild: Rebuild, expr: Expr) -> Expr:
+    """Return the value, parameter or constant that an expression has its memory from."""
+    from tvm import relax
+
+    while isinstance(expr, relax.Var):
+        value = rebuild.builder.lookup_binding(expr)
+        if value is None:
+            return expr
+        is_view = isinstance(expr, relax.DataflowVar) and _is_reshape(mod, value)
+        if not is_view and not isinstance(value, relax.Var):
+            return value
+        expr = value.args[1].fields[0] if is_view else value
+    return expr
+
+
+def _is_reshape(mod: IRModule, value: Expr) -> bool:
+    """Tell whether TVM makes a view of what a program copies."""
+    from tvm import relax
+
+    return (
+        op_name(value) == "relax.call_tir"
+        and len(value.args[1].fields) == 1
+        and bool(relax.analysis.has_reshape_pattern(mod[value.args[0]]))
+    )
 
 
 def _copy(source: Tensor) -> Tensor:
