@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from fleet.models.onnx_rewrites.prepare import prepared
-from tests.unit.onnx_cases import Array, assert_same, model_of
+from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours, theirs
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
@@ -63,12 +63,16 @@ def test_the_nearest_of_all_roundings(rounding: str, tmp_path: Path) -> None:
         ((1, 2, 5, 6), None, [1, 2, 3, 4], {"mode": "linear", "antialias": 1}),
         ((1, 2, 9, 8), None, [1, 2, 4, 3], {"mode": "cubic", "antialias": 1}),
         ((1, 2, 5, 6), [1, 1, 1.5, 1.5], None, {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}),
+        ((1, 2, 5, 6), [1, 1, 1.5, 1.5], None, {"mode": "linear", "extrapolation_value": 0.0}),
+        ((1, 2, 5, 6), [1, 1, 0.6, 0.7], None, {"mode": "linear", "keep_aspect_ratio_policy": "stretch"}),
+        ((1, 2, 5, 6), None, [7, 12], {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}),
+        ((1, 2, 5, 6), None, [7, 12], {"mode": "cubic", "axes": [2, 3], "keep_aspect_ratio_policy": "not_smaller"}),
     ],
 )
 def test_what_tvm_resizes_otherwise_or_not_at_all(
     shape: tuple[int, ...], scales: list[float], sizes: list[int], how: dict[str, object], tmp_path: Path
 ) -> None:
-    """A single row, other axes than height and width, antialiasing."""
+    """A single row, other axes than height and width, antialiasing, one scale for all; and defaults that are said."""
     proto, inputs = resize(scales, sizes, *shape, **how)
 
     assert_same(proto, inputs, tmp_path)
@@ -76,15 +80,30 @@ def test_what_tvm_resizes_otherwise_or_not_at_all(
 
 @pytest.mark.parametrize(("op_type", "opset"), [("Upsample", 9), ("Resize", 10)])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize("scale", [2, 1.5])
+@pytest.mark.parametrize("scale", [2, 1.5, 0.6])
 def test_older_versions(op_type: str, opset: int, mode: str, scale: float, tmp_path: Path) -> None:
-    """YOLOv3's files are of that time."""
+    """YOLOv3's files are of that time. What a smaller scale takes is the next element, not the one before."""
+    if (op_type, scale) == ("Upsample", 0.6):
+        pytest.skip("it only makes larger")
     inputs = {"x": noise(1, 2, 5, 6)}
     node = helper.make_node(op_type, ["x", "s"], ["y"], mode=mode)
 
     proto = model_of([node], inputs, {"s": np.array([1, 1, scale, scale], "float32")}, opset=opset)
 
     assert_same(proto, inputs, tmp_path)
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 1.5, 2], [1, 1, 0.6, 1.3]])
+def test_whole_numbers(scales: list[float], tmp_path: Path) -> None:
+    """TVM's were any numbers; these are the same but for how what lies between two of them is rounded."""
+    pixels = np.random.default_rng(0).integers(0, 255, (1, 2, 5, 6)).astype("uint8")
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    model = loaded(model_of([node], {"x": pixels}, {"scales": np.array(scales, "float32")}), tmp_path)
+
+    [expected], [actual] = theirs(model, [pixels]), ours(model, [pixels])
+
+    assert (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
+    assert np.abs(expected.astype(int) - actual).max() <= 1
 
 
 def test_what_tvm_resizes_right_is_left_to_it() -> None:

@@ -166,9 +166,9 @@ def test_a_pool_that_is_padded_at_the_beginning(strides: list[int], tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER"])
-@pytest.mark.parametrize("shape", [[10, 12], [9, 11]])
+@pytest.mark.parametrize("shape", [[10, 12], [9, 11], [13, 15]])
 def test_a_transposed_convolution_of_a_wanted_size(shape: list[int], auto_pad: str, tmp_path: Path) -> None:
-    """What is too much is cut off: half of it on each side, and one more on one of them."""
+    """What is too much is cut off: half of it on each side, and one more on one of them; what lacks is zeros."""
     inputs = {"x": noise(1, 2, 5, 6)}
     how = {"strides": [2, 2], "output_shape": shape, "auto_pad": auto_pad}
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **how)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.models.onnx_rewrites.graph import Array, Replacement, Rule, attributes_of, number, present
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -62,7 +62,7 @@ def _pow(node: NodeProto, write: Replacement) -> bool:
     from onnx import helper
 
     base, exponent = map(write.values.dtype, node.input)
-    if base is not None and base.kind in "iu" and not _is_two(write.values.constants.get(node.input[1])):
+    if base is not None and base.kind in "iu" and not _is_square(node, write):
         wide = [write.op("Cast", name, to=_DOUBLE) for name in node.input]
         to = helper.np_dtype_to_tensor_dtype(base)
         write.op("Cast", write.op("Pow", *wide), to=to, output=node.output[0])
@@ -73,8 +73,11 @@ def _pow(node: NodeProto, write: Replacement) -> bool:
     return True
 
 
-def _is_two(value: Array | None) -> bool:
-    return value is not None and bool(np.all(value == 2))
+def _is_square(node: NodeProto, write: Replacement) -> bool:
+    shape, exponent = write.values.shape(node.input[0]), write.values.constants.get(node.input[1])
+    if shape is None or exponent is None or exponent.size != 1:
+        return False
+    return exponent.ndim <= len(shape) and bool(np.all(exponent == 2))
 
 
 def _is_inf(node: NodeProto, write: Replacement) -> bool:
@@ -138,12 +141,12 @@ def _max_pool(node: NodeProto, write: Replacement) -> bool:
         for size, width, stride, dilation in zip(sizes, window, strides, dilations, strict=True)
     ]
     before = [pad - pad // 2 for pad in pads]
-    _padded(node, write, [*before, *(pad // 2 for pad in pads)])
+    _padded(node, write, pads=[*before, *(pad // 2 for pad in pads)])
     return True
 
 
 def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
-    """TVM does not look at the shape that the result should have."""
+    """TVM does not look at the shape that the result should have: what is too much is cut off, or zeros added."""
     shape, weights = (write.values.shape(name) for name in node.input[:2])
     named = attributes_of(node)
     wanted = _integers(named, "output_shape", [])
@@ -156,16 +159,23 @@ def _conv_transpose(node: NodeProto, write: Replacement) -> bool:
         (size - 1) * stride + extra + (width - 1) * dilation + 1
         for size, width, stride, dilation, extra in zip(sizes, window, strides, dilations, added, strict=True)
     ]
-    cut = [max(0, full - size) for full, size in zip(whole, wanted[-len(sizes) :], strict=True)]
+    missing = [size - full for full, size in zip(whole, wanted[-len(sizes) :], strict=True)]
+    cut = [max(0, -size) for size in missing]
     less, more = [each // 2 for each in cut], [each - each // 2 for each in cut]
-    _padded(node, write, [*less, *more] if named.get("auto_pad") == b"SAME_UPPER" else [*more, *less])
+    pads = [*less, *more] if named.get("auto_pad") == b"SAME_UPPER" else [*more, *less]
+    grown = [extra + max(0, size) for extra, size in zip(added, missing, strict=True)]
+    _padded(node, write, pads=pads, output_padding=grown)
     return True
 
 
-def _padded(node: NodeProto, write: Replacement, pads: list[int]) -> None:
+def _padded(node: NodeProto, write: Replacement, **padding: list[int]) -> None:
     """Write a node anew with its padding in numbers."""
-    write.op(node.op_type, *node.input, output=node.output[0], pads=pads)
-    write.nodes[-1].attribute.extend(kept for kept in node.attribute if kept.name not in _SAYS_PADDING)
+    from onnx import helper
+
+    write.op(node.op_type, *node.input, output=node.output[0])
+    said = {"auto_pad", "output_shape", *padding}
+    kept = [attribute for attribute in node.attribute if attribute.name not in said]
+    write.nodes[-1].attribute.extend([*kept, *(helper.make_attribute(*each) for each in padding.items())])
 
 
 def _integers(named: dict[str, object], name: str, default: list[int]) -> list[int]:
@@ -285,8 +295,6 @@ _FLOAT, _INT32, _INT64, _DOUBLE = 1, 6, 7, 11
 
 _SPATIAL = 2
 """The first axis behind batch and channels."""
-
-_SAYS_PADDING = ("auto_pad", "output_shape", "pads")
 
 RULES: dict[str, Rule] = {
     "Clip": _clip,

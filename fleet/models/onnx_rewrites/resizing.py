@@ -9,7 +9,7 @@ nearest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,8 +30,12 @@ _SPATIAL = 2
 """The first axis behind batch and channels."""
 
 _MOST_SPATIAL = 3
-_UNKNOWN = ("extrapolation_value", "keep_aspect_ratio_policy")
-"""Attributes that nothing here looks at."""
+
+_POLICIES: dict[str, Callable[[Sequence[np.float32]], np.float32]] = {"not_larger": min, "not_smaller": max}
+"""Which of the axes' scales all of them get."""
+
+_FLOAT = 1
+"""TensorProto.FLOAT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,30 +63,38 @@ class _Axis:
 
 def resize(node: NodeProto, write: Replacement) -> bool:
     """Replace a Resize or Upsample that TVM does not compute as ONNX says."""
+    from onnx import helper
+
     named = attributes_of(node)
     axes = _axes(node, write, named)
     dtype = write.values.dtype(node.input[0])
     is_old = node.op_type == "Upsample" or write.values.opset < _RESIZE_11
     transformation = "asymmetric" if is_old else _text(named, "coordinate_transformation_mode", "half_pixel")
-    rounding = "floor" if is_old else _text(named, "nearest_mode", "round_prefer_floor")
+    rounding = "" if is_old else _text(named, "nearest_mode", "round_prefer_floor")
     mode = _text(named, "mode", "nearest")
-    if axes is None or dtype is None or (mode != "nearest" and dtype.kind != "f"):
+    if axes is None or dtype is None or (mode != "nearest" and dtype.kind not in "fiu"):
         return False
     if not is_old and _is_known(axes, named, transformation):
         return False
     found = [axis.positions(transformation) for axis in axes]
     if any(positions is None for positions in found):
         return False
-    value = node.input[0]
+    is_rounded = mode != "nearest" and dtype.kind != "f"
+    number = np.dtype("float32") if is_rounded else dtype
+    value = write.op("Cast", node.input[0], to=_FLOAT) if is_rounded else node.input[0]
     for place, (axis, positions) in enumerate(zip(axes, found, strict=True)):
         if positions is None or (axis.size == axis.result and axis.scale == 1):
             continue
         if mode == "nearest":
-            indices = np.clip(_rounded(positions, rounding), 0, axis.size - 1).astype("int64")
+            by_scale = "ceil" if axis.scale < 1 else "floor"  # so it was before there was a nearest_mode
+            indices = np.clip(_rounded(positions, rounding or by_scale), 0, axis.size - 1).astype("int64")
             value = write.op("Gather", value, write.constant(indices), axis=place)
         else:
-            value = _times(write, value, _weights(positions, axis, mode, named).astype(dtype), place, len(axes))
-    write.op("Identity", value, output=node.output[0])
+            value = _times(write, value, _weights(positions, axis, mode, named).astype(number), place, len(axes))
+    if is_rounded:
+        write.op("Cast", value, to=helper.np_dtype_to_tensor_dtype(dtype), output=node.output[0])
+    else:
+        write.op("Identity", value, output=node.output[0])
     return True
 
 
@@ -94,15 +106,18 @@ def _axes(node: NodeProto, write: Replacement, named: dict[str, object]) -> list
     scales = write.values.constants.get(present(node.input, place_of_scales))
     if scales is None and "scales" in named:
         scales = np.array(named["scales"], np.float32)
-    if shape is None or any(name in named for name in _UNKNOWN):
+    if shape is None:
         return None
     given = named.get("axes")
     places = [int(axis) % len(shape) for axis in given] if isinstance(given, Sequence) else [*range(len(shape))]
     axes = [_Axis(size=size, result=size, scale=np.float32(1)) for size in shape]
     if sizes is not None and len(sizes) == len(places):
-        for place, result in zip(places, sizes.tolist(), strict=True):
-            scale = np.float32(result) / np.float32(shape[place])
-            axes[place] = _Axis(size=shape[place], result=result, scale=scale)
+        ratios = [np.float32(result) / np.float32(shape[place]) for place, result in zip(places, sizes, strict=True)]
+        policy = _POLICIES.get(_text(named, "keep_aspect_ratio_policy", "stretch"))
+        for place, result, ratio in zip(places, sizes.tolist(), ratios, strict=True):
+            scale = ratio if policy is None else policy(ratios)
+            kept = result if policy is None else math.floor(scale * np.float32(shape[place]) + np.float32(0.5))
+            axes[place] = _Axis(size=shape[place], result=kept, scale=scale)
         return axes
     if scales is None or len(scales) != len(places):
         return None
@@ -115,6 +130,8 @@ def _axes(node: NodeProto, write: Replacement, named: dict[str, object]) -> list
 def _is_known(axes: Sequence[_Axis], named: dict[str, object], transformation: str) -> bool:
     """Tell whether TVM computes it right."""
     if not _SPATIAL < len(axes) <= _SPATIAL + _MOST_SPATIAL or "axes" in named or named.get("antialias"):
+        return False
+    if _text(named, "keep_aspect_ratio_policy", "stretch") in _POLICIES:
         return False
     if any(axis.size != axis.result for axis in axes[:_SPATIAL]):
         return False
