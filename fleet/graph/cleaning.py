@@ -56,8 +56,9 @@ def square(rebuild: Rebuild, call: Call) -> Expr | None:
     base, exponent = call.args[0], array_of(rebuild, call.args[1])
     if exponent is None or exponent.ndim > rank_of(base) or not np.all(exponent == 2):
         return None
-    if exponent.size != 1 and shape_of(base) != shape_of(rebuild.builder.normalize(call)):
-        return None  # the exponent repeats the base
+    shape = shape_of(base)
+    if exponent.size != 1 and (shape is None or shape != shape_of(rebuild.builder.normalize(call))):
+        return None  # the exponent repeats the base, or may
     return relax.op.multiply(base, base)
 
 

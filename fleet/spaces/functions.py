@@ -123,9 +123,10 @@ def _chosen(cast: Cast) -> Expr:
     from tvm import tirx
     from tvm.tirx import const
 
-    if str(cast.value.ty.dtype) != "bool" or str(cast.ty.dtype) != "float32":
+    dtype = str(cast.ty.dtype)
+    if str(cast.value.ty.dtype) != "bool":
         return cast
-    return tirx.Select(cast.value, const(1.0, "float32"), const(0.0, "float32"))
+    return tirx.Select(cast.value, const(1, dtype), const(0, dtype))
 
 
 def _with_name(value: Expr, function: Callable[[Expr], Expr]) -> Expr:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fleet.spaces.loops import SPLIT_HINT
 
 if TYPE_CHECKING:
-    from tvm.ir import IRModule
+    from tvm.ir import Expr, IRModule
     from tvm.tirx import Buffer, PrimFunc
 
 _LARGEST = 2**31 - 1
@@ -53,7 +53,7 @@ def _fits(function: PrimFunc) -> bool:
 
     def visit_cast(cast: Cast) -> None:
         nonlocal fits
-        fits = fits and str(cast.ty.dtype) not in _WIDE
+        fits = fits and (str(cast.ty.dtype) not in _WIDE or not _reads_data(cast.value))
 
     def visit_number(number: IntImm) -> None:
         nonlocal fits
@@ -64,6 +64,16 @@ def _fits(function: PrimFunc) -> bool:
 
     tvm_ffi.structural_walk(function.body, [(Cast, visit_cast), (IntImm, visit_number), (SBlock, visit_block)])
     return fits and all(_is_small(buffer) for buffer in buffers)
+
+
+def _reads_data(value: Expr) -> bool:
+    """Tell whether a number depends on more than the loops around it."""
+    import tvm_ffi
+    from tvm.ir import TensorLoad
+
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(value, [(TensorLoad, found.append)])
+    return bool(found)
 
 
 def _is_small(buffer: Buffer) -> bool:

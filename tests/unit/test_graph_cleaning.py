@@ -153,3 +153,13 @@ def test_weights_are_transposed_once_and_for_all() -> None:
 
     assert {"matmul": 1, "add": 1} == operators(found)
     np.testing.assert_allclose(run(mod, x), run(found, x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_square_that_may_repeat_its_base_stays() -> None:
+    """Of an open size nobody knows; the result had the base's shape."""
+    from tvm import relax, tirx
+
+    twos = np.full((1, 4), 2, "float32")
+    mod = function_of([(tirx.Var("n", "int64"), 1)], lambda x, emit: relax.op.power(x, relax.const(twos)))
+
+    assert {"power": 1} == operators(cleaned(mod))

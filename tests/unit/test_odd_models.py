@@ -92,6 +92,9 @@ CASES = {
         {"e": number(0.5)},
         ("y", "z"),
     ),
+    "squares of whole numbers that repeat their base": Case(
+        [node("Pow", "x e")], {"x": np.array([2, 3], "int32")}, {"e": np.full((3, 1, 2), 2, "int32")}
+    ),
     "one of several": Case(
         [node("OneHot", "i d v", axis=1)],
         {"i": np.array([[0, 3, -1], [2, 4, 1]])},
@@ -106,7 +109,7 @@ CASES = {
         ],
         {"x": noise(4, 7)},
         {"zero": np.array([0]), "s": np.array([0, 7])},
-        ("y", "z"),
+        ("y", "z", "a"),
     ),
     "hyperbolic functions": Case(
         [node("Sinh", "x"), node("Cosh", "x", "z")], {"x": noise(3, 32) * np.float32(1e-3)}, {}, ("y", "z")
@@ -115,6 +118,27 @@ CASES = {
         [node("Greater", "x c", "g"), node("Cast", "g", "f", to=TensorProto.FLOAT), node("Sigmoid", "f")],
         {"x": noise(3, 32)},
         {"c": number(0.3)},
+    ),
+    "a function of a condition as a whole number": Case(
+        [
+            node("Greater", "x c", "g"),
+            node("Cast", "g", "i", to=TensorProto.INT64),
+            node("Cast", "i", "f", to=TensorProto.FLOAT),
+            node("Sigmoid", "f"),
+        ],
+        {"x": noise(3, 32)},
+        {"c": number(0.3)},
+    ),
+    "a larger image whose channels are shuffled": Case(
+        [
+            node("Relu", "x", "r"),
+            helper.make_node("Resize", ["r", "", "", "z"], ["b"], mode="nearest"),
+            node("Reshape", "b s", "p"),
+            node("Transpose", "p", "q", perm=[0, 2, 1, 3, 4]),
+            node("Reshape", "q z"),
+        ],
+        {"x": noise(1, 8, 7, 7)},
+        {"z": np.array([1, 8, 21, 21]), "s": np.array([1, 2, 4, 21, 21])},
     ),
     "inputs and constants as outputs": Case(
         [node("Relu", "x"), node("Identity", "x", "z"), node("Identity", "w", "v")],
