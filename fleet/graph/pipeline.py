@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import make_target, parse_target
 from fleet.graph.attention import ATTENTION
+from fleet.graph.bounds import BOUNDS
 from fleet.graph.broadcasts import BROADCASTS
 from fleet.graph.channels_last import CHANNELS_LAST
 from fleet.graph.cleaning import CLEANING, FINISHING
@@ -76,7 +77,7 @@ def _pad_integers(unit: IntegerUnit) -> Step:
 
 
 def _clean(mod: IRModule) -> IRModule:
-    return rewrite(mod, FOLDING, BROADCASTS, CLEANING, SCALING)
+    return rewrite(mod, FOLDING, BROADCASTS, CLEANING, SCALING, BOUNDS)
 
 
 def _channels_last(mod: IRModule) -> IRModule:

@@ -73,6 +73,20 @@ def test_masks_are_counted(tmp_path: Path) -> None:
     assert_same(load_model(saved(Masked(), (torch.from_numpy(ids),), tmp_path / "masked.pt2")), [ids])
 
 
+class Indexed(torch.nn.Module):
+    """Elements by their places, counted from the end, too: given ones, constant ones, one for each axis, and stored."""
+
+    def forward(self, x: Any, at: Any) -> Any:
+        return x[at], x[:, [-1, 2]], x[at, at], torch.index_put(x, (at, at), torch.ones(3))
+
+
+def test_places_are_counted_from_the_end(tmp_path: Path) -> None:
+    """PyTorch's negative indices, which TVM takes for what lies before the tensor."""
+    inputs = (torch.arange(35.0).reshape(5, 7), torch.tensor([-1, 1, -2]))
+
+    assert_same(load_model(saved(Indexed(), inputs, tmp_path / "m.pt2")), [given.numpy() for given in inputs])
+
+
 def test_open_dimension_is_closed_by_the_shape(tmp_path: Path) -> None:
     """A program exported for any batch is tuned for one."""
     x = np.random.default_rng(0).standard_normal((4, 3, 6)).astype("float32")

@@ -2,8 +2,9 @@
 
 The program is decomposed to ATen's core operators first. Then what TVM 0.27 gets wrong is written differently:
 TVM keeps `cumsum` of bool as bool, where PyTorch counts in int64, and so the masks of GPT-2 and Llama do not compile;
-`cat` with an empty vector, which PyTorch ignores and which caches of attention begin with, is refused; and operands of
-different types are computed in the first one's, so that half of an integer is nothing.
+`cat` with an empty vector, which PyTorch ignores and which caches of attention begin with, is refused; operands of
+different types are computed in the first one's, so that half of an integer is nothing; and indices that count from the
+end, as in `x[:, [-1]]`, read what lies before the tensor.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def simplified(program: ExportedProgram) -> ExportedProgram:
             _count_in_integers(node)
         elif node.target == aten.cat.default:
             _leave_out_empty(node)
+        elif node.target in (aten.index.Tensor, aten.index_put.default):
+            _count_from_the_front(node)
         elif getattr(node.target, "overloadpacket", None) in _binary_operators():
             _promote(node)
     return program
@@ -68,6 +71,24 @@ def _count_in_integers(node: Node) -> None:
     value = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
     if value is not None and value.dtype == torch.bool:
         node.replace_input_with(given, _cast(node, given, torch.int64))
+
+
+def _count_from_the_front(node: Node) -> None:
+    """Have indices into an axis say the remainder by its size; masks are not looked at, they take several axes."""
+    import torch
+
+    data, indices = node.args[0], list(node.args[1])
+    values = [index.meta.get("val") if isinstance(index, torch.fx.Node) else None for index in indices]
+    if any(value is not None and value.dtype == torch.bool for value in values):
+        return
+    for axis, value in enumerate(values):
+        size = data.meta["val"].shape[axis]
+        if value is not None and isinstance(size, int):
+            with node.graph.inserting_before(node):
+                made = node.graph.call_function(torch.ops.aten.remainder.Scalar, (indices[axis], size))
+            made.meta["val"] = value
+            indices[axis] = made
+    node.args = (data, indices, *node.args[2:])
 
 
 def _cast(before: Node, value: Node, to: dtype) -> Node:
