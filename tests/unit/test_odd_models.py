@@ -129,6 +129,16 @@ CASES = {
         {"x": noise(3, 32)},
         {"c": number(0.3)},
     ),
+    "large numbers behind each other, if they are positive": Case(
+        [
+            node("Neg", "x", "n"),
+            node("Concat", "x n c", "v", axis=3),
+            node("Greater", "v z", "g"),
+            node("Where", "g v o"),
+        ],
+        {"x": np.arange(128).reshape(1, 8, 8, 2) - 5},
+        {"c": np.ones((1, 8, 8, 1), "int64"), "z": number(0, "int64"), "o": number(1, "int64")},
+    ),
     "a larger image whose channels are shuffled": Case(
         [
             node("Relu", "x", "r"),
