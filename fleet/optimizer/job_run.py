@@ -310,7 +310,7 @@ class JobRun:
             left_sec = (deadline - datetime.now(UTC)).total_seconds()
             ends.append(_End(at_sec=now_sec + left_sec, why="the job's deadline has come"))
         if minutes is not None:
-            ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"its {minutes:g} minutes are over"))
+            ends.append(_End(at_sec=now_sec + 60 * minutes, why=f"its {minutes:g} min are over"))
         return min(ends, key=lambda end: end.at_sec)
 
     async def _end_at_deadline(self, end: _End) -> None:
