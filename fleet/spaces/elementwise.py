@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 from fleet.spaces.blocks import is_reduction, names_in, stride_of
 from fleet.spaces.columns import group_of
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import enough, extent, lanes_of, share, split_at_borders, steps, vector_width
+from fleet.spaces.loops import (
+    enough,
+    extent,
+    lanes_of,
+    leave_to_compiler,
+    share,
+    split_at_borders,
+    steps,
+    vector_width,
+)
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
@@ -52,6 +61,7 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, facts: ProcessorFa
     elif turned is not None:
         outer = _turn(schedule, loops, turned)
     elif _is_for_compiler(schedule, own, loops, most):
+        leave_to_compiler(schedule, loops[-1])
         outer = loops[:-1]
     else:
         outer = vectorize_within_groups(schedule, loops, group_of(own), most)

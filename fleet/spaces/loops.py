@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SPLIT_HINT = "pragma_loop_partition_hint"
 """TVM's annotation of a loop that is to be split where a condition in it changes. It needs indices of 32 bits."""
 
+_LEFT_TO_COMPILER = "fleet.left_to_compiler"
+"""Our annotation of a loop that is best as it is, which nobody else reads."""
+
 FEWEST_PARALLEL_STEPS = 16_384
 """Below that, waking the other cores (some microseconds) takes longer than the work."""
 
@@ -48,7 +51,10 @@ def add_missing_loops(schedule: Schedule) -> None:
 
 
 def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
-    """Tell whether a block's loops are its axes, as a compiler made them, and where it sums, it begins the sum, too."""
+    """Tell whether a block's loops are its axes, as a compiler made them, and where it sums, it begins the sum, too.
+
+    Loops that a schedule has left to the compiler are scheduled.
+    """
     from tvm.tirx import ForKind, IterVar
 
     own = schedule.get(block)
@@ -60,6 +66,7 @@ def is_untouched(schedule: Schedule, block: SBlockRV) -> bool:
         and is_whole
         and [int(loop.extent) for loop in loops] == extents
         and {ForKind.SERIAL} == {loop.kind for loop in loops}
+        and not any(_LEFT_TO_COMPILER in loop.annotations for loop in loops)
     )
 
 
@@ -91,6 +98,11 @@ def vector_width(size: int, most: int) -> int:
 def split_at_borders(schedule: Schedule, loop: LoopRV) -> None:
     """Ask for a loop without conditions between the borders, and loops of their own at them."""
     schedule.annotate(loop, SPLIT_HINT, 1)
+
+
+def leave_to_compiler(schedule: Schedule, loop: LoopRV) -> None:
+    """Say of a loop that the compiler makes better vectors of it than a schedule does."""
+    schedule.annotate(loop, _LEFT_TO_COMPILER, 1)
 
 
 def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from fleet.graph.pipeline import lower
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.loop_nests import blocks_left
-from tests.unit.graph_models import function_of
+from tests.unit.graph_models import TARGET, function_of, random_array, run
 
 if TYPE_CHECKING:
     from tvm.relax import Expr
@@ -35,6 +36,23 @@ def test_an_operator_that_nothing_schedules_is_named() -> None:
     assert apply_schedules(mod, AVX2, {}).loop_nests == ("cumsum",)
     assert apply_schedules(mod, AVX2, {}, is_static=False).loop_nests == ()
     assert apply_schedules(mod, CUDA, {}).loop_nests == ()
+
+
+@pytest.mark.slow
+def test_rows_that_are_left_to_the_compiler_are_scheduled() -> None:
+    """The bias of ten classes: only pairs divide a row of ten, and the compiler takes it as a whole."""
+
+    def head(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        return relax.op.add(emit(relax.op.matmul(x, relax.const(random_array(32, 10)))), relax.const(random_array(10)))
+
+    mod, x = function_of([(4, 32)], head), random_array(4, 32)
+
+    applied = apply_schedules(lower(mod, TARGET), TARGET, {})
+
+    assert applied.loop_nests == ()
+    np.testing.assert_allclose(run(applied.mod, x), run(mod, x), rtol=1e-5)
 
 
 @pytest.mark.slow
