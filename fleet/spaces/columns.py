@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from fleet.spaces.blocks import is_reduction, names_in, result_of, stride_of
 from fleet.spaces.column_tiles import ColumnSums, ColumnTile, column_tiles
 from fleet.spaces.facts import ProcessorFacts
-from fleet.spaces.loops import extent, lanes_of, share, split_at_borders, split_by_kind, steps
+from fleet.spaces.loops import enough, extent, lanes_of, share, split_at_borders, split_by_kind, steps
 from fleet.spaces.padding import pad_within, padding_of
 from fleet.spaces.tiles import Order
 
 if TYPE_CHECKING:
     from tvm.ir import Expr
     from tvm.s_tir import SBlock, Schedule
-    from tvm.s_tir.schedule import LoopRV, SBlockRV
+    from tvm.s_tir.schedule import SBlockRV
     from tvm.tirx import Var
 
 _TASKS_PER_CORE = 3
@@ -124,7 +124,7 @@ def schedule_columns(
     else:
         outer = [*around, *rows] if by_columns else [*rows, *around]
         schedule.reorder(*outer, *row_tiles, *within, lanes)
-    shared = _shared(schedule, outer, facts) if is_even else outer[:-1]
+    shared = enough(schedule, outer, facts, tasks_per_core=_TASKS_PER_CORE) if is_even else outer[:-1]
     if shared:
         share(schedule, shared, work)
     depth = len(schedule.get_loops(result)) - len(within) - 1
@@ -138,16 +138,6 @@ def schedule_columns(
     if padding is not None:
         pad_within(schedule, padding, schedule.get_loops(result)[depth - len(around) - 1])
     return True
-
-
-def _shared(schedule: Schedule, outer: list[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
-    """Return the outermost loops that have enough steps for all cores."""
-    shared: list[LoopRV] = []
-    for loop in outer:
-        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
-            break
-        shared.append(loop)
-    return shared
 
 
 def tiles_of(schedule: Schedule, block: SBlockRV, facts: ProcessorFacts) -> list[ColumnTile]:

@@ -25,7 +25,6 @@ _LEFT_TO_COMPILER = "fleet.left_to_compiler"
 FEWEST_PARALLEL_STEPS = 16_384
 """Below that, waking the other cores (some microseconds) takes longer than the work."""
 
-_TASKS_PER_CORE = 8
 _FLOAT32_BITS = 32
 
 
@@ -113,11 +112,13 @@ def share(schedule: Schedule, loops: Sequence[LoopRV], work: int) -> LoopRV:
     return fused
 
 
-def enough(schedule: Schedule, loops: Sequence[LoopRV], facts: ProcessorFacts) -> list[LoopRV]:
+def enough(
+    schedule: Schedule, loops: Sequence[LoopRV], facts: ProcessorFacts, *, tasks_per_core: int = 8
+) -> list[LoopRV]:
     """Return the outermost loops that together have enough steps for all cores: fusing more costs divisions."""
     shared: list[LoopRV] = []
     for loop in loops:
-        if shared and steps(schedule, shared) >= _TASKS_PER_CORE * facts.cores:
+        if shared and steps(schedule, shared) >= tasks_per_core * facts.cores:
             break
         shared.append(loop)
     return shared
