@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cross.targets.integer_units import IntegerUnit, integer_unit
 from cross.targets.target import make_target, parse_target
 from fleet.graph.attention import ATTENTION
+from fleet.graph.block_names import with_steady_names
 from fleet.graph.bounds import BOUNDS
 from fleet.graph.broadcasts import BROADCASTS
 from fleet.graph.channels_last import CHANNELS_LAST
@@ -120,7 +121,7 @@ def _fuse(mod: IRModule) -> IRModule:
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
-    return own_outputs(tvm.transform.Sequential(passes)(mod))
+    return with_steady_names(own_outputs(tvm.transform.Sequential(passes)(mod)))
 
 
 _CLEAN = Step(

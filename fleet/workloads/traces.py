@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleet.errors import InvalidRequest
+from fleet.graph.block_names import block_names, name_in
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -32,10 +33,21 @@ def replay(mod: IRModule, trace: str) -> Schedule:
 
     schedule = Schedule(mod)
     try:
-        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+        Trace.apply_json_to_schedule(_with_names_of(mod, json.loads(trace)), schedule)
     except Exception as error:
         raise InvalidRequest(f"the trace does not fit its workload: {str(error).strip()[-300:]}") from error
     return schedule
+
+
+def _with_names_of(mod: IRModule, steps: list[Any]) -> list[Any]:
+    """Return a trace as JSON that calls blocks as the module does: the same program may have had other names."""
+    from tvm.tirx import PrimFunc
+
+    names = [name for found in mod.functions.values() if isinstance(found, PrimFunc) for name in block_names(found)]
+    for kind, _, attributes, _ in steps[0]:
+        if kind == "GetSBlock":
+            attributes[0] = name_in(attributes[0], names)
+    return steps
 
 
 def tuning_record(
@@ -51,7 +63,8 @@ def tuning_record(
     """
     from tvm.s_tir.meta_schedule.database import TuningRecord
 
-    return TuningRecord.from_json([json.loads(trace), list(run_secs), target, None], workload)
+    steps = _with_names_of(workload.mod, json.loads(trace))
+    return TuningRecord.from_json([steps, list(run_secs), target, None], workload)
 
 
 def _plain(value: IntImm | FloatImm) -> int | float:
