@@ -12,7 +12,7 @@ torch: Any = pytest.importorskip("torch")
 
 from fleet.errors import ImportFailed  # noqa: E402
 from fleet.models.from_python import model_file  # noqa: E402
-from fleet.models.model import Model, load_model  # noqa: E402
+from fleet.models.model import Model, import_model, load_model  # noqa: E402
 from fleet.models.reference import reference_outputs  # noqa: E402
 from tests.unit.onnx_cases import ours  # noqa: E402
 
@@ -85,6 +85,99 @@ def test_places_are_counted_from_the_end(tmp_path: Path) -> None:
     inputs = (torch.arange(35.0).reshape(5, 7), torch.tensor([-1, 1, -2]))
 
     assert_same(load_model(saved(Indexed(), inputs, tmp_path / "m.pt2")), [given.numpy() for given in inputs])
+
+
+class Last(torch.nn.Module):
+    """The last element."""
+
+    def forward(self, x: Any) -> Any:
+        return x[:, -1]
+
+
+def of(function: Any) -> Any:
+    """Return a function as a module."""
+    module = torch.nn.Module()
+    module.forward = function
+    return module
+
+
+X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
+IMAGE = torch.linspace(-3, 3, 60).reshape(1, 2, 5, 6)
+INTEGERS = torch.tensor([[3, -1, 4], [-1, -5, 9]])
+AT = torch.tensor([-1, 1])
+NO_NUMBER = torch.tensor([[1.0, float("nan")], [2.0, 4.0]])
+OPERATORS = {
+    "the last element": (lambda x: (x[:, -1], x[-1, :, -2]), X),
+    "a place on some axes": (lambda x, at: (x[at, at], x[:, at, at], x[at, :, at], x[at, :, [0]]), X, AT),
+    "put at places": (lambda x, at: (torch.index_put(x, (at,), x[0]), torch.index_put(x, (at, at), x[0, 0])), X, AT),
+    "put where a condition holds": (lambda x: torch.index_put(x, (x > 0,), torch.tensor(5.0)), X),
+    "scatter more than there are places for": (lambda x, at: x.scatter_add(1, at % 3, 2 * x), X, AT.reshape(1, 1, 2)),
+    "unfold": (lambda x: x.unfold(1, 2, 1), X),
+    "factors of sums": (lambda x: (torch.add(x, x[0], alpha=3), torch.sub(x, 1, alpha=2)), X),
+    "no numbers left out": (lambda x: x.nanmean(1), NO_NUMBER),
+    "conditions": (
+        lambda x: (
+            (x > 0) == (x < 1),
+            (x > 0) + (x < 1),
+            torch.eq(x > 0, False),
+            torch.isfinite(x),
+            x.any(1),
+            (x > 9).any(),
+        ),
+        X,
+    ),
+    "selu, celu": (lambda x: (torch.selu(x), torch.celu(x, 0.3)), X),
+    "whole numbers": (lambda x: (x // 2, x % -3, x.clamp(min=0), x.clamp(max=0.5), 2 ** x.abs(), x.exp()), INTEGERS),
+    "products of whole numbers": (lambda x: (x @ x.T, x.prod(1), x.int().cumsum(1)), INTEGERS),
+    "short counts": (lambda x: x.cumsum(0), torch.full((3,), 200, dtype=torch.uint8)),
+    "types are mixed": (lambda x, n: (torch.where(x[0, :2, :3] > 0, n, 0.5), torch.cat((n, x[0, :, :3]))), X, INTEGERS),
+    "sums of halves": (lambda x: (x.sum(1), x.mean(), x @ x.T), torch.full((2, 400), 290.0).half() / 8),
+    "sums of doubles": (torch.nn.Linear(4, 2).double(), X.double()),
+    "reductions": (lambda x: (x.amax((0, 2)), x.amin(), *x.min(1), *torch.var_mean(x, 1)), X),
+    "norm without weights": (torch.nn.GroupNorm(1, 3, affine=False), X),
+    "divisor of pools": (torch.nn.AvgPool2d(2, divisor_override=3), IMAGE),
+    "largest of all": (torch.nn.AdaptiveMaxPool2d(1), IMAGE),
+    "nearest": (lambda x: torch.nn.functional.interpolate(x, size=(8, 4)), IMAGE),
+    "factor that sizes do not have": (torch.nn.Upsample(scale_factor=1.7, mode="bilinear"), IMAGE),
+    "linear": (torch.nn.Upsample(size=7, mode="linear"), X),
+    "grid": (lambda x: torch.nn.functional.grid_sample(x, x.reshape(1, 6, 5, 2), align_corners=False), IMAGE),
+    "counted down": (lambda x: x[0, 0] * torch.arange(7, -1, -2), X),
+    "outputs that are None": (lambda x: (None, x + 1, None, x), X),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_computes_what_pytorch_computes(name: str, tmp_path: Path) -> None:
+    """Operators that TVM reads as others, or not at all."""
+    function, *inputs = OPERATORS[name]
+    module = function if isinstance(function, torch.nn.Module) else of(function)
+
+    assert_same(load_model(saved(module, tuple(inputs), tmp_path / "m.pt2")), [given.numpy() for given in inputs])
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (torch.nn.MaxPool2d(2, return_indices=True), "max_pool"),
+        (torch.nn.AvgPool2d(2, ceil_mode=True, divisor_override=3), "divisor_override"),
+        (of(lambda x: torch.nn.functional.interpolate(x, size=(3, 3), mode="bilinear", antialias=True)), "antialias"),
+        (of(lambda x: torch.conv2d(x.double(), torch.ones(1, 2, 1, 1).double())), "reads output 0 as .*float64"),
+    ],
+)
+def test_what_would_be_computed_as_something_else_is_refused(module: Any, words: str, tmp_path: Path) -> None:
+    """Rather an error than other numbers."""
+    model = load_model(saved(module, (IMAGE,), tmp_path / "m.pt2"))
+
+    with pytest.raises(ImportFailed, match=words):
+        import_model(model)
+
+
+def test_last_element_of_an_open_axis(tmp_path: Path) -> None:
+    """As models of language take their last token."""
+    length = {"x": {1: torch.export.Dim("length", min=2, max=64)}}
+    path = saved(Last(), (X,), tmp_path / "m.pt2", dynamic_shapes=length)
+
+    assert_same(load_model(path, shapes={"x": (2, 3, 4)}), [X.numpy()])
 
 
 def test_open_dimension_is_closed_by_the_shape(tmp_path: Path) -> None:

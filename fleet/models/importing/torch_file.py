@@ -23,6 +23,7 @@ from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
 from fleet.models.importing.packages import require
 from fleet.models.importing.shapes import Dim, Shapes, close_shapes
+from fleet.models.importing.torch_converters import converters
 from fleet.models.importing.torch_graph import simplified
 from fleet.models.importing.value import Model, ModelFormat
 
@@ -82,10 +83,14 @@ def import_torch(model: Model) -> IRModule:
 
     program = simplified(_load(model.content, model.title))
     try:
-        mod = from_exported_program(program, unwrap_unit_return_tuple=True, run_ep_decomposition=False)
+        mod = from_exported_program(
+            program, unwrap_unit_return_tuple=True, run_ep_decomposition=False, custom_convert_map=converters()
+        )
     except Exception as error:
         raise ImportFailed(f"TVM cannot import the model: {complaint(error)}") from error
-    return _with_shapes(mod, model.inputs)
+    mod = _with_shapes(mod, model.inputs)
+    _check_outputs(mod, program)
+    return mod
 
 
 def torch_runner(
@@ -118,7 +123,7 @@ def _model(title: str, program: ExportedProgram, shapes: Shapes, batch_size: int
         digest=digest_of(content + repr(sorted(closed.items())).encode()),
         input_names=tuple(inputs),
         inputs=tuple(TensorSpec(closed[name], dtype) for name, (_, dtype) in inputs.items()),
-        output_names=tuple(str(name) for name in program.graph_signature.user_outputs),
+        output_names=tuple(str(name) for name in program.graph_signature.user_outputs if name is not None),
         content=content,
     )
 
@@ -164,6 +169,25 @@ def _with_shapes(mod: IRModule, inputs: Sequence[TensorSpec]) -> IRModule:
         dim: size for dims, shape in shapes for dim, size in zip(dims, shape, strict=True) if isinstance(dim, tirx.Var)
     }
     return relax.transform.BindSymbolicVars(sizes)(mod) if sizes else mod
+
+
+def _check_outputs(mod: IRModule, program: ExportedProgram) -> None:
+    """Refuse what TVM read as something else, as far as that shows in the answers' types."""
+    from tvm import relax
+
+    given = mod["main"].ret_ty
+    fields = list(given.fields) if isinstance(given, relax.TupleType) else [given]
+    wanted = [node.meta["val"] for node in program.graph.find_nodes(op="output")[0].args[0]]
+    wanted = wanted[-len(fields) :]  # buffers that the program changes come first
+    for at, (field, value) in enumerate(zip(fields, wanted, strict=True)):
+        dtype, dims = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+        same = field.ndim == len(dims) and all(
+            int(size) == dim
+            for size, dim in zip(field.shape or (), dims, strict=False)
+            if isinstance(dim, int) and hasattr(size, "value")
+        )
+        if not same or field.dtype != dtype:
+            raise ImportFailed(f"TVM reads output {at} as {field}, and PyTorch as {dtype} of shape {list(dims)}")
 
 
 def _randomize(program: ExportedProgram, seed: int) -> None:
