@@ -79,6 +79,9 @@ class Placing:
     measuring: Callable[[], AbstractAsyncContextManager[object]]
     """Holds the device, and its cores."""
 
+    is_profiled: bool = True
+    """Operators can be timed in this model, on this device; else only models as a whole are compared."""
+
     async def run(
         self,
         decided: Lineup,
@@ -99,6 +102,8 @@ class Placing:
             BuildError: a model does not compile.
             DeviceUnreachable: the device never gives a result.
         """
+        if not self.is_profiled:
+            return Placement(lineup=decided)
         started = time.monotonic()
         share_sec = _SHARE * (started - self.conditions.started_at)
         contests = await patiently(partial(self._contests, decided))
@@ -135,16 +140,22 @@ class Placing:
         records = [self._record(item, is_confirmed=is_confirmed) for item in placement.placed]
         await self._store([record for record in records if record is not None])
 
-    async def keep_static(self, decided: Lineup) -> None:
+    async def keep_static(self, decided: Lineup) -> bool:
         """Note in the library that later builds get static schedules: with all of them the model is faster as a whole.
 
         Args:
             decided: the schedules that are fastest alone.
+
+        Returns:
+            False: nothing was noted, since no workload has another one that is static and right.
         """
-        await self._store(await patiently(partial(self._static_records, decided)))
+        records = await patiently(partial(self._static_records, decided))
+        await self._store(records)
+        return bool(records)
 
     async def _store(self, records: Sequence[NewRecord]) -> None:
-        await patiently(partial(self.library.add_records, records))
+        if records:
+            await patiently(partial(self.library.add_records, records))
 
     def _static_records(self, decided: Lineup) -> list[NewRecord]:
         records = []

@@ -201,7 +201,7 @@ class JobRun:
             turns=turns,
             threads=self.inventory.core_count,
             is_local=self._is_local,
-            placing=None if why_unfit(self.inventory) or self.model.others else self._placing(loop, turns),
+            placing=self._placing(loop, turns),
         )
         find = partial(schedules, self.library, self.workloads, progress.workloads, self._scope)
         found = await patiently(find)
@@ -246,6 +246,7 @@ class JobRun:
             conditions=self.core.conditions,
             turns=turns,
             measuring=loop.measuring,
+            is_profiled=not (why_unfit(self.inventory) or self.model.others),
         )
 
     @property

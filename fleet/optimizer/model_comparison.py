@@ -79,7 +79,7 @@ class ModelComparison:
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
 
     placing: Placing | None
-    """Compares schedules in the model; None: the device or the model is none that operators are timed in."""
+    """Compares schedules in the model, and keeps what it shall have; None: the library is told nothing."""
 
     async def run(self, schedules: Mapping[str, str]) -> ModelReport:
         """Run everything and return a report.
@@ -119,7 +119,7 @@ class ModelComparison:
     async def _place(
         self, schedules: Mapping[str, str], tuned: Artifact, static: Artifact, compile_sec: float
     ) -> Placement:
-        if self.placing is None:
+        if self.placing is None or not self.placing.is_profiled:
             return Placement(lineup=schedules)
         feed(self.core, Said("comparing the best schedules in the model"))
         try:
@@ -133,8 +133,8 @@ class ModelComparison:
         fastest = min((TUNED, IN_PLACE), key=lambda name: secs.get(name, math.inf))
         if self.placing is None:
             return fastest
-        if schedules and _SLOWER * secs[STATIC] < secs[fastest] < math.inf:
-            await self.placing.keep_static(schedules)
+        is_slower = bool(schedules) and _SLOWER * secs[STATIC] < secs[fastest] < math.inf
+        if is_slower and await self.placing.keep_static(schedules):
             return STATIC
         await self.placing.keep(placement, is_confirmed=fastest == IN_PLACE)
         return fastest

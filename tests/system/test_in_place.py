@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,11 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
                 turns=Turns(shares_cores=False),
                 measuring=nullcontext,
             )
-            await placing.keep_static(decided)
+            without_places = replace(placing, is_profiled=False)
+            unprofiled = await without_places.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
+            noted = await without_places.keep_static(decided)
             static_as_whole = schedules(library, workloads, (), scope)
+            noted_again = await without_places.keep_static(static_as_whole)
             found = await placing.run(decided, await compiled(decided), await compiled({}), compiled, 1.0)
             await placing.keep(found, is_confirmed=False)
             not_confirmed = schedules(library, workloads, (), scope)
@@ -118,7 +122,9 @@ async def test_the_model_gets_what_is_fastest_in_it(two_products: Path, tmp_path
     )
     wrong, right = claims
     assert decided == not_confirmed == {first.shash: wrong}
+    assert (noted, noted_again) == (True, False)
     assert static_as_whole == {first.shash: right}
+    assert (unprofiled.lineup, unprofiled.artifact) == (decided, None)
     assert found.lineup == later == again == {first.shash: right}
     assert found.artifact is not None
     assert found.artifact.digest == run_build(order).artifact.digest
