@@ -111,7 +111,7 @@ def _is_for_compiler(schedule: Schedule, block: SBlock, loops: list[LoopRV], mos
 
 
 def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int | None, most: int) -> list[LoopRV]:
-    """Vectorize the last loop; return the loops around vectors.
+    """Vectorize the last loop; return the loops around vectors, without one that is split at its border.
 
     Args:
         group: size of the groups that are apart in what is read. No vector reaches into the next, its parts would be
@@ -127,7 +127,7 @@ def vectorize_within_groups(schedule: Schedule, loops: list[LoopRV], group: int 
         split_at_borders(schedule, outside)
     if is_cut or width > 1:
         schedule.vectorize(lanes)
-    return [*loops[:-1], outside]
+    return loops[:-1] if is_cut else [*loops[:-1], outside]
 
 
 def _deciding_axes(block: SBlock) -> list[int]:

@@ -56,6 +56,25 @@ def test_rows_that_are_left_to_the_compiler_are_scheduled() -> None:
 
 
 @pytest.mark.slow
+def test_what_follows_padded_channels_of_one_pixel_is_scheduled() -> None:
+    """Squeeze and excitation: twenty channels fill a vector and a part of one, and there are no pixels to share."""
+
+    def squeezed(x: Expr, emit: Emit) -> Expr:
+        from tvm import relax
+
+        convolved = emit(relax.op.nn.conv2d(x, relax.const(random_array(20, 48, 1, 1))))
+        biased = emit(relax.op.add(convolved, relax.const(random_array(1, 20, 1, 1))))
+        return relax.op.multiply(biased, emit(relax.op.sigmoid(biased)))
+
+    mod, x = function_of([(1, 48, 1, 1)], squeezed), random_array(1, 48, 1, 1)
+
+    applied = apply_schedules(lower(mod, TARGET), TARGET, {})
+
+    assert applied.loop_nests == ()
+    np.testing.assert_allclose(run(applied.mod, x), run(mod, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_program_is_named_with_the_blocks_that_its_schedule_leaves_alone() -> None:
     """A trace that touches one block only; no schedule at all is the whole program."""
     from tvm.s_tir import Schedule
