@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from fleet.graph.pipeline import lower
+from fleet.models.model import import_model, load_model
+from fleet.testing.models import write
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.loop_nests import blocks_left
 from tests.unit.graph_models import TARGET, function_of, random_array, run
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.graph_models import Emit
 
 AVX2 = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu", "num-cores": 2}'
+CORTEX_A72 = '{"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}'
 CUDA = '{"kind": "cuda", "arch": "sm_86"}'
 
 
@@ -88,3 +92,13 @@ def test_a_program_is_named_with_the_blocks_that_its_schedule_leaves_alone() -> 
     assert blocks_left("matmul", None) == ["matmul"]
     schedule.parallel(schedule.get_loops(schedule.get_sblock("C"))[0])
     assert blocks_left("matmul", schedule) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["efficientnet", "keyword_spotting", "llama", "segformer", "tabular"])
+@pytest.mark.parametrize("target", [AVX2, CORTEX_A72], ids=["avx2", "cortex-a72"])
+def test_models_of_all_kinds_are_scheduled_as_a_whole(name: str, target: str, tmp_path: Path) -> None:
+    """Nothing of them is a bare loop nest."""
+    model = import_model(load_model(write(name, tmp_path)))
+
+    assert apply_schedules(lower(model, target), target, {}).loop_nests == ()
