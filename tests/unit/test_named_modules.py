@@ -23,9 +23,12 @@ _NO_MODULES = (
     "fleet.attention",
     "fleet.concat",
     "fleet.constants",
+    "fleet.left_to_compiler",
     "fleet.winograd",
 )
-"""An entry point group, a function that the OpenCL plugin registers with TVM, and attributes of tensor programs."""
+"""An entry point group, a function that the OpenCL plugin registers with TVM, and attributes of tensor programs and of
+their loops.
+"""
 
 _NAME = re.compile(r"(?:device_agents|fleet|cross)(?:\.\w+)+(?::\w+)?")
 _QUOTED = re.compile(rf"[\"']{_NAME.pattern}[\"']")
