@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import Library, Record
-from fleet.optimizer.history import in_model, schedules
+from fleet.optimizer.history import in_model, schedules, without_static
 from fleet.runtime.manifest import UsedRecord
 from fleet.workloads.workload import Workload
 
@@ -31,12 +31,16 @@ def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter)
 
     Times from two scopes never compete, so all come from one: among several that serve as many workloads, the oldest.
     """
-    choices = [_within(library, workloads, scope) for scope in library.scopes([w.shash for w in workloads], within)]
-    return max(choices, key=lambda choice: len(choice.traces), default=Choice())
+    found = [
+        (scope, schedules(library, workloads, (), scope))
+        for scope in library.scopes([workload.shash for workload in workloads], within)
+    ]
+    return _within(library, workloads, *max(found, key=lambda one: len(one[1]))) if found else Choice()
 
 
-def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> Choice:
-    traces = schedules(library, workloads, (), scope)
+def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope, traces: Mapping[str, str]) -> Choice:
+    others = [workload for workload in workloads if not library.best(workload.shash, scope)]
+    traces = {**without_static(library, others, scope), **traces}
     records = tuple(
         UsedRecord(
             workload=workload.name,

@@ -12,16 +12,13 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
-from fleet.domain.measuring import POISON, ErrorKind
+from fleet.domain.measuring import NOT_RUN, POISON
 from fleet.domain.scope import RecordScope
 from fleet.library import engine as engines
 from fleet.library.jobs import job_id, workload_ids
 from fleet.library.schema import candidate_claims as claims
 from fleet.library.schema import insert_into, job_orders, jobs, records, workloads
-from fleet.library.values import JobState, RecordKind
-
-_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
-"""Records of these do not keep anybody from measuring the candidate."""
+from fleet.library.values import SCHEDULED, JobState, RecordKind
 
 
 class CandidateClaims:
@@ -57,6 +54,20 @@ class CandidateClaims:
                 connection.execute(insert_into(connection, claims).on_conflict_do_nothing(), rows)
             mine = sa.select(claims.c.trace_digest).where(*same, claims.c.job_id == owner)
             return frozenset(connection.scalars(mine))
+
+    def poison(self, workload: str) -> frozenset[str]:
+        """Return the digests of a workload's schedules, static ones among them, under which any device broke down."""
+        query = (
+            sa.select(records.c.trace_digest)
+            .join(workloads)
+            .where(
+                workloads.c.shash == workload,
+                records.c.kind.in_([kind.value for kind in SCHEDULED]),
+                records.c.error.in_(sorted(POISON)),
+            )
+        )
+        with engines.reading(self._engine) as connection:
+            return frozenset(connection.scalars(query))
 
     def in_flight(self, job_name: str, scope: RecordScope) -> dict[str, dict[str, str]]:
         """Return what a job had claimed in a scope and has no record of: for each workload, traces by digest."""
@@ -98,7 +109,7 @@ def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[
     """Return which of the digests nobody should measure."""
     is_measured = sa.and_(
         *(records.c[name] == value for name, value in key.items()),
-        sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(_NOT_RUN))),
+        sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(NOT_RUN))),
     )
     is_poison = (records.c.workload_id == key["workload_id"]) & records.c.error.in_(sorted(POISON))
     query = sa.select(records.c.trace_digest).where(

@@ -11,7 +11,7 @@ from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.stored import FEATURE_VERSION, program_in, unpack_rows
 from fleet.domain.keys import trace_digest
-from fleet.domain.measuring import POISON, disturbances_in
+from fleet.domain.measuring import NOT_RUN, POISON, disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
@@ -51,7 +51,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         progress.right = {record.trace_json: record.median_sec for record in right}
         stored = library.records(workload.shash, scope)
         progress.records = _records_of(library, workload, scope, stored)
-        progress.poison = frozenset(record.trace_digest for record in stored if record.error in POISON)
+        progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
     new = [progress for progress in found if not progress.records]
     others = library.find_workloads() if new else []
@@ -157,6 +157,23 @@ def schedules(
     found = {shash: trace for shash, trace in decided.items() if trace is not None}
     placed = {shash: in_model(library, shash, trace, scope) for shash, trace in found.items() if trace != NO_TRACE}
     return found | {shash: record.trace_json for shash, record in placed.items() if record is not None}
+
+
+def without_static(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, str]:
+    """Return NO_TRACE for each workload whose static schedule failed, for models that have nothing better for it.
+
+    It failed if the newest one that was measured on this device model did, or if one of this target broke another.
+    """
+    alike = ScopeFilter(target_json=scope.target_json, tvm_version=scope.tvm_version)
+    found = {}
+    for workload in workloads:
+        static = library.records(workload.shash, alike, kinds=[RecordKind.STATIC])
+        here = [record for record in static if record.scope.device_model == scope.device_model]
+        ran = [record.error for record in here if record.error not in NOT_RUN]
+        has_failed = ran[-1] is not None if ran else any(record.error in POISON for record in static)
+        if has_failed:
+            found[workload.shash] = NO_TRACE
+    return found
 
 
 def in_model(library: Library, workload: str, trace_json: str, within: ScopeFilter) -> Record | None:

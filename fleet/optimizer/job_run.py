@@ -31,7 +31,7 @@ from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted, JobStarted, LessonsRecalled, LimitsKnown, Said, WorkloadsChosen
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of
+from fleet.optimizer.history import choose_workloads, lessons_of, recall, schedules, traces_of, without_static
 from fleet.optimizer.in_place import Placing
 from fleet.optimizer.job import (
     ModelReport,
@@ -192,6 +192,10 @@ class JobRun:
         if self.inventory.is_pretended:
             progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
             return None
+        found = await patiently(partial(schedules, self.library, self.workloads, progress.workloads, self._scope))
+        failed = await patiently(partial(without_static, self.library, self.workloads, self._scope))
+        if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
+            progress.notice(f"without a schedule in the model, since their static ones failed: {', '.join(left)}")
         run = ModelComparison(
             model=self.model,
             core=core,
@@ -201,10 +205,9 @@ class JobRun:
             turns=turns,
             threads=self.inventory.core_count,
             is_local=self._is_local,
+            without_static=failed,
             placing=self._placing(loop, turns),
         )
-        find = partial(schedules, self.library, self.workloads, progress.workloads, self._scope)
-        found = await patiently(find)
         try:
             return await run.run(found)
         except CacheFull as error:

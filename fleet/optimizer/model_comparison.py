@@ -78,6 +78,9 @@ class ModelComparison:
     is_local: bool
     """The device is this machine, so that ONNX Runtime's time here compares with the device's."""
 
+    without_static: Mapping[str, str]
+    """NO_TRACE, by structural hash, for workloads whose static schedules failed on the device."""
+
     placing: Placing | None
     """Compares schedules in the model, and keeps what it shall have; None: the library is told nothing."""
 
@@ -85,7 +88,7 @@ class ModelComparison:
         """Run everything and return a report.
 
         Args:
-            schedules: trace JSON by structural hash; workloads without one get their static schedule.
+            schedules: trace JSON by structural hash; workloads without one get their static schedule, if that runs.
         """
         feed(self.core, Said("compiling the whole model: untuned, static and tuned"))
         async with self.turns.building():
@@ -211,7 +214,7 @@ class ModelComparison:
             compile_model,
             self.model,
             core.conditions.scope.target_json,
-            dict(schedules),
+            {**self.without_static, **schedules},
             core.conditions.artifact_dir,
             is_static=is_static,
         )

@@ -15,10 +15,14 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
 from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
-from fleet.optimizer.history import recall
+from fleet.optimizer.history import recall, without_static
+from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.workload import Workload
 
 SCOPE = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
+OTHER_BOARD = replace(SCOPE, device_model="other")
+OTHER_TARGET = replace(SCOPE, target_json='{"kind":"llvm","mcpu":"other"}')
+WORKLOAD = Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())
 ROWS = np.array([[1.0, 0.5, 26.02], [0.0, 3.25, 1.0]], np.float32)
 PROGRAM = pack_program(17, ROWS)
 DISTURBED = {"disturbances": [{"kind": "THROTTLED", "text": "hot"}]}
@@ -42,6 +46,11 @@ def record(number: int, sec: float | None = 1.0, **facts: object) -> NewRecord:
         "program": PROGRAM,
     }
     return NewRecord(**(given | facts))  # type: ignore[arg-type]
+
+
+def static(number: int, error: ErrorKind | None = None, scope: RecordScope = SCOPE) -> NewRecord:
+    """A record of a static schedule."""
+    return record(number, 1.0 if error is None else None, kind=RecordKind.STATIC, error=error, scope=scope)
 
 
 def numbers(found: list[Record]) -> list[str]:
@@ -68,7 +77,7 @@ def test_who_goes_on_with_a_job_knows_its_records_programs(library: Library) -> 
     library.add_record(record(2, program=None, provenance=DISTURBED))
     library.add_record(record(3, None, program=None, error=ErrorKind.BUILD_FAILED))
 
-    [progress] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
+    [progress] = recall(library, [WORKLOAD], SCOPE)
 
     found = {item.trace_json: (item.program, item.is_disturbed) for item in progress.records}
     assert found == {"[[1],[]]": (17, False), "[[2],[]]": (None, True), "[[3],[]]": (None, False)}
@@ -79,10 +88,40 @@ def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> N
     library.add_record(record(1, None, kind=RecordKind.STATIC))
     library.add_record(record(2, None, error=ErrorKind.DEVICE_FAULTED))
     library.add_records([record(3), record(4, None, error=ErrorKind.TIMEOUT)])
+    library.add_record(record(5, None, scope=OTHER_BOARD))
 
-    [progress] = recall(library, [Workload(name="w", weight=1, mod_json="{}", shash="1", flop=1.0, args=())], SCOPE)
+    [progress] = recall(library, [WORKLOAD], SCOPE)
 
-    assert progress.poison == {trace_digest("[[1],[]]"), trace_digest("[[2],[]]")}
+    assert progress.poison == {trace_digest(f"[[{number}],[]]") for number in (1, 2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("stored", "has_failed"),
+    [
+        pytest.param([], False, id="none"),
+        pytest.param([static(1)], False, id="right"),
+        pytest.param([static(1, ErrorKind.CRASHED)], True, id="crashed"),
+        pytest.param([static(1, ErrorKind.WRONG_OUTPUT)], True, id="wrong"),
+        pytest.param([static(1, ErrorKind.BUILD_FAILED)], True, id="not built"),
+        pytest.param([static(1, ErrorKind.LEASE_ENDED)], False, id="not run"),
+        pytest.param([static(1, ErrorKind.CRASHED), static(2)], False, id="a newer one is right"),
+        pytest.param([static(1), static(2, ErrorKind.TIMEOUT)], True, id="the newest counts"),
+        pytest.param([static(1, ErrorKind.CRASHED), static(1, ErrorKind.LEASE_ENDED)], True, id="not run since"),
+        pytest.param([static(1, ErrorKind.CRASHED, OTHER_BOARD)], True, id="broke another board"),
+        pytest.param([static(1, ErrorKind.TIMEOUT, OTHER_BOARD)], False, id="slow on another board"),
+        pytest.param([static(1, ErrorKind.CRASHED, OTHER_BOARD), static(1)], False, id="broke another board alone"),
+        pytest.param([static(1, ErrorKind.CRASHED, OTHER_TARGET)], False, id="broke something else"),
+        pytest.param([record(1, None)], False, id="a candidate"),
+    ],
+)
+def test_models_do_without_a_static_schedule_that_failed(
+    library: Library, stored: list[NewRecord], has_failed: bool
+) -> None:
+    """Here, or that broke another board of the same target."""
+    for each in stored:
+        library.add_record(each)
+
+    assert without_static(library, [WORKLOAD], SCOPE) == ({"1": NO_TRACE} if has_failed else {})
 
 
 def test_records_without_features_are_found_until_they_have_them(library: Library) -> None:

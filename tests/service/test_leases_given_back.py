@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from fleet.optimizer.tasks.metered import Metered, metered
 from fleet.optimizer.tasks.propose import Proposal, propose
 from fleet.optimizer.turns import Turns
 from fleet.testing import eventually
+from fleet.workloads.applying import NO_TRACE
 from fleet.workloads.extract import compile_model
 from fleet.workloads.workload import Workload
 from tests.service.odd_agent import artifact, seated
@@ -44,6 +45,9 @@ class Attentive:
         self._turns = turns
         self.asked: list[tuple[str, bool]] = []
         """Names of tasks, and whether a device was held."""
+
+        self.schedules: list[dict[str, str]] = []
+        """Those that whole models were asked for with."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -69,6 +73,7 @@ class Attentive:
             trace = f'["{len(self.asked)}"]'
             return [Proposal(trace_json=trace, digest=trace, predicted=0.0)]
         if fn is compile_model:
+            self.schedules.append(args[2])
             return self._built
         if fn is largest_index:
             return LARGEST_INDICES[0]
@@ -143,9 +148,21 @@ async def bench(folder: Path, pool_type: type[Attentive] = Attentive) -> AsyncIt
                 turns=turns,
                 threads=1,
                 is_local=True,
+                without_static={},
                 placing=None,
             )
             yield Bench(core=core, loop=loop, device=device, pool=pool, comparison=comparison)
+
+
+async def test_no_model_has_a_static_schedule_that_failed(tmp_path: Path) -> None:
+    """It would end the model, too, and with it the comparison of all other schedules."""
+    async with bench(tmp_path) as job:
+        comparison = replace(job.comparison, without_static={"failed": NO_TRACE, "tuned": NO_TRACE})
+        report = await comparison.run({"tuned": "[[1],[]]"})
+
+    assert report.is_right
+    assert [schedules["failed"] for schedules in job.pool.schedules] == [NO_TRACE] * 3
+    assert [schedules["tuned"] for schedules in job.pool.schedules] == [NO_TRACE, NO_TRACE, "[[1],[]]"]
 
 
 async def test_a_job_has_no_device_while_the_pool_works_for_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ledger import BASELINE
 from fleet.optimizer.history import recall
+from fleet.workloads.applying import NO_TRACE
 from tests.unit.optimizer_core import Script, workload
 
 pytestmark = pytest.mark.slow
@@ -118,3 +119,20 @@ def test_an_export_says_how_long_its_schedules_take_alone(library: Library) -> N
 
     assert choice.traces == {own.shash: chosen}
     assert [(used.uid, used.median_sec) for used in choice.records] == [(alone.uid, 2e-6)]
+
+
+def test_an_export_has_no_static_schedule_that_failed(library: Library) -> None:
+    """Where nothing better is known; one that was not checked is."""
+    failed, tried = workload("failed"), workload("tried")
+    for own in (failed, tried):
+        library.add_workload(StoredWorkload(shash=own.shash, name=own.name, mod_json=own.mod_json))
+        crashed = NewRecord(
+            workload=own.shash, scope=SCOPE, trace_json="[[1],[]]", error=ErrorKind.CRASHED, kind=RecordKind.STATIC
+        )
+        library.add_record(crashed)
+    library.add_record(NewRecord(workload=tried.shash, scope=SCOPE, trace_json="[[2],[]]", run_secs=(1e-6,)))
+
+    choice = choose(library, [failed, tried], SCOPE)
+
+    assert choice.traces == {failed.shash: NO_TRACE}
+    assert choice.records == ()

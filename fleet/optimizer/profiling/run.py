@@ -30,7 +30,7 @@ from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Library
 from fleet.models.model import Model, check_exists, load_model
 from fleet.models.reference_profile import ReferenceProfile, profile_reference
-from fleet.optimizer.history import schedules
+from fleet.optimizer.history import schedules, without_static
 from fleet.optimizer.index_inputs import largest_index
 from fleet.optimizer.numerics import make_inputs
 from fleet.optimizer.pool import Pool, run_within
@@ -228,7 +228,7 @@ class _Profiling:
             target_json=self.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
         )
         with Library.open(self.options.library) as library:
-            return schedules(library, workloads, (), scope)
+            return without_static(library, workloads, scope) | schedules(library, workloads, (), scope)
 
     async def _build_alone(self, workloads: Sequence[Workload], traces: Mapping[str, str]) -> dict[str, Artifact]:
         """Return what could be built, by structural hash."""
