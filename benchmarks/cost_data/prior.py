@@ -1,4 +1,4 @@
-"""Trains the snapshot that comes with the package.
+"""Trains the snapshot that comes with the package, and keeps there what it was trained on.
 
     python -m benchmarks.cost_data.prior
     python -m benchmarks.cost_data.prior --before OLD.npz    # only if the data set's last change did not make it worse
@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
-from fleet.cost_model.prior import PATH
+from fleet.cost_model.prior import PATH, SAMPLES_PATH, pack_samples
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     snapshot = _trained(groups)
     PATH.write_bytes(snapshot.content)
+    SAMPLES_PATH.write_bytes(pack_samples([sample for group in groups for sample in samples_of(group)]))
     common.say(f"{len(snapshot.content)} bytes, {dict(snapshot.metrics)}, {snapshot.digest}")
     return 0
 

@@ -52,7 +52,7 @@ def print_snapshots(snapshots: Sequence[StoredSnapshot], in_use: Collection[str]
     table = make_table("snapshot", "made", "records", "workloads", "ranks right", "KB", "use", left=frozenset({"use"}))
     for one in snapshots:
         pairs = one.metrics.get("left_out_pairs")
-        use = "in use" if one.digest in in_use else "" if one.published_at else "ranked worse"
+        use = "in use" if one.digest in in_use else "" if one.published_at else "not used"
         table.add_row(
             one.digest.removeprefix("sha256:")[:_DIGITS],
             clock_time(one.made_at),

@@ -1,17 +1,26 @@
-"""The snapshot that comes with the package: what was measured for it, so that the first search does not start blind.
+"""What comes with the package, so that the first search does not start blind: a snapshot, and what it was trained on.
 
-`python -m benchmarks.cost_data.prior` makes it from the data set in benchmarks/data, whose provenance is in there.
+A snapshot that a library trains has learnt from both: one library's records alone taught less than the package knows.
+
+`python -m benchmarks.cost_data.prior` makes both from the data set in benchmarks/data, whose provenance is in there.
 """
 
 from __future__ import annotations
 
 import functools
+import io
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from cross.targets.target import parse_target
+from fleet.cost_model.samples import Sample, grouped
 from fleet.cost_model.snapshot import Snapshot
 
 PATH = Path(__file__).with_name("prior_cpu.npz")
+SAMPLES_PATH = Path(__file__).with_name("prior_cpu_samples.npz")
 
 
 def has_prior(target_json: str) -> bool:
@@ -27,3 +36,58 @@ def prior_for(target_json: str) -> Snapshot | None:
 @functools.lru_cache(maxsize=1)
 def _cpu() -> Snapshot:
     return Snapshot.of(PATH.read_bytes())
+
+
+def prior_samples() -> list[Sample]:
+    """Return what the prior of processors was trained on: some 5,000 candidates, 10 MB."""
+    return unpack_samples(SAMPLES_PATH.read_bytes())
+
+
+def pack_samples(samples: Sequence[Sample]) -> bytes:
+    """Return samples as a compressed file of arrays and JSON; those that failed are left out."""
+    groups = grouped(samples)
+    facts = [
+        {
+            "workload": group.workload,
+            "flop": group.flop,
+            "device_model": group.device_model,
+            "instruction_set": group.instruction_set,
+            "count": len(group),
+        }
+        for group in groups
+    ]
+    features = [one for group in groups for one in group.features]
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        facts=np.frombuffer(json.dumps(facts).encode(), np.uint8),
+        stores=np.concatenate(features).astype("<f2"),
+        store_counts=np.array([len(one) for one in features], "<u2"),
+        run_sec=np.exp(np.concatenate([group.log_sec for group in groups])).astype("<f4"),
+        is_disturbed=np.concatenate([group.weights < 1 for group in groups]),
+    )
+    return file.getvalue()
+
+
+def unpack_samples(content: bytes) -> list[Sample]:
+    """Return the samples of `pack_samples`, features as half floats."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    ends = np.cumsum(arrays["store_counts"])
+    features = np.split(arrays["stores"].astype(np.float32), ends[:-1])
+    facts = json.loads(arrays["facts"].tobytes())
+    owners = [fact for fact in facts for _ in range(fact["count"])]
+    return [
+        Sample(
+            workload=fact["workload"],
+            run_sec=float(run_sec),
+            features=rows,
+            flop=fact["flop"],
+            device_model=fact["device_model"],
+            instruction_set=fact["instruction_set"],
+            is_disturbed=bool(is_disturbed),
+        )
+        for fact, rows, run_sec, is_disturbed in zip(
+            owners, features, arrays["run_sec"], arrays["is_disturbed"], strict=True
+        )
+    ]

@@ -301,7 +301,7 @@ class StoredSnapshot(NewSnapshot):
 
     made_at: datetime
     published_at: datetime | None
-    """None: it ranked worse than the one before, and nobody uses it."""
+    """None: it ranked worse than the one before, or there was too little to tell by, and nobody uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

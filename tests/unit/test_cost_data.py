@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks.cost_data.dataset import Dataset, Group, Program, load, refreshed, save
 from benchmarks.cost_data.timer import Times
-from benchmarks.cost_model import DATA, SPLIT
+from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
+from fleet.cost_model.prior import prior_samples
+from fleet.cost_model.samples import grouped
 
 
 def made_up(shash: str) -> Group:
@@ -100,3 +102,18 @@ def test_a_space_that_begins_with_other_schedules_is_noticed() -> None:
 
     assert not has_other_space(group)
     assert has_other_space(replace(group, sources=group.sources[1:], traces=group.traces[1:]))
+
+
+def test_the_package_has_what_its_model_was_trained_on() -> None:
+    """Of each workload the candidates that ran, with their times and features."""
+    packaged = {group.workload: group for group in grouped(prior_samples())}
+    groups = {group.program.shash: usable(group) for group in load(DATA).groups}
+
+    assert packaged.keys() == groups.keys()
+    for shash, group in groups.items():
+        kept = packaged[shash]
+        assert (kept.flop, kept.device_model) == (group.program.flop, samples_of(group)[0].device_model)
+        np.testing.assert_allclose(np.exp(kept.log_sec), group.run_sec, rtol=1e-5)
+        np.testing.assert_array_equal(kept.weights < 1, group.is_disturbed)
+        for one, other in zip(kept.features, group.features, strict=True):
+            np.testing.assert_array_equal(one, other.astype(np.float16))

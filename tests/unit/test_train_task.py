@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fleet.cost_model.prior import prior_samples
+from fleet.cost_model.samples import grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, pack_program
+from fleet.cost_model.training import LEAST_SAMPLES
 from fleet.library import StoredSample
 from fleet.optimizer.tasks.train import train
 
@@ -109,3 +112,33 @@ def test_a_record_of_other_features_keeps_no_model_from_being_trained() -> None:
 
     assert trained is not None
     assert set(trained.snapshot.workloads) <= {"0", "1", "2", "3"}
+
+
+@pytest.mark.slow
+def test_what_the_package_knows_is_not_forgotten() -> None:
+    """A first library alone taught less than what its snapshot replaced. Of GPUs the package knows nothing."""
+    of_pi = [sample for workload in range(2, 6) for sample in measured(workload, "pi", NEON, rule=1)]
+    of_gpu = [sample for workload in range(2, 6) for sample in measured(workload, "gpu", CUDA, rule=1)]
+    packaged = grouped(prior_samples(), least=LEAST_SAMPLES)
+
+    found = [trained.snapshot for some in (of_pi, of_gpu) if (trained := train(some, None)) is not None]
+
+    assert [snapshot.metrics["workloads"] for snapshot in found] == [len(packaged) + 4, 4]
+    assert [snapshot.record_count for snapshot in found] == [48, 48]
+
+
+@pytest.mark.slow
+def test_no_model_is_judged_on_what_the_package_has_seen() -> None:
+    """Its own model was trained on that. What a library measures of it teaches, whatever would be held out else."""
+    of_package = sorted({sample.workload for sample in prior_samples()})
+    samples = [
+        replace(sample, workload=workload)
+        for number, workload in enumerate(of_package[:40])
+        for sample in measured(number, "pi", NEON, rule=1)
+    ]
+
+    trained = train(samples, None)
+
+    assert trained is not None
+    assert set(trained.snapshot.workloads) == set(of_package[:40])
+    assert not trained.is_not_worse  # nothing is left to tell by

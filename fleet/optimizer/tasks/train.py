@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.prior import prior_for
+from fleet.cost_model.prior import has_prior, prior_for, prior_samples
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
@@ -37,17 +37,21 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
-    package is in use, for the targets that it is for.
+    package is in use, for the targets that it is for. What that was trained on is learnt from, too.
     """
-    usable = _usable(samples)
-    lessons = [one for one in usable if not _is_held_out(one.sample.workload)]
-    held_out = [one for one in usable if _is_held_out(one.sample.workload)]
+    usable = usable_of(samples)
+    packaged = _packaged(usable)
+    known = {sample.workload for sample in packaged}  # no comparison on what the package's model was trained on
+    held_out = [one for one in usable if _is_held_out(one.sample.workload) and one.sample.workload not in known]
+    compared = {one.sample.workload for one in held_out}
+    lessons = [one for one in usable if one.sample.workload not in compared]
     seen = [one.sample for one in lessons]
+    if not (kinds := _kinds_learnt(lessons)):
+        return None
     try:
-        candidate = train_snapshot(seen)
+        candidate = train_snapshot([*packaged, *seen])
     except InvalidRequest:
         return None
-    kinds = _kinds_learnt(lessons)
     snapshot = NewSnapshot(
         content=candidate.content,
         feature_version=FEATURE_VERSION,
@@ -61,30 +65,30 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
 
 
 def _is_not_worse(
-    candidate: Snapshot, current: bytes | None, lessons: Sequence[_Usable], held_out: Sequence[_Usable]
+    candidate: Snapshot, current: bytes | None, lessons: Sequence[Usable], held_out: Sequence[Usable]
 ) -> bool:
     before: Snapshot | None = None
     if current is not None:
         with contextlib.suppress(InvalidRequest):
             before = Snapshot.of(current)
     if before is None:
-        before = next(filter(None, (_prior_of(one.target_key) for one in lessons)), None)
+        before = next((prior_for(one.target_key) for one in lessons if _has_prior(one.target_key)), None)
         if before is not None:
-            held_out = [one for one in held_out if _prior_of(one.target_key) is not None]
+            held_out = [one for one in held_out if _has_prior(one.target_key)]
     compared = [one.sample for one in held_out]
     if len({group.workload for group in grouped(compared, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
         return False
     return before is None or is_not_worse(candidate, before, compared)
 
 
-def _prior_of(target_key: str) -> Snapshot | None:
+def _has_prior(target_key: str) -> bool:
     try:
-        return prior_for(target_key)
+        return has_prior(target_key)
     except ConfigError:  # an imported record, of a target that we refuse to build for, or of none
-        return None
+        return False
 
 
-def _kinds_learnt(lessons: Sequence[_Usable]) -> list[str]:
+def _kinds_learnt(lessons: Sequence[Usable]) -> list[str]:
     """Return the kinds of those targets that there were samples enough of."""
     groups = grouped((one.sample for one in lessons), least=LEAST_SAMPLES)
     learnt = {(group.workload, group.device_model) for group in groups}
@@ -97,16 +101,16 @@ def _kind(target_key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Usable:
-    """What may be learnt from."""
+class Usable:
+    """A sample that may be learnt from."""
 
     target_key: str
     sample: Sample
 
 
-def _usable(samples: Iterable[StoredSample]) -> list[_Usable]:
+def usable_of(samples: Iterable[StoredSample]) -> list[Usable]:
     """Leave out what no model should learn from: one such record must not keep all others from being learnt."""
-    found: list[_Usable] = []
+    found: list[Usable] = []
     for stored in samples:
         with contextlib.suppress(InvalidRequest):
             sample = Sample(
@@ -120,12 +124,20 @@ def _usable(samples: Iterable[StoredSample]) -> list[_Usable]:
             )
             check([sample])
             if len(sample.features):  # else its schedule does not apply any more
-                found.append(_Usable(stored.target_key, sample))
+                found.append(Usable(stored.target_key, sample))
     widths = Counter(_width(one) for one in found)
     return [one for one in found if _width(one) == widths.most_common(1)[0][0]]
 
 
-def _width(one: _Usable) -> int:
+def _packaged(usable: Sequence[Usable]) -> list[Sample]:
+    """Return what the package's model was trained on, if the library has measured on what that is for."""
+    if not any(_has_prior(key) for key in {one.target_key for one in usable}):
+        return []
+    samples = prior_samples()
+    return samples if samples[0].features.shape[1] == _width(usable[0]) else []
+
+
+def _width(one: Usable) -> int:
     return int(one.sample.features.shape[1])
 
 

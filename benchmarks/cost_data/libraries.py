@@ -1,0 +1,87 @@
+"""How the model that a library trains ranks another library's workloads, beside the one that comes with the package.
+
+    python -m benchmarks.cost_data.libraries a.sqlite b.sqlite ...
+
+Each library is asked about in turn, and the model is trained on each of the others alone, and on all of them. Not asked
+about is a workload that the training has seen, or one with fewer than eight candidates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import common
+from fleet.cost_model.prior import PATH, prior_samples
+from fleet.cost_model.ranking import best_of_top, ranked_right
+from fleet.cost_model.samples import Group, Query, Sample, grouped
+from fleet.cost_model.snapshot import Snapshot
+from fleet.cost_model.stored import FEATURE_VERSION
+from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
+from fleet.library import Library
+from fleet.optimizer.tasks.train import usable_of
+
+_MOST_SAMPLES = 50_000
+_TOP = 8
+_MODELS = ("package", "library alone", "both")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_data.libraries", description=__doc__)
+    parser.add_argument("libraries", type=Path, nargs="+", metavar="LIBRARY")
+    paths = parser.parse_args(argv).libraries
+    samples = {path.stem: _samples(path) for path in paths}
+    packaged, package = prior_samples(), Snapshot.of(PATH.read_bytes())
+    rows: dict[str, list[list[NDArray[np.float64]]]] = {"one library": [], "all others": []}
+    for asked in samples:
+        others = [name for name in samples if name != asked]
+        for kind, chosen in [*(("one library", [name]) for name in others), ("all others", others)]:
+            seen = [sample for name in chosen for sample in samples[name]]
+            groups = list(_unseen(samples[asked], seen))
+            if not groups:
+                continue
+            models = (package, train_snapshot(seen), train_snapshot([*packaged, *seen]))
+            rows[kind].append([_mean_of(model, groups) for model in models])
+            common.say(f"{asked} by {', '.join(chosen)}: {len(groups)} workloads")
+    for kind, found in rows.items():
+        for name, (pairs, top) in zip(_MODELS, np.array(found).mean(axis=0), strict=True):
+            print(f"{kind:12} {name:14} pairs right {pairs:.3f}  best of the top {_TOP} {top:.3f}")
+    return 0
+
+
+def _samples(path: Path) -> list[Sample]:
+    with Library.open(path) as library:
+        found = usable_of(library.memory.samples(FEATURE_VERSION, limit=_MOST_SAMPLES))
+    return [one.sample for one in found]
+
+
+def _unseen(samples: Sequence[Sample], seen: Sequence[Sample]) -> Iterator[Group]:
+    known = {sample.workload for sample in seen}
+    return (group for group in grouped(samples, least=LEAST_SAMPLES) if group.workload not in known)
+
+
+def _mean_of(model: Snapshot, groups: Sequence[Group]) -> NDArray[np.float64]:
+    """Return the share of pairs ranked right, and how fast the best of the top is."""
+    means: NDArray[np.float64] = np.mean([_judge(model, group) for group in groups], axis=0)
+    return means
+
+
+def _judge(model: Snapshot, group: Group) -> tuple[float, float]:
+    query = Query(
+        features=group.features,
+        flop=group.flop,
+        device_model=group.device_model,
+        instruction_set=group.instruction_set,
+    )
+    predicted, run_sec = model.predict(query).log_sec, np.exp(group.log_sec)
+    return ranked_right(predicted, run_sec), best_of_top(predicted, run_sec, _TOP)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
