@@ -26,7 +26,7 @@ _LEAST_SPREAD = 0.07
 """Of logarithms of times: in a workload whose candidates hardly differ, their order is noise."""
 
 _TREES = 20
-_PASSES = 13
+_PASSES = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

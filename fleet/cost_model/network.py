@@ -163,19 +163,29 @@ def _start(inputs: int, hidden: int, random: np.random.Generator) -> tuple[Array
 def _forward(
     layers: Sequence[Array], stores: Array, starts: NDArray[np.int64]
 ) -> tuple[Array, Array, Array, Array, Array]:
-    one = np.maximum(stores @ layers[0] + layers[1], 0)
-    two = np.maximum(one @ layers[2] + layers[3], 0)
+    one = _rectified(stores @ layers[0], layers[1])
+    two = _rectified(one @ layers[2], layers[3])
     summed = np.add.reduceat(two, starts, axis=0)
-    three = np.maximum(summed @ layers[4] + layers[5], 0)
+    three = _rectified(summed @ layers[4], layers[5])
     return one, two, summed, three, (three @ layers[6])[:, 0]
+
+
+def _rectified(values: Array, bias: Array) -> Array:
+    """Add a bias and cut below 0, in place."""
+    values += bias
+    return np.maximum(values, 0, out=values)
 
 
 def _write_gradients(gradients: Sequence[Array], layers: Sequence[Array], batch: _Batch) -> None:
     one, two, summed, three, values = _forward(layers, batch.stores, batch.starts)
     apart = batch.targets[:, None] - batch.targets[None, :]
-    counted = np.where(apart > _CLOSE, apart, 0)
-    counts = counted * batch.weights[:, None] * batch.weights[None, :]
-    wrong = counts / (1 + np.exp(np.clip(values[:, None] - values[None, :], -30, 30)))
+    counted = apart * (apart > _CLOSE)
+    ahead = values[:, None] - values[None, :]
+    odds = np.exp(np.clip(ahead, -30, 30, out=ahead), out=ahead)
+    odds += 1
+    wrong = counted / odds
+    wrong *= batch.weights[:, None]
+    wrong *= batch.weights
     by_value = ((wrong.sum(axis=0) - wrong.sum(axis=1)) / max(counted.sum(), 1e-6)).astype(np.float32)[:, None]
     by_three = (by_value @ layers[6].T) * (three > 0)
     by_two = np.take(by_three @ layers[4].T, batch.owner, axis=0) * (two > 0)
