@@ -9,3 +9,8 @@ def time_text(sec: float) -> str:
         if sec * scale >= 1:
             return f"{sec * scale:.4g} {unit}"
     return f"{sec * 1e9:.4g} ns"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return how many there are of something: "1 candidate", "8 candidates"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -88,7 +88,9 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
     for job in _looks(library, name):
         kinds = progress_of(job)
         lines = [
-            f"{kind.selector}: {kind.activity} ({kind.trials_done}/{kind.trials_total} trials)" for kind in kinds
+            f"{kind.selector}: {kind.activity} ({kind.trials_done}/{kind.trials_total} trials)"
+            for kind in kinds
+            if kind.activity
         ] or [f"{name} is {job.state.value.lower()}"]
         for text in [*(line for line in lines if line not in last), *(n for k in kinds for n in k.notices)]:
             if text in lines or text not in shown:

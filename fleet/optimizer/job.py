@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cross.build.cache import BuildCache
+from fleet.base.quantities import count_text
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
@@ -306,7 +307,7 @@ class DecisionReport:
     """The reason, for people."""
 
     def __str__(self) -> str:
-        return f"{self.count} candidates of {self.operator}: {self.sentence}"
+        return f"{count_text(self.count, 'candidate')} of {self.operator}: {self.sentence}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from fleet.artifacts.artifact import Artifact
+from fleet.base.quantities import count_text
 from fleet.base.tasks import stopped, together
 from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
@@ -113,8 +114,8 @@ class TuningLoop:
         items = self._core.progress.workloads
         missing = list(dict.fromkeys(item.workload.shash for item in items if item.best_trace is None))
         # The first alone, so that users soon see that everything works.
-        for some in (missing[:1], missing[1:]):
-            feed(self._core, ev.Said(f"building {len(some)} static schedules"))
+        for some in filter(None, (missing[:1], missing[1:])):
+            feed(self._core, ev.Said(f"building {count_text(len(some), 'static schedule')}"))
             made = await asyncio.gather(*map(self._make_static, some))
             await self._measure_all(one for one in made if one[1])
 
@@ -124,7 +125,7 @@ class TuningLoop:
         missing = list(dict.fromkeys(item.workload.shash for item in items if not math.isfinite(item.untuned_sec)))
         if not missing:
             return
-        feed(self._core, ev.Said(f"building {len(missing)} unscheduled programs"))
+        feed(self._core, ev.Said(f"building {count_text(len(missing), 'unscheduled program')}"))
         async with self._turns.building():
             for built in await asyncio.gather(*map(self._checker.build_baseline, missing)):
                 await self.apply(built)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fleet.artifacts.artifact import Artifact
+from fleet.base.quantities import count_text
 from fleet.domain.measuring import Evaluator, ModuleKind, Trial
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.entries import Batch, Candidate, Purpose, Stage
@@ -59,7 +60,7 @@ class Measuring(Searching):
         }
 
     def _begin_baselines(self, event: ev.BaselinesWanted) -> None:
-        self._say(f"timing {len(event.workloads)} unscheduled programs")
+        self._say(f"timing {count_text(len(event.workloads), 'unscheduled program')}")
         trials = [
             self._baseline_trial(shash, shash, self._unless_slower(shash, _BASELINE_EVALUATOR))
             for shash in event.workloads

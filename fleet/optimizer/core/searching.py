@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.base.quantities import count_text
 from fleet.domain.measuring import Measurement
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.ahead import Shelf
@@ -135,7 +136,9 @@ class Searching(Recording):
 
     def _take(self, item: WorkloadProgress, batch: ProposedBatch) -> None:
         taken = item.shelf.take(min(batch.count, self._trials_left()))
-        self._say(f"building {len(taken)} candidates of {item.workload.operator}: {sentence(batch.reason)}")
+        self._say(
+            f"building {count_text(len(taken), 'candidate')} of {item.workload.operator}: {sentence(batch.reason)}"
+        )
         self._effects.append(
             ev.Claim(
                 item.workload.shash,
@@ -205,7 +208,7 @@ class Searching(Recording):
             )
         if not event.is_static:
             item.under_way.update(traces_by_digest)
-        self._say(f"building {len(traces_by_digest)} candidates of {item.workload.operator}")
+        self._say(f"building {count_text(len(traces_by_digest), 'candidate')} of {item.workload.operator}")
         self._effects.append(ev.Build(event.workload, traces_by_digest, frozenset(event.features_by_digest)))
 
     def _fail_search(self, event: ev.SearchFailed) -> None:
