@@ -2,7 +2,8 @@
 
     python -m benchmarks.cost_data.libraries a.sqlite b.sqlite ...
 
-Each library is asked about in turn, and the model is trained on each of the others alone, and on all of them. Not asked
+Each library is asked about in turn, and the model is trained on each of the others alone, and on all of them, once with
+the package's data as a job would and once without. Not asked
 about is a workload that the training has seen, or one with fewer than eight candidates.
 """
 
@@ -24,7 +25,7 @@ from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION
 from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
 from fleet.library import Library
-from fleet.optimizer.tasks.train import usable_of
+from fleet.optimizer.tasks.train import is_held_out, usable_of
 
 _MOST_SAMPLES = 50_000
 _TOP = 8
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("libraries", type=Path, nargs="+", metavar="LIBRARY")
     paths = parser.parse_args(argv).libraries
     samples = {path.stem: _samples(path) for path in paths}
-    packaged, package = prior_samples(), Snapshot.of(PATH.read_bytes())
+    packaged = [sample for sample in prior_samples() if not is_held_out(sample.workload)]
+    package = Snapshot.of(PATH.read_bytes())
     rows: dict[str, list[list[NDArray[np.float64]]]] = {"one library": [], "all others": []}
     for asked in samples:
         others = [name for name in samples if name != asked]

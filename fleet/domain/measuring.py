@@ -19,9 +19,6 @@ _SHOWN_CHARS = 200
 NO_VERDICT = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.DEVICE_FAULTED, ErrorKind.ARTIFACT_MISSING})
 """Errors that say nothing about the candidate: it may be tried again."""
 
-NOT_RUN = frozenset({ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING})
-"""Errors of candidates that no device has begun to run."""
-
 ABSURD_SEC = 1e7
 """No kernel runs for four months; a clock that was set, or a wrong unit, says so."""
 

@@ -12,13 +12,16 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
-from fleet.domain.measuring import NOT_RUN, POISON
+from fleet.domain.measuring import POISON, ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.library import engine as engines
 from fleet.library.jobs import job_id, workload_ids
 from fleet.library.schema import candidate_claims as claims
 from fleet.library.schema import insert_into, job_orders, jobs, records, workloads
 from fleet.library.values import SCHEDULED, JobState, RecordKind
+
+_NOT_RUN = (ErrorKind.LEASE_ENDED, ErrorKind.ARTIFACT_MISSING)
+"""Records of these do not keep anybody from measuring the candidate."""
 
 
 class CandidateClaims:
@@ -109,7 +112,7 @@ def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[
     """Return which of the digests nobody should measure."""
     is_measured = sa.and_(
         *(records.c[name] == value for name, value in key.items()),
-        sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(NOT_RUN))),
+        sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(_NOT_RUN))),
     )
     is_poison = (records.c.workload_id == key["workload_id"]) & records.c.error.in_(sorted(POISON))
     query = sa.select(records.c.trace_digest).where(

@@ -11,9 +11,9 @@ from fleet.base.config import did_you_mean
 from fleet.cost_model.learn import LearnRecord
 from fleet.cost_model.stored import FEATURE_VERSION, program_in, unpack_rows
 from fleet.domain.keys import trace_digest
-from fleet.domain.measuring import NOT_RUN, POISON, disturbances_in
+from fleet.domain.measuring import NO_VERDICT, disturbances_in
 from fleet.domain.scope import RecordScope, ScopeFilter
-from fleet.errors import InvalidRequest
+from fleet.errors import ErrorKind, InvalidRequest
 from fleet.library import Job, JobState, Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
@@ -162,15 +162,16 @@ def schedules(
 def without_static(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, str]:
     """Return NO_TRACE for each workload whose static schedule failed, for models that have nothing better for it.
 
-    It failed if the newest one that was measured on this device model did, or if one of this target broke another.
+    It failed if the newest one with a verdict on this device model did, or if one of this target crashed on another. A
+    device that was lost meanwhile is no verdict.
     """
     alike = ScopeFilter(target_json=scope.target_json, tvm_version=scope.tvm_version)
     found = {}
     for workload in workloads:
         static = library.records(workload.shash, alike, kinds=[RecordKind.STATIC])
         here = [record for record in static if record.scope.device_model == scope.device_model]
-        ran = [record.error for record in here if record.error not in NOT_RUN]
-        has_failed = ran[-1] is not None if ran else any(record.error in POISON for record in static)
+        ran = [record.error for record in here if record.error not in NO_VERDICT]
+        has_failed = ran[-1] is not None if ran else any(record.error is ErrorKind.CRASHED for record in static)
         if has_failed:
             found[workload.shash] = NO_TRACE
     return found

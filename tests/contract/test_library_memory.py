@@ -104,20 +104,23 @@ def test_who_goes_on_with_a_job_knows_what_broke_a_device(library: Library) -> N
         pytest.param([static(1, ErrorKind.WRONG_OUTPUT)], True, id="wrong"),
         pytest.param([static(1, ErrorKind.BUILD_FAILED)], True, id="not built"),
         pytest.param([static(1, ErrorKind.LEASE_ENDED)], False, id="not run"),
+        pytest.param([static(1, ErrorKind.DEVICE_FAULTED)], False, id="the device was lost"),
         pytest.param([static(1, ErrorKind.CRASHED), static(2)], False, id="a newer one is right"),
         pytest.param([static(1), static(2, ErrorKind.TIMEOUT)], True, id="the newest counts"),
         pytest.param([static(1, ErrorKind.CRASHED), static(1, ErrorKind.LEASE_ENDED)], True, id="not run since"),
-        pytest.param([static(1, ErrorKind.CRASHED, OTHER_BOARD)], True, id="broke another board"),
+        pytest.param([static(1, ErrorKind.CRASHED, OTHER_BOARD)], True, id="crashed on another board"),
         pytest.param([static(1, ErrorKind.TIMEOUT, OTHER_BOARD)], False, id="slow on another board"),
-        pytest.param([static(1, ErrorKind.CRASHED, OTHER_BOARD), static(1)], False, id="broke another board alone"),
-        pytest.param([static(1, ErrorKind.CRASHED, OTHER_TARGET)], False, id="broke something else"),
+        pytest.param(
+            [static(1, ErrorKind.CRASHED, OTHER_BOARD), static(1)], False, id="crashed on another board alone"
+        ),
+        pytest.param([static(1, ErrorKind.CRASHED, OTHER_TARGET)], False, id="crashed on something else"),
         pytest.param([record(1, None)], False, id="a candidate"),
     ],
 )
 def test_models_do_without_a_static_schedule_that_failed(
     library: Library, stored: list[NewRecord], has_failed: bool
 ) -> None:
-    """Here, or that broke another board of the same target."""
+    """Here, or that crashed on another board of the same target."""
     for each in stored:
         library.add_record(each)
 

@@ -119,26 +119,28 @@ def test_what_the_package_knows_is_not_forgotten() -> None:
     """A first library alone taught less than what its snapshot replaced. Of GPUs the package knows nothing."""
     of_pi = [sample for workload in range(2, 6) for sample in measured(workload, "pi", NEON, rule=1)]
     of_gpu = [sample for workload in range(2, 6) for sample in measured(workload, "gpu", CUDA, rule=1)]
-    packaged = grouped(prior_samples(), least=LEAST_SAMPLES)
+    packaged = {group.workload for group in grouped(prior_samples(), least=LEAST_SAMPLES)}
 
     found = [trained.snapshot for some in (of_pi, of_gpu) if (trained := train(some, None)) is not None]
 
-    assert [snapshot.metrics["workloads"] for snapshot in found] == [len(packaged) + 4, 4]
+    known = found[0].metrics["workloads"] - 4
+    assert 0.7 * len(packaged) < known < len(packaged)  # without those that models are compared on
+    assert found[1].metrics["workloads"] == 4
     assert [snapshot.record_count for snapshot in found] == [48, 48]
 
 
 @pytest.mark.slow
-def test_no_model_is_judged_on_what_the_package_has_seen() -> None:
-    """Its own model was trained on that. What a library measures of it teaches, whatever would be held out else."""
+def test_who_measures_what_the_package_knows_is_learnt_from() -> None:
+    """On another processor: the package's model has seen the workloads, but for this comparison it has not."""
     of_package = sorted({sample.workload for sample in prior_samples()})
     samples = [
         replace(sample, workload=workload)
-        for number, workload in enumerate(of_package[:40])
+        for number, workload in enumerate(of_package)
         for sample in measured(number, "pi", NEON, rule=1)
     ]
 
     trained = train(samples, None)
 
     assert trained is not None
-    assert set(trained.snapshot.workloads) == set(of_package[:40])
-    assert not trained.is_not_worse  # nothing is left to tell by
+    assert trained.is_not_worse
+    assert set(trained.snapshot.workloads) < set(of_package)

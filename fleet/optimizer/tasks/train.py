@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.cost_model.instruction_sets import instruction_set_of
-from fleet.cost_model.prior import has_prior, prior_for, prior_samples
+from fleet.cost_model.prior import has_prior, prior_samples
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
@@ -40,11 +40,9 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     package is in use, for the targets that it is for. What that was trained on is learnt from, too.
     """
     usable = usable_of(samples)
-    packaged = _packaged(usable)
-    known = {sample.workload for sample in packaged}  # no comparison on what the package's model was trained on
-    held_out = [one for one in usable if _is_held_out(one.sample.workload) and one.sample.workload not in known]
-    compared = {one.sample.workload for one in held_out}
-    lessons = [one for one in usable if one.sample.workload not in compared]
+    packaged = [sample for sample in _packaged(usable) if not is_held_out(sample.workload)]
+    lessons = [one for one in usable if not is_held_out(one.sample.workload)]
+    held_out = [one for one in usable if is_held_out(one.sample.workload)]
     seen = [one.sample for one in lessons]
     if not (kinds := _kinds_learnt(lessons)):
         return None
@@ -61,23 +59,28 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
         metrics={**candidate.metrics, TARGET_KINDS: kinds},
     )
     lessons, held_out = ([one for one in some if _kind(one.target_key) in kinds] for some in (lessons, held_out))
-    return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, lessons, held_out))
+    return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, packaged, lessons, held_out))
 
 
 def _is_not_worse(
-    candidate: Snapshot, current: bytes | None, lessons: Sequence[Usable], held_out: Sequence[Usable]
+    candidate: Snapshot,
+    current: bytes | None,
+    packaged: Sequence[Sample],
+    lessons: Sequence[Usable],
+    held_out: Sequence[Usable],
 ) -> bool:
     before: Snapshot | None = None
     if current is not None:
         with contextlib.suppress(InvalidRequest):
             before = Snapshot.of(current)
-    if before is None:
-        before = next((prior_for(one.target_key) for one in lessons if _has_prior(one.target_key)), None)
-        if before is not None:
-            held_out = [one for one in held_out if _has_prior(one.target_key)]
+    is_for_package = before is None and bool(packaged) and any(_has_prior(one.target_key) for one in lessons)
+    if is_for_package:
+        held_out = [one for one in held_out if _has_prior(one.target_key)]
     compared = [one.sample for one in held_out]
     if len({group.workload for group in grouped(compared, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
         return False
+    if is_for_package:
+        before = train_snapshot(packaged)  # the package's own model has seen what both are compared on
     return before is None or is_not_worse(candidate, before, compared)
 
 
@@ -141,6 +144,6 @@ def _width(one: Usable) -> int:
     return int(one.sample.features.shape[1])
 
 
-def _is_held_out(workload: str) -> bool:
+def is_held_out(workload: str) -> bool:
     """Tell by the workload's name alone, so that no later snapshot is trained on it either."""
     return int(hashlib.sha256(workload.encode()).hexdigest(), 16) % _HELD_OUT == 0
