@@ -90,8 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plot:
         observed = [0.0, *np.mean(inside, axis=0).tolist(), 1.0]
         curves = {"observed": observed, "ideal": [0.0, *_LEVELS.tolist(), 1.0]}
-        panel = Panel(title="share inside the central interval of 0, 10, ... 100 %", curves=curves, lines={})
-        options.plot.write_text(svg_plots([panel], title="Calibration on workloads that were left out"))
+        title = "share of times inside our central interval"
+        panel = Panel(title=title, curves=curves, lines={}, first="0 %", last="100 %", has_steps=False)
+        options.plot.write_text(svg_plots([panel], title="Calibration, workloads left out"))
     common.print_json({**figures, "quick": options.quick, "machine": machine}, wanted=options.json)
     return 0
 

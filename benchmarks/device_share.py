@@ -116,6 +116,7 @@ def _panel(cores: Mapping[str, float]) -> Panel:
         lines={"here": os.cpu_count() or 1},
         first=f"{first} ms",
         last=f"{last} ms",
+        has_steps=False,
     )
 
 

@@ -105,9 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     curves = _curves(found["one_model"])
     print(text_plot(curves, {}))
     if options.svg is not None:
-        options.svg.write_text(
-            svg_plots([Panel(title="one model", curves=curves, lines={})], title="Latency over device seconds")
-        )
+        ends = {"first": "first batches", "last": "the gradient scheduler's last"}
+        panel = Panel(title="one model", curves=curves, lines={}, has_steps=False, **ends)
+        options.svg.write_text(svg_plots([panel], title="Latency over device seconds"))
     print_json(figures, wanted=options.json)
     return 0
 

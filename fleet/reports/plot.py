@@ -50,6 +50,9 @@ class Panel:
     last: str = ""
     """What stands below the ends of the axis; empty: how many trials there are."""
 
+    has_steps: bool = True
+    """Values stay as they are until the next, and 0 is none yet; else points are joined."""
+
 
 def text_plot(curves: Mapping[str, Sequence[float]], lines: Mapping[str, float]) -> str:
     """Draw curves over 1, 2, ... with the first letter of their names, and level lines with a mark of their own."""
@@ -145,11 +148,14 @@ def _panel(panel: Panel, styles: Mapping[str, str]) -> str:
     ]
     parts += [f'<path d="M{_LEFT} {y(height):.1f}H{right}" {styles[name]}/>' for name, height in panel.lines.items()]
     for name, values in panel.curves.items():
-        points = " ".join(
-            _steps([(x(number), y(value)) for number, value in enumerate(values) if 0 < value < math.inf])
-        )
-        parts.append(f'<polyline points="{points}" {styles[name]}/>')
+        points = [(x(number), y(value)) for number, value in enumerate(values) if _is_shown(value, panel)]
+        corners = _steps(points) if panel.has_steps else [f"{at:.1f},{height:.1f}" for at, height in points]
+        parts.append(f'<polyline points="{" ".join(corners)}" {styles[name]}/>')
     return "".join(parts)
+
+
+def _is_shown(value: float, panel: Panel) -> bool:
+    return math.isfinite(value) and (value > 0 or not panel.has_steps)
 
 
 def _tick_step(top: float) -> float:

@@ -49,3 +49,16 @@ def test_plots_show_every_curve() -> None:
     assert {"r", "o", "-", "="} <= set("".join(line.partition("|")[2] for line in shown))
     assert shown[0].endswith("o" * 36)
     assert len(picture.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2 * len(panels)
+
+
+def test_a_plot_of_points_joins_them_from_the_first() -> None:
+    """A share of 0 is one, where the best time of no trial is none."""
+    panel = Panel(
+        title="shares", curves={"ideal": [0.0, 0.5, 1.0]}, lines={}, first="0 %", last="100 %", has_steps=False
+    )
+
+    picture = xml.etree.ElementTree.fromstring(svg_plots([panel], title="t"))  # noqa: S314 - made above
+
+    [line] = picture.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert [point.partition(",")[0] for point in line.attrib["points"].split()] == ["34.0", "160.0", "286.0"]
+    assert {"0 %", "100 %"} <= {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}

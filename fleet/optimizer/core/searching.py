@@ -185,6 +185,7 @@ class Searching(Recording):
 
     def _propose(self, event: ev.Proposed) -> None:
         item = self.workload(event.workload)
+        is_announced = item.asked > 0 and not event.is_static  # with the reason for it
         item.asked = 0 if not event.is_static else item.asked
         item.taken |= event.taken
         traces_by_digest = event.traces_by_digest
@@ -208,7 +209,8 @@ class Searching(Recording):
             )
         if not event.is_static:
             item.under_way.update(traces_by_digest)
-        self._say(f"building {count_text(len(traces_by_digest), 'candidate')} of {item.workload.operator}")
+        if not is_announced:
+            self._say(f"building {count_text(len(traces_by_digest), 'candidate')} of {item.workload.operator}")
         self._effects.append(ev.Build(event.workload, traces_by_digest, frozenset(event.features_by_digest)))
 
     def _fail_search(self, event: ev.SearchFailed) -> None:
