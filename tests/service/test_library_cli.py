@@ -288,7 +288,7 @@ def test_a_disturbed_best_is_said(path: str) -> None:
 
 
 def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -> None:
-    """The one in use is named; of a worse one it is said why it is not."""
+    """The one in use is named; one that nobody uses is told from those that were in use before."""
     assert "No snapshots" in fleet("snapshots", "--library", path)[2]
     with Library.open(path) as library:
         term = library.memory.stand("test", lease_sec=60)
@@ -314,7 +314,7 @@ def test_snapshots_are_listed_with_what_they_know_and_how_they_rank(path: str) -
     rows = [line.split() for line in out.splitlines()[1:3]]
     assert rows[0][0] == digest.removeprefix("sha256:")[:12]
     assert "0.654" in rows[0]
-    assert [rows[0][-2:], rows[1][-2:]] == [["in", "use"], ["ranked", "worse"]]
+    assert [rows[0][-2:], rows[1][-2:]] == [["in", "use"], ["not", "used"]]
     assert [(one["is_in_use"], one["records"], one["size_bytes"]) for one in data] == [(True, 64, 4), (False, 64, 5)]
 
 
