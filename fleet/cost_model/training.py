@@ -19,6 +19,9 @@ LEAST_SAMPLES = 8
 
 _LEAST_WORKLOADS = 2
 
+SURE = 1.64
+"""Standard errors below zero at which a mean is taken for less, 95 %."""
+
 
 def train_snapshot(samples: Iterable[Sample], *, seed: int = 0) -> Snapshot:
     """Train on what was measured on real devices; anything else is left out.
@@ -44,11 +47,11 @@ def train_snapshot(samples: Iterable[Sample], *, seed: int = 0) -> Snapshot:
     return pack(model, metrics)
 
 
-def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Sample], *, sure: float = 1.64) -> bool:
+def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Sample], *, sure: float = SURE) -> bool:
     """Tell whether a snapshot may replace another: a paired test on workloads that neither was trained on.
 
     Args:
-        sure: how many standard errors the mean difference has to be below zero to call it worse; 1.64 is 95 %.
+        sure: how many standard errors the mean difference has to be below zero to call it worse.
     """
     groups = grouped(holdout, least=LEAST_SAMPLES)
     if not groups:

@@ -13,7 +13,7 @@ from fleet.cost_model.prior import has_prior, prior_samples
 from fleet.cost_model.samples import Sample, check, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.stored import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
-from fleet.cost_model.training import LEAST_SAMPLES, is_not_worse, train_snapshot
+from fleet.cost_model.training import LEAST_SAMPLES, SURE, is_not_worse, train_snapshot
 from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot, StoredSample
 
@@ -37,7 +37,8 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
-    package is in use, for the targets that it is for. What that was trained on is learnt from, too.
+    package is in use, for the targets that it is for. What that was trained on is learnt from, too, where the library
+    knows processors alone: what their times teach about GPUs has not been measured.
     """
     usable = usable_of(samples)
     packaged = [sample for sample in _packaged(usable) if not is_held_out(sample.workload)]
@@ -46,8 +47,9 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     seen = [one.sample for one in lessons]
     if not (kinds := _kinds_learnt(lessons)):
         return None
+    learnt, held_out = ([one for one in some if _kind(one.target_key) in kinds] for some in (lessons, held_out))
     try:
-        candidate = train_snapshot([*packaged, *seen])
+        candidate = train_snapshot([*packaged, *seen] if _are_of_processors(learnt) else seen)
     except InvalidRequest:
         return None
     snapshot = NewSnapshot(
@@ -58,30 +60,35 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
         last_record_id=max(sample.record_id for sample in samples),
         metrics={**candidate.metrics, TARGET_KINDS: kinds},
     )
-    lessons, held_out = ([one for one in some if _kind(one.target_key) in kinds] for some in (lessons, held_out))
-    return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, packaged, lessons, held_out))
+    return Trained(snapshot=snapshot, is_not_worse=_is_not_worse(candidate, current, packaged, learnt, held_out))
 
 
 def _is_not_worse(
     candidate: Snapshot,
     current: bytes | None,
     packaged: Sequence[Sample],
-    lessons: Sequence[Usable],
+    learnt: Sequence[Usable],
     held_out: Sequence[Usable],
 ) -> bool:
     before: Snapshot | None = None
     if current is not None:
         with contextlib.suppress(InvalidRequest):
             before = Snapshot.of(current)
-    is_for_package = before is None and bool(packaged) and any(_has_prior(one.target_key) for one in lessons)
-    if is_for_package:
+    replaces_package = before is None and bool(packaged) and any(_has_prior(one.target_key) for one in learnt)
+    if replaces_package:
         held_out = [one for one in held_out if _has_prior(one.target_key)]
     compared = [one.sample for one in held_out]
     if len({group.workload for group in grouped(compared, least=LEAST_SAMPLES)}) < _LEAST_HELD_OUT:
         return False
-    if is_for_package:
-        before = train_snapshot(packaged)  # the package's own model has seen what both are compared on
-    return before is None or is_not_worse(candidate, before, compared)
+    if not replaces_package:
+        return before is None or is_not_worse(candidate, before, compared)
+    # The package's own model has seen some of what is compared on. Who has not learnt what it knows must rank no worse.
+    sure = SURE if _are_of_processors(learnt) else 0.0
+    return is_not_worse(candidate, train_snapshot(packaged), compared, sure=sure)
+
+
+def _are_of_processors(learnt: Sequence[Usable]) -> bool:
+    return all(_has_prior(one.target_key) for one in learnt)
 
 
 def _has_prior(target_key: str) -> bool:
