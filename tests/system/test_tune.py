@@ -18,11 +18,11 @@ from fleet.testing import eventually_sync
 from tests.programs import alive, descendants
 from tests.system.fleet_processes import Fleet, Server, run_fleet, running_fleet, start_fleet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-_WITHIN_SEC = 150
+_WITHIN_SEC = 330
 _ENDS_WITHIN_SEC = 200
-"""Other tests tune beside these, and only one of them measures at a time."""
+"""Other tests tune beside these, and one of them measures at a time; nobody waits longer than 300 s for that."""
 
 
 @pytest.fixture
