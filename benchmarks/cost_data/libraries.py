@@ -3,8 +3,8 @@
     python -m benchmarks.cost_data.libraries a.sqlite b.sqlite ...
 
 Each library is asked about in turn, and the model is trained on each of the others alone, and on all of them, once with
-the package's data as a job would and once without. Not asked
-about is a workload that the training has seen, or one with fewer than eight candidates.
+the package's data as a job would and once without. Workloads that the training has seen are not asked about, nor those
+with fewer than eight candidates.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_data.libraries", description=__doc__)
     parser.add_argument("libraries", type=Path, nargs="+", metavar="LIBRARY")
     paths = parser.parse_args(argv).libraries
+    if len({path.stem for path in paths}) < max(2, len(paths)):
+        parser.error("give at least two libraries, each of another name: one teaches, the other is asked about")
     samples = {path.stem: _samples(path) for path in paths}
     packaged = [sample for sample in prior_samples() if not is_held_out(sample.workload)]
     package = Snapshot.of(PATH.read_bytes())
