@@ -47,14 +47,22 @@ class EventThread:
             tasks.append(self._loop.create_task(work))
             tasks[0].add_done_callback(lambda _: finished.set())
 
-        self._loop.call_soon_threadsafe(start)
+        def cancel() -> None:
+            if tasks:
+                tasks[0].cancel()
+            else:  # the interrupt came before the loop had heard of the work
+                work.close()
+                finished.set()
+
         try:
+            # Inside: the work can be running, and the interrupt arrive, before this call has returned.
+            self._loop.call_soon_threadsafe(start)
             while not finished.wait(_LOOK_SEC):
                 if self._loop.is_closed():
                     raise FleetError(_CLOSED)
         except BaseException:
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                self._loop.call_soon_threadsafe(cancel)
                 finished.wait(_CANCEL_TIMEOUT_SEC)
             raise
         if tasks[0].cancelled():
