@@ -31,6 +31,7 @@
       MeasurementError             a candidate failed; `kind` says how
       LibraryError                 a library that cannot be used
         LibraryReadOnly            it can be read, not written
+        LibraryDamaged             its file or pages are; asking again does not help
         NoLibrary                  what was named is none; exit code 2
       DiskFull                     no space left where something has to be written
         CacheFull                  an agent keeps no more artifacts while sessions use those that it has
@@ -217,6 +218,10 @@ class NoLibrary(LibraryError):
 
 class LibraryReadOnly(LibraryError):
     """A library that can be read, and was to be written."""
+
+
+class LibraryDamaged(LibraryError):
+    """A library whose file or pages are no longer what the database wrote; asking again does not help."""
 
 
 class DiskFull(FleetError):

@@ -99,7 +99,8 @@ async def _proof_for(address: str) -> Proof:
     proof = await find_member_proof(address, CredentialStore())
     if proof is None:
         raise NotJoined(
-            f"this account has no credentials for the fleet of the optimizer at {address}; fleet login makes some"
+            f"nothing at {address} shows a fleet that this account has joined; is that the --port of a "
+            "fleet optimizer serve? fleet login joins its fleet"
         )
     return proof
 

@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from fleet.base.config import at_home
 from fleet.base.settings import look_up
-from fleet.errors import DiskFull, LibraryError, LibraryReadOnly, NoLibrary
+from fleet.errors import DiskFull, LibraryDamaged, LibraryError, LibraryReadOnly, NoLibrary
 from fleet.library import schema
 from fleet.library.migrations import migrate
 
@@ -35,6 +35,8 @@ _POSTGRES_LOCK = 0x74766D666C656574
 _POSTGRES_DISK_FULL = "53100"
 _POSTGRES_READ_ONLY = ("25006", "42501")
 """A transaction that may only read, a role that may."""
+_POSTGRES_DAMAGED = ("XX001", "XX002")
+"""Data, an index."""
 
 
 def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
@@ -285,6 +287,8 @@ def meaning_of(error: BaseException | None, where: str) -> LibraryError | DiskFu
         return DiskFull(f"no space left for the library {where}; free some on its server")
     if sqlstate in _POSTGRES_READ_ONLY:
         return LibraryReadOnly(f"the library {where} may only be read: {said}; ask for a role that writes")
+    if sqlstate in _POSTGRES_DAMAGED:
+        return LibraryDamaged(f"the library {where} is damaged: {said}; restore it from a copy")
     return LibraryError(f"the library {where} cannot be used: {said}")
 
 
@@ -294,8 +298,9 @@ def _meaning_of_sqlite(error: sqlite3.Error, where: str) -> LibraryError | DiskF
         return DiskFull(f"no space left for the library {where}; free some, or name another --library")
     if code == sqlite3.SQLITE_READONLY:
         return LibraryReadOnly(f"{where} is read-only; make it writable, or name another --library")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return LibraryDamaged(f"{where} is damaged; restore it from a copy, or name another --library")
     advice_by_code = {
-        sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a copy, or name another --library",
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that it and its directory are yours to read and write",
         sqlite3.SQLITE_BUSY: f"has been locked by another program for {_BUSY_TIMEOUT_MS // 1000} s; end that first",
     }

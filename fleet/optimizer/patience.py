@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fleet.errors import LibraryError, LibraryReadOnly, NoLibrary
+from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly, NoLibrary
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +24,14 @@ async def patiently(call: Callable[[], T]) -> T:
     """Have the library do something that may be done twice, as often as it takes while it is away; on a thread.
 
     Raises:
-        LibraryError, DiskFull: it may only be read, is full, or has been away for too long.
+        LibraryError, DiskFull: it may only be read, is damaged or full, or has been away for too long.
     """
     until_sec = time.monotonic() + _PATIENCE_SEC
     is_away = False
     while True:
         try:
             return await asyncio.to_thread(call)
-        except (LibraryReadOnly, NoLibrary):
+        except (LibraryReadOnly, LibraryDamaged, NoLibrary):
             raise
         except LibraryError as error:
             if time.monotonic() > until_sec:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.domain.scope import RecordScope
-from fleet.errors import DiskFull, LibraryError
+from fleet.errors import DiskFull, LibraryDamaged, LibraryError
 from fleet.library import Library, NewRecord, StoredWorkload
 from fleet.library.engine import database_url, meaning_of, open_engine, reading
 
@@ -177,7 +177,7 @@ def test_a_damaged_library_is_refused(tmp_path: Path) -> None:
     content[4096:] = os.urandom(len(content) - 4096)
     path.write_bytes(content)
 
-    with pytest.raises(LibraryError, match="is damaged; restore it"), Library.open(path) as library:
+    with pytest.raises(LibraryDamaged, match="is damaged; restore it"), Library.open(path) as library:
         library.records()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.domain.measuring import Measurement
-from fleet.errors import LibraryError, LibraryReadOnly
+from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly
 from fleet.library import Library, NewRecord, Record, StoredWorkload
 from fleet.optimizer.core.events import Store, Stored
 from fleet.optimizer.recorder import Recorder
@@ -46,6 +46,13 @@ class Fixed(Library):
 
     def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
         raise LibraryReadOnly("it may only be read")
+
+
+class Damaged(Library):
+    """A library whose pages somebody has overwritten."""
+
+    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+        raise LibraryDamaged("it is damaged")
 
 
 @pytest.fixture(params=[Library])
@@ -83,8 +90,8 @@ async def test_a_result_whose_answer_was_lost_is_there_once(library: Library, tm
     assert [each.id for each in library.records("w")] == [one.record_id]
 
 
-@pytest.mark.parametrize("library", [Fixed], indirect=True)
-async def test_a_library_that_may_only_be_read_is_not_waited_for(library: Library, tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", [Fixed, Damaged], indirect=True)
+async def test_a_library_that_stays_as_it_is_is_not_waited_for(library: Library, tmp_path: Path) -> None:
     """It will not be written in two minutes either: the job ends, and says why."""
-    with pytest.raises(LibraryReadOnly):
+    with pytest.raises((LibraryReadOnly, LibraryDamaged)):
         await stored(library, tmp_path)
