@@ -19,6 +19,7 @@ from fleet.cli.tables import (
     workload_table,
 )
 from fleet.cli.watching import progress_of, reports_of
+from fleet.domain.jobs import trials_text
 from fleet.library import Job, JobState, JobSummary, WorkloadSummary
 
 _UNDER_WAY = (JobState.RUNNING, JobState.INTERRUPTED)
@@ -57,17 +58,22 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
     for column in ("job", "state"):  # never cut: people copy them and search for them
         table.columns[columns.index(column)].justify = "left"
     for job in jobs:
-        total = f"/{job.trials_total}" if job.trials_total else ""
         table.add_row(
             job.name,
             line(job.title),
             _state(job),
-            f"{job.trials_done}{total}",
+            trials_text(job.trials_done, _trials_asked(job)),
             str(job.trials_failed),
             lasted(job),
             *((clock_time(job.started_at), line(job.holder)) if has_room else ()),
         )
     console.print(table)
+
+
+def _trials_asked(job: Job) -> int:
+    """Return how many trials the user asked for; 0: as many as fit into its minutes."""
+    is_bound_by_time = job.conditions.get("minutes") is not None and job.conditions.get("trials") is None
+    return 0 if is_bound_by_time else job.trials_total
 
 
 def summary_data(summary: JobSummary) -> dict[str, object]:
@@ -128,7 +134,7 @@ def _why_it_ended(job: Job) -> Iterator[str]:
 def _what_it_does(job: Job) -> Iterator[str]:
     for kind in progress_of(job):
         on = f", on {kind.device.removeprefix('devices/')}" if kind.device else ""
-        yield f"{kind.selector}: {kind.activity}, {kind.trials_done}/{kind.trials_total} trials{on}"
+        yield f"{kind.selector}: {kind.activity}, {trials_text(kind.trials_done, kind.trials_total)} trials{on}"
         yield from map(str, kind.decisions)
 
 

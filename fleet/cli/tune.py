@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
 
 from fleet.base.machine import process_age_sec
 from fleet.cli.json_out import print_document
 from fleet.cli.options import stderr
 from fleet.cli.tables import make_console
+from fleet.cli.tune_display import display
 from fleet.cli.tune_options import Asked, with_tune_options
-from fleet.cli.tune_view import print_reports, render_progress, stopped_line
+from fleet.cli.tune_view import print_reports, stopped_line
 from fleet.cli.watching import submit_and_watch
 from fleet.dashboard.words import engine_name
 from fleet.errors import FleetError, InvalidRequest
 from fleet.library import Library, Optimizer
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.fleets import fleet_behind, serving
-from fleet.optimizer.job import TuneOptions, TuneReport, report_progress
+from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.service import tune as run_tune
-
-_REFRESH_PER_SEC = 2
-"""Slow on purpose: on one machine the display shares its cores with the measurements."""
 
 
 def _tune(options: TuneOptions, asked: Asked) -> None:
@@ -98,7 +94,7 @@ def _run(options: TuneOptions) -> TuneReport:
     console = Console(stderr=True, markup=False, highlight=False)
     progress = JobProgress()
     try:
-        with _display(console, progress, started_at):
+        with display(console, progress, started_at):
             return asyncio.run(_until_stopped(options, progress, started_at))
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print(stopped_line(progress))
@@ -111,38 +107,3 @@ async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await run_tune(options, progress, started_at=started_at)
-
-
-def _display(console: Console, progress: JobProgress, started_at: float) -> Live:
-    """Show the job live on a terminal; elsewhere print a line whenever it does something new."""
-    spinner = Spinner("dots")
-
-    def view() -> object:
-        report = report_progress(progress, elapsed_sec=time.monotonic() - started_at)
-        return render_progress(report, spinner, width=console.width)
-
-    wraps = console.is_terminal  # a pipe has no width: who greps it wants whole lines
-    progress.notice = lambda text: console.print(text, style="yellow", soft_wrap=not wraps)
-    if not console.is_terminal:
-        progress.listener = _line_printer(console, progress, started_at)
-    return Live(
-        get_renderable=view if console.is_terminal else lambda: "",  # type: ignore[arg-type]
-        console=console,
-        refresh_per_second=_REFRESH_PER_SEC,
-        auto_refresh=console.is_terminal,
-        transient=True,
-    )
-
-
-def _line_printer(console: Console, progress: JobProgress, started_at: float) -> Callable[[], None]:
-    last = ""
-
-    def on_change() -> None:
-        nonlocal last
-        if progress.activity in ("", last):
-            return
-        last = progress.activity
-        done = f" ({progress.trials_done}/{progress.trials_total} trials)" if progress.trials_total else ""
-        console.print(f"{time.monotonic() - started_at:6.1f} s  {last}{done}", soft_wrap=True)
-
-    return on_change

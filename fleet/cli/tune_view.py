@@ -14,6 +14,7 @@ from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.stored import naming
 from fleet.cli.tables import WorkloadRow, duration, failure_notes, workload_table
 from fleet.dashboard.words import engine_name
+from fleet.domain.jobs import trials_text
 from fleet.optimizer.core.progress import JobProgress, RepeatCount
 from fleet.optimizer.job import ModelReport, ProgressReport, TuneReport, WorkloadReport
 
@@ -25,13 +26,13 @@ def render_progress(progress: ProgressReport, spinner: Spinner, *, width: int = 
     """Show a running job: what it does, how far it is, and the workloads found so far."""
     spinner.update(text=Text(progress.activity))
     line = Table.grid(padding=(0, 1))
-    bar = ProgressBar(total=max(1, progress.trials_total), completed=progress.trials_done, width=40)
+    bar = ProgressBar(total=1.0, completed=progress.share, width=40)
     line.add_row(
         bar,
-        f"{progress.trials_done}/{progress.trials_total} trials",
+        f"{trials_text(progress.trials_done, progress.trials_total)} trials",
         f"{progress.trials_failed} failed" if progress.trials_failed else "",
         _repeats(progress.repeats),
-        f"{progress.elapsed_sec:.0f} s",
+        _seconds(progress),
         Text(progress.device.removeprefix("devices/"), style="dim"),
     )
     parts: list[RenderableType] = [line, spinner]
@@ -89,7 +90,7 @@ def stopped_line(progress: JobProgress) -> str:
     """Say what an interrupted run leaves behind, and how to resume."""
     if not progress.trials_done:
         return "stopped before the first trial; the same command starts again"
-    done = f"{progress.trials_done} of {progress.trials_total} trials are in the library"
+    done = f"{trials_text(progress.trials_done, progress.trials_asked)} trials are in the library"
     return f"stopped: {done}; the same command goes on from there"
 
 
@@ -114,6 +115,12 @@ def _notes(item: WorkloadReport) -> list[str]:
         *(["no schedule is faster than the unscheduled program, which is kept"] if kept else []),
         *([f"its check says little: {item.weakness.text}"] if item.weakness else []),
     ]
+
+
+def _seconds(progress: ProgressReport) -> str:
+    is_limited = progress.search_sec is not None and progress.elapsed_sec < progress.search_sec
+    limit = f" of {progress.search_sec:.0f}" if is_limited else ""
+    return f"{progress.elapsed_sec:.0f}{limit} s"
 
 
 def _repeats(repeats: RepeatCount) -> str:

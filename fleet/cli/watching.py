@@ -14,6 +14,7 @@ from fleet.base.machine import account_name
 from fleet.base.plain import from_plain
 from fleet.cli.stored import naming
 from fleet.cli.tune_view import render_progress
+from fleet.domain.jobs import trials_text
 from fleet.errors import FleetError
 from fleet.library import Job, JobState, Library
 from fleet.optimizer.fleets import fleet_for
@@ -88,7 +89,7 @@ def _watch_lines(library: Library, name: str, console: Console) -> Job:
     for job in _looks(library, name):
         kinds = progress_of(job)
         lines = [
-            f"{kind.selector}: {kind.activity} ({kind.trials_done}/{kind.trials_total} trials)"
+            f"{kind.selector}: {kind.activity} ({trials_text(kind.trials_done, kind.trials_total)} trials)"
             for kind in kinds
             if kind.activity
         ] or [f"{name} is {job.state.value.lower()}"]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fleet.dashboard import words
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, trials_text
 from fleet.domain.leases import PendingRequest
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ def _trials(job: JobStatus) -> str:
         *([f"{job.trials_repeated} again"] if job.trials_repeated else []),
     ]
     aside = f" ({', '.join(asides)})" if asides else ""
-    return f"{job.trials_done}/{job.trials_total}{aside}"
+    return f"{trials_text(job.trials_done, job.trials_total)}{aside}"
 
 
 def _speed_up(job: JobStatus) -> float | None:
@@ -196,8 +196,12 @@ def _speed_up(job: JobStatus) -> float | None:
 
 
 def _progress(job: JobStatus) -> Text:
-    share = min(1.0, job.trials_done / job.trials_total) if job.trials_total > 0 else 0.0
-    return _bar(int(share * _BAR_COLUMNS))
+    return _bar(int(_share_done(job) * _BAR_COLUMNS))
+
+
+def _share_done(job: JobStatus) -> float:
+    by_trials = job.trials_done / job.trials_total if job.trials_total else 0.0
+    return min(1.0, max(job.share_done, by_trials))
 
 
 @functools.cache
@@ -217,7 +221,7 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
     Column(
         title="progress",
         cell=lambda job, _: _progress(job),
-        key=lambda job: _number(job.trials_done / max(job.trials_total, 1)),
+        key=lambda job: _number(_share_done(job)),
         is_number=True,
         from_width=60,
     ),

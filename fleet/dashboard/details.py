@@ -12,7 +12,7 @@ from fleet.dashboard import words
 from fleet.dashboard.columns import JOB_STATES, STATES
 from fleet.dashboard.panes import by_name
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobStatus, trials_text
 from fleet.domain.leases import Lease, PendingRequest
 from fleet.domain.selectors import labels_of, parse_selector
 from fleet.domain.snapshot import Snapshot
@@ -76,7 +76,7 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
             "state": JOB_STATES[job.state].plain,
             "holder": job.holder or "-",
             "started": f"{words.age(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
-            "trials": f"{job.trials_done} of {job.trials_total}, {job.trials_failed} failed, "
+            "trials": f"{trials_text(job.trials_done, job.trials_total)}, {job.trials_failed} failed, "
             f"{job.trials_repeated} repeated",
             "latency": f"{words.latency(job.best_us)}, untuned {words.latency(job.untuned_us)}",
             "workloads": str(job.workload_count or "-"),

@@ -66,6 +66,11 @@ class JobStatus:
     started_at_sec: float = 0.0
     trials_done: int = 0
     trials_total: int = 0
+    """0: as many as fit into its time."""
+
+    share_done: float = 0.0
+    """How far its search is, from 0 to 1, by its trials or by its time; 0 also from an older optimizer."""
+
     trials_failed: int = 0
     trials_repeated: int = 0
     """Measurements made again because something disturbed the first."""
@@ -84,5 +89,10 @@ class JobStatus:
     """What it measures now or next and why, for people; empty: nothing was decided yet."""
 
     def __repr__(self) -> str:
-        trials = f"{self.trials_done} of {self.trials_total} trials"
+        trials = f"{trials_text(self.trials_done, self.trials_total)} trials"
         return f"<JobStatus {self.name} {self.state}: {shown(self.title)}, {trials}>"
+
+
+def trials_text(done: int, total: int) -> str:
+    """Return how many trials a job has made: "37/64", or "37" if it makes as many as fit into its time."""
+    return f"{done}/{total}" if total else str(done)

@@ -42,6 +42,9 @@ class Conditions:
     deadline_sec: float = math.inf
     """When its search has to be over, on the clock of `started_at` [s]."""
 
+    is_bound_by_time: bool = False
+    """It makes as many trials as fit into its time: nobody asked for a number of them."""
+
     evaluator: Evaluator
     trial_timeout_sec: float
     artifact_dir: Path

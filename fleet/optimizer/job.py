@@ -135,6 +135,7 @@ class TuneOptions:
         return {
             "selector": self.selector,
             "trials": self.trials,
+            **({} if self.minutes is None else {"minutes": self.minutes}),
             "tasks": list(self.tasks),
             "top": self.top,
             "seed": self.seed,
@@ -326,6 +327,8 @@ class ProgressReport:
     """Of the job, also in earlier runs of it."""
 
     trials_total: int = 0
+    """0: as many as fit into its time."""
+
     trials_failed: int = 0
     """Since the job last went on."""
 
@@ -333,12 +336,22 @@ class ProgressReport:
     elapsed_sec: float = 0.0
     """Since it last went on [s]."""
 
+    search_sec: float | None = None
+    """The value of `elapsed_sec` at which its search ends whatever it has found; None: no time was named."""
+
     workloads: tuple[WorkloadReport, ...] = ()
     decisions: tuple[DecisionReport, ...] = ()
     """The newest, oldest first."""
 
     notices: tuple[str, ...] = ()
     """The newest messages that its user should not miss, oldest first."""
+
+    @property
+    def share(self) -> float:
+        """How far the search is, from 0 to 1: by its trials or by its time, whichever is further."""
+        by_trials = self.trials_done / self.trials_total if self.trials_total else 0.0
+        by_time = self.elapsed_sec / self.search_sec if self.search_sec else 0.0
+        return min(1.0, max(by_trials, by_time))
 
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
@@ -348,10 +361,11 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         device=progress.device_name,
         snapshot=progress.snapshot,
         trials_done=done_before + progress.trials_done,
-        trials_total=done_before + progress.trials_total,
+        trials_total=done_before + progress.trials_asked if progress.trials_asked else 0,
         trials_failed=progress.trials_failed,
         repeats=progress.repeats,
         elapsed_sec=elapsed_sec,
+        search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
         workloads=report_workloads(progress),
         decisions=report_decisions(progress),
     )

@@ -39,6 +39,7 @@ def job_to_proto(job: JobStatus) -> job_pb2.Job:
         activity=sendable(job.activity),
         trials_repeated=job.trials_repeated,
         decision=sendable(job.decision),
+        share_done=job.share_done,
     )
 
 
@@ -59,6 +60,7 @@ def job_from_proto(message: job_pb2.Job) -> JobStatus:
         activity=message.activity,
         trials_repeated=message.trials_repeated,
         decision=message.decision,
+        share_done=min(1.0, max(0.0, message.share_done)),  # in this order, so that no NaN comes through
     )
 
 

@@ -189,6 +189,18 @@ def test_a_jobs_name_can_be_copied_from_a_narrow_terminal(path: str) -> None:
     assert job["name"] in result.stdout
 
 
+def test_a_job_of_some_minutes_is_not_listed_with_trials_that_nobody_asked_for(path: str) -> None:
+    """The most that it would make say nothing about how far it is."""
+    with Library.open(path) as library:
+        library.start_job(title="timed.onnx", trials_total=4096, conditions={"minutes": 5.0, "trials": None})
+        library.start_job(title="counted.onnx", trials_total=2048, conditions={"minutes": 5.0, "trials": 2048})
+
+    shown = fleet("jobs", "list", "--library", path)[1]
+
+    assert "4096" not in shown
+    assert "0/2048" in shown
+
+
 @pytest.mark.parametrize("what", ["jobs", "best", "job"])
 def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
     """At 80 columns each row stays on one line, whatever the names."""

@@ -94,7 +94,7 @@ def test_a_jobs_details_are_what_the_tracker_knows() -> None:
     text = text_of(details_of(job, busy_fleet(), NOW_SEC))
 
     assert "jobs/1" in text
-    assert "48 of 64, 2 failed, 0 repeated" in text
+    assert "48/64, 2 failed, 0 repeated" in text
     assert "3.46 ms, untuned 270 ms" in text
 
 

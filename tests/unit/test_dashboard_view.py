@@ -136,6 +136,15 @@ def test_what_disturbs_measurements_is_said() -> None:
     assert "8/9 (1 bad, 3 again)" in text
 
 
+def test_a_jobs_bar_is_as_long_as_its_trials_or_its_time() -> None:
+    """Older optimizers tell trials alone; who asked for minutes asked for no number of trials."""
+    counted = text_of(Snapshot(jobs=(JobStatus(name="jobs/x", trials_done=4, trials_total=8),)), 120)
+    timed = text_of(Snapshot(jobs=(JobStatus(name="jobs/x", trials_done=37, share_done=0.5),)), 120)
+
+    assert counted.count("━") == timed.count("━") > 0
+    assert " 37 " in timed
+
+
 @pytest.mark.parametrize(
     ("sec", "expected"),
     [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (7500, "2 h 05 min"), (100_000, "1 d 3 h")],

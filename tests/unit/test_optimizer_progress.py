@@ -6,11 +6,13 @@ import json
 from collections import deque
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.spinner import Spinner
 
-from fleet.cli.tune_view import render_report
+from fleet.cli.tune_view import render_progress, render_report
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.errors import ConfigError
 from fleet.optimizer.core.planning import forget_forecast, keep_outcome, plan
@@ -21,7 +23,9 @@ from fleet.optimizer.job import (
     ModelReport,
     OptionReport,
     PlacedReport,
+    TuneOptions,
     TuneReport,
+    report_progress,
     report_workload,
     trial_evaluator,
 )
@@ -52,8 +56,12 @@ def report_of(model: ModelReport) -> TuneReport:
 
 def shown(report: TuneReport) -> str:
     """What `fleet tune` prints of a report."""
+    return text_of(render_report(report))
+
+
+def text_of(shown: RenderableType) -> str:
     out = StringIO()
-    Console(file=out, width=200, color_system=None).print(render_report(report))
+    Console(file=out, width=200, color_system=None).print(shown)
     return out.getvalue()
 
 
@@ -117,24 +125,6 @@ def test_shapes_are_read() -> None:
     for bad in ("", "data", "data=", "=1", "data=1,x", "data=1,-1"):
         with pytest.raises(ConfigError, match="data=1,3,224,224"):
             parse_shape(bad)
-
-
-def test_a_pipe_gets_a_line_for_each_thing_that_a_job_does() -> None:
-    """None twice, none for the end, when it does nothing."""
-    from io import StringIO
-
-    from rich.console import Console
-
-    from fleet.cli.tune import _line_printer
-
-    out, running = StringIO(), JobProgress()
-    say = _line_printer(Console(file=out, width=40), running, 0.0)
-
-    for activity in ("importing", "importing", "measuring", ""):
-        running.activity = activity
-        say()
-
-    assert [line.split()[-1] for line in out.getvalue().splitlines()] == ["importing", "measuring"]
 
 
 def test_the_report_of_a_job_is_a_table(request: pytest.FixtureRequest) -> None:
@@ -229,13 +219,45 @@ def test_a_model_whose_import_differs_is_no_wrong_schedule() -> None:
         check_model(replace(report, model=replace(model, is_right=False)))
 
 
+def test_a_search_of_some_minutes_is_as_far_as_its_time() -> None:
+    """Its most trials are nobody's wish: neither the bar nor the text counts towards them."""
+    running = JobProgress(trials_total=512, is_bound_by_time=True, search_sec=60.0, workloads=[progress(trials=5)])
+    report = report_progress(running, elapsed_sec=15.0)
+
+    text = text_of(render_progress(report, Spinner("dots")))
+
+    assert (report.share, report.trials_total) == (0.25, 0)
+    assert "5 trials" in text
+    assert "15 of 60 s" in text
+
+
+def test_a_search_with_trials_and_a_deadline_is_as_far_as_the_further_of_both() -> None:
+    """Whichever is over first ends it."""
+    running = JobProgress(trials_total=10, search_sec=60.0, workloads=[progress(trials=5)])
+
+    assert report_progress(running, elapsed_sec=15.0).share == 0.5
+    assert report_progress(running, elapsed_sec=45.0).share == 0.75
+    assert report_progress(running, elapsed_sec=90.0).share == 1.0
+    assert report_progress(JobProgress(), elapsed_sec=90.0).share == 0.0
+
+
+def test_a_run_with_minutes_goes_on_with_none_that_counts_trials(tmp_path: Path) -> None:
+    """Their numbers of trials mean different things: a few minutes would end after the few trials that were left."""
+    counted = TuneOptions(model=tmp_path / "m.onnx", selector="cpu")
+
+    assert replace(counted, minutes=5.0).conditions() != counted.conditions()
+    assert replace(counted, minutes=5.0).conditions() != replace(counted, minutes=6.0).conditions()
+
+
 def test_an_interrupted_run_says_what_is_kept() -> None:
     """How many trials are in the library, when there are any, and that the same command goes on."""
     from fleet.cli.tune_view import stopped_line
 
     some = JobProgress(trials_total=9, workloads=[progress(trials=2), progress(trials=3)])
 
-    assert "5 of 9 trials" in stopped_line(some)
+    assert "5/9 trials" in stopped_line(some)
+    some.is_bound_by_time = True
+    assert "stopped: 5 trials" in stopped_line(some)
     assert "before the first trial" in stopped_line(JobProgress())
 
 

@@ -44,7 +44,7 @@ DRIFT = {"disturbances": [{"kind": "REFERENCE_DRIFT", "text": "slower"}]}
         ),
         (
             JobStatus(name="jobs/1", title="a.onnx", trials_done=3, trials_total=8),
-            "<JobStatus jobs/1 RUNNING: a.onnx, 3 of 8 trials>",
+            "<JobStatus jobs/1 RUNNING: a.onnx, 3/8 trials>",
         ),
         (
             Measurement(candidate_id="1", run_secs=(1.5e-5, 1.6e-5, 1.7e-5), provenance=DRIFT),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +53,14 @@ leases = st.builds(
     Lease, name=st.text(), device_name=st.text(), epoch=counts, granted_at_sec=moments, expires_at_sec=moments
 )
 requests = st.builds(PendingRequest, request_id=st.text(), priority=st.integers(-100, 100), asked_at_sec=moments)
-jobs = st.builds(JobStatus, name=st.text(), decision=st.text(), state=st.sampled_from(JobState), started_at_sec=moments)
+jobs = st.builds(
+    JobStatus,
+    name=st.text(),
+    decision=st.text(),
+    state=st.sampled_from(JobState),
+    started_at_sec=moments,
+    share_done=st.floats(0, 1),
+)
 
 
 @given(
@@ -88,6 +97,15 @@ def test_what_a_newer_peer_invented_promises_nothing() -> None:
     (device,) = snapshot_from_proto(message).devices
 
     assert (DeviceState.OFFLINE, RuntimeKind.TVM) == (device.state, device.inventory.runtime)
+
+
+@pytest.mark.parametrize(("sent", "read"), [(math.nan, 0.0), (-1.0, 0.0), (math.inf, 1.0)])
+def test_a_job_is_between_its_beginning_and_its_end(sent: float, read: float) -> None:
+    """Whatever number a peer sends: bars are drawn of it."""
+    message = fleet_service_pb2.Snapshot()
+    message.jobs.add(name="jobs/x", share_done=sent)
+
+    assert snapshot_from_proto(message).jobs[0].share_done == read
 
 
 def test_json_has_the_names_and_the_defaults_of_the_protos() -> None:

@@ -168,6 +168,12 @@ class JobProgress:
     device_model: str = ""
     activity: str = ""
     trials_total: int = 0
+    """Most trials that it makes."""
+
+    is_bound_by_time: bool = False
+    search_sec: float = math.inf
+    """How long after its start its search ends whatever it has found [s]."""
+
     bid: float = 0.0
     """What a second of the device was worth when the newest batch was chosen, in the prioritizer's currency."""
 
@@ -191,6 +197,11 @@ class JobProgress:
     @property
     def trials_done(self) -> int:
         return sum(item.trials for item in self.workloads)
+
+    @property
+    def trials_asked(self) -> int:
+        """How many trials its user asked for; 0: as many as fit into its time."""
+        return 0 if self.is_bound_by_time else self.trials_total
 
     @property
     def trials_repeated(self) -> int:

@@ -74,10 +74,12 @@ class JobCore(Judging):
         self.progress.device_name, self.progress.device_model = event.name, event.model
 
     def _start(self, event: ev.JobStarted) -> None:
-        self._conditions = event.conditions
+        self._conditions = conditions = event.conditions
         self._workloads = {item.workload.shash: item for item in event.workloads}
         progress = self.progress
-        progress.job_name, progress.trials_total = event.conditions.job_name, event.trials_total
+        progress.job_name, progress.trials_total = conditions.job_name, event.trials_total
+        progress.is_bound_by_time = conditions.is_bound_by_time
+        progress.search_sec = conditions.deadline_sec - conditions.started_at
         progress.workloads = list(event.workloads)
 
     def _choose_workloads(self, event: ev.WorkloadsChosen) -> None:
