@@ -1,6 +1,7 @@
-"""TVM's way from a scheduled program to code, with two differences: small buffers of processors stay on the stack, and
-the last vectors of tiles are cut where they reach too far (`cross.build.cutting`). A third is for candidates, of which
-hundreds are compiled: what converts half-precision numbers in software is left out where there are none.
+"""TVM's way from a scheduled program to code, with three differences: small buffers of processors stay on the stack,
+spilled vectors are aligned (`cross.build.spills`), and the last vectors of tiles are cut where they reach too far
+(`cross.build.cutting`). A fourth is for candidates, of which hundreds are compiled: what converts half-precision
+numbers in software is left out where there are none.
 
 TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
 for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
@@ -14,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cross.build.cutting import with_cut_vectors
-from cross.targets.target import parse_target
+from cross.build.spills import with_aligned_spills
+from cross.targets.target import architecture_of, parse_target
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -36,6 +38,8 @@ what has their name already keeps them away."""
 
 _MOST_STACK_BYTES = 8 * 1024
 """Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
+
+_X86 = ("x86_64", "i386", "i686")
 
 _KEEP = "disable_lower_builtin"
 """TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
@@ -122,7 +126,7 @@ def _around(stock: _Passes, is_ours: Callable[[PrimFunc], bool], last: Sequence[
     lower, finish_host, finish_device = stock
     return (
         tvm.transform.Sequential([where_ours(with_cut_vectors), lower]),
-        lambda: tvm.transform.Sequential([where_ours(_on_stack), finish_host(), *last]),
+        lambda: tvm.transform.Sequential([where_ours(_on_stack), where_ours(_aligned_on_x86), finish_host(), *last]),
         finish_device,
     )
 
@@ -137,6 +141,12 @@ def _without_half(mod: IRModule) -> IRModule:
         empty = PrimFunc([], Evaluate(0)).with_attr({"global_symbol": name, "target": target})
         mod.update_func(GlobalVar(name), empty)
     return mod
+
+
+def _aligned_on_x86(function: PrimFunc) -> PrimFunc:
+    """Elsewhere vectors are as wide as the stack is aligned to."""
+    triple = str(function.attrs["target"].attrs.get("mtriple", ""))
+    return with_aligned_spills(function) if architecture_of(triple) in _X86 else function
 
 
 def _on_stack(function: PrimFunc) -> PrimFunc:

@@ -71,7 +71,12 @@ def resolve_target(text: str) -> str:
 
 def architecture(target_json: str) -> str:
     """Return the CPU architecture that a target's (or its host's) code runs on, in the words of `uname -m`."""
-    arch = triple(target_json).split("-")[0] or platform.machine()
+    return architecture_of(triple(target_json))
+
+
+def architecture_of(triple: str) -> str:
+    """Return the CPU architecture of an LLVM triple, in the words of `uname -m`; "" is this machine's."""
+    arch = triple.split("-")[0] or platform.machine()
     if arch.startswith(("armv7", "armv8l")) or arch in ("arm", "armhf"):
         return "armv7l"
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch)

@@ -1,4 +1,4 @@
-"""Our lowering keeps small buffers on the stack, and makes short vectors of those that reach too far."""
+"""Our lowering keeps small buffers on the stack, aligns it, and makes short vectors of those that reach too far."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def test_a_tile_of_sums_is_on_the_stack(rows: int, is_from_heap: bool) -> None:
     library = tvm.compile(tiled_sums(rows), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
 
     assert ("TVMBackendAllocWorkspace" in library.inspect_source("ll")) == is_from_heap
+
+
+@pytest.mark.parametrize(("mtriple", "frames"), [("x86_64-linux-gnu", 2), ("aarch64-linux-gnu", 0)], ids=["x86", "ARM"])
+def test_frames_are_aligned_to_the_widest_vector(mtriple: str, frames: int) -> None:
+    """Of the function and of what its threads run: spilled vectors lie well, whoever calls. ARM's are no wider than
+    its stack is aligned to anyway.
+    """
+    import tvm
+
+    target_json = json.dumps({"kind": "llvm", "mtriple": mtriple})
+
+    library = tvm.compile(tiled_sums(6), target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json)).mod
+
+    assert library.inspect_source("s").count("$-64, %rsp") == frames
+    assert library.inspect_source("ll").count("store volatile") == frames
 
 
 def test_a_marked_function_is_lowered_so_by_default() -> None:
