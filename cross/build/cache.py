@@ -27,7 +27,7 @@ from fleet.base.version import package_version
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Incremented when what is made of a program changes without a new version of this package."""
 
 DEFAULT_MAX_BYTES = 4 * 1000**3

@@ -1,7 +1,7 @@
-"""TVM's way from a scheduled program to code, with three differences: small buffers of processors stay on the stack,
-spilled vectors are aligned (`cross.build.spills`), and the last vectors of tiles are cut where they reach too far
-(`cross.build.cutting`). A fourth is for candidates, of which hundreds are compiled: what converts half-precision
-numbers in software is left out where there are none.
+"""TVM's way from a scheduled program to code, with four differences: small buffers of processors stay on the stack,
+spilled vectors are aligned (`cross.build.spills`), the last vectors of tiles are cut where they reach too far
+(`cross.build.cutting`), and a maximum begins with -inf (`cross.build.identities`). A fifth is for candidates, of which
+hundreds are compiled: what converts half-precision numbers in software is left out where there are none.
 
 TVM takes each buffer of 1 KiB or more from the heap, where it is cleared and is nothing that LLVM can keep in registers
 for good: a tile of 6 x 64 float32 sums costs two calls, and 48 loads and stores, that it does not need.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cross.build.cutting import with_cut_vectors
+from cross.build.identities import with_infinite_identities
 from cross.build.spills import with_aligned_spills
 from cross.targets.target import architecture_of, parse_target
 
@@ -125,7 +126,7 @@ def _around(stock: _Passes, is_ours: Callable[[PrimFunc], bool], last: Sequence[
 
     lower, finish_host, finish_device = stock
     return (
-        tvm.transform.Sequential([where_ours(with_cut_vectors), lower]),
+        tvm.transform.Sequential([where_ours(with_infinite_identities), where_ours(with_cut_vectors), lower]),
         lambda: tvm.transform.Sequential([where_ours(_on_stack), where_ours(_aligned_on_x86), finish_host(), *last]),
         finish_device,
     )

@@ -1,4 +1,4 @@
-"""Our lowering keeps small buffers on the stack, aligns it, and makes short vectors of those that reach too far."""
+"""Our lowering keeps small buffers on the stack, aligns it, cuts vectors that reach too far; maxima begin with -inf."""
 
 from __future__ import annotations
 
@@ -174,3 +174,43 @@ def test_a_candidate_computes_the_same_where_the_processor_converts_nothing(dtyp
     arrays = [tvm.runtime.tensor(array) for array in (*inputs, np.zeros((16, 16), dtype))]
     tvm.runtime.load_module(str(built.artifact.path))["main"](*arrays)
     np.testing.assert_allclose(rows @ columns, arrays[-1].numpy(), rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("reduce", "infinity"), [("max", -np.inf), ("min", np.inf)])
+def test_the_largest_of_nothing_but_minus_infinity_is_that(reduce: str, infinity: float, dtype: str) -> None:
+    """Whoever looks for masked rows compares with it. The last finite number, which TVM begins with, stays itself."""
+    import tvm
+    from tvm import te, topi
+
+    last = np.copysign(np.finfo(dtype).max, infinity)
+    rows = np.array([[infinity, infinity], [infinity, last], [1, -1]], dtype)
+    data = te.placeholder(rows.shape, dtype, name="data")
+    mod = tvm.IRModule({"main": te.create_prim_func([data, getattr(topi, reduce)(data, axis=1)])})
+    target_json, result = host_target_json(), tvm.runtime.tensor(np.zeros(3, dtype))
+
+    tvm.compile(mod, target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
+        tvm.runtime.tensor(rows), result
+    )
+
+    np.testing.assert_array_equal(result.numpy(), [infinity, last, -np.sign(infinity)])
+
+
+def test_what_a_program_fills_with_the_smallest_number_stays_so() -> None:
+    """Masks of models do so on purpose: an infinity less an infinity is no number."""
+    import tvm
+    from tvm import te
+    from tvm.tirx import const, min_value
+
+    data = te.placeholder((4,), name="data")
+    masked = te.compute((4,), lambda i: te.if_then_else(i < 2, data[i], min_value("float32")), name="masked")
+    filled = te.compute((4,), lambda i: const(np.finfo("float32").min, "float32"), name="filled")
+    target_json = host_target_json()
+    mod = tvm.IRModule({"main": te.create_prim_func([data, masked, filled])})
+    results = [tvm.runtime.tensor(np.zeros(4, "float32")) for _ in range(2)]
+
+    tvm.compile(mod, target=json.loads(target_json), tir_pipeline=tir_pipeline(target_json))["main"](
+        tvm.runtime.tensor(np.ones(4, "float32")), *results
+    )
+
+    assert all(np.isfinite(result.numpy()).all() for result in results)
