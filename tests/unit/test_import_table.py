@@ -29,7 +29,9 @@ from tests.unit.onnx_cases import loaded
 
 HOST = host_target_json()
 PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
-CONSTANT = frozenset({"depth", "k", "pads", "roi", "scales", "sizes", "threshold", "value"})
+CONSTANT = frozenset(
+    {"depth", "iou_threshold", "k", "pads", "roi", "scales", "score_threshold", "sizes", "threshold", "value"}
+)
 ELEMENTWISE = frozenset(
     {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Gather"}
 ) | frozenset({"Greater", "Less", "Max", "Min", "Mod", "Mul", "Pow", "Sub"})

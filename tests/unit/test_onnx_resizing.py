@@ -50,6 +50,14 @@ def test_the_nearest_of_all_roundings(rounding: str, tmp_path: Path) -> None:
     assert_same(proto, inputs, tmp_path)
 
 
+@pytest.mark.parametrize(("size", "result"), [(2, 7), (2, 3), (4, 6), (6, 4), (3, 9), (6, 2)])
+def test_the_nearest_where_two_are_as_near(size: int, result: int, tmp_path: Path) -> None:
+    """The one before, unless the model says otherwise."""
+    proto, inputs = resize(None, [1, 1, result, size], 1, 1, size, size, mode="nearest")
+
+    assert_same(proto, inputs, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("shape", "scales", "sizes", "how"),
     [

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.prepare import prepared
-from tests.unit.onnx_cases import Array, assert_same, model_of
+from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours
 
 pytest.importorskip("onnxruntime")
 
@@ -208,3 +209,71 @@ def test_what_is_random_or_large_is_not_computed() -> None:
     found = operators(prepared(model_of(nodes, {"x": noise(2, 3)}, outputs=("y", "z"))))
 
     assert {"RandomNormal", "ConstantOfShape"} <= set(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+def test_whether_any_or_all_are_true(op_type: str, tmp_path: Path) -> None:
+    """Since version 20 the largest of truths is whether there is one."""
+    x = noise(3, 4) > 0.5
+    proto = model_of([helper.make_node(op_type, ["x", "a"], ["y"])], {"x": x}, {"a": np.array([1])}, opset=20)
+    (found,) = ours(loaded(proto, tmp_path), [x])
+
+    assert found.dtype == np.bool_
+    np.testing.assert_array_equal(found, (x.any if op_type == "ReduceMax" else x.all)(1, keepdims=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_norm_that_tells_its_mean(dtype: str, axis: int, tmp_path: Path) -> None:
+    """Its outputs for training have the input's rank; in double it was no operator of TVM's at all."""
+    inputs = {"x": noise(2, 3, 4).astype(dtype)}
+    size = (3, 4) if axis == 1 else (4,)
+    weights = {"s": noise(*size).astype(dtype), "b": noise(*size).astype(dtype)}
+    outputs = ["y", "mean", "deviation"] if dtype == "float32" else ["y"]
+    node = helper.make_node("LayerNormalization", ["x", "s", "b"], outputs, axis=axis, epsilon=1e-3)
+
+    assert_same(model_of([node], inputs, weights, outputs), inputs, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_mask_of_what_is_not_dropped(tmp_path: Path) -> None:
+    """Everything is kept, and the mask is made of truths."""
+    inputs = {"x": noise(3, 4)}
+
+    assert_same(model_of([helper.make_node("Dropout", ["x"], ["y", "m"])], inputs, None, ["y", "m"]), inputs, tmp_path)
+
+
+def test_what_still_learns_is_refused() -> None:
+    """Its running mean would be another one."""
+    inputs = {"x": noise(2, 3, 4)}
+    weights = {name: np.abs(noise(3)) for name in "sbmv"}
+    node = helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y", "rm", "rv"], name="bn", training_mode=1)
+
+    with pytest.raises(ImportFailed, match=r"BatchNormalization \(node 'bn'\) is still in training"):
+        prepared(model_of([node], inputs, weights, ["y", "rm", "rv"]))
+
+
+def test_limits_that_come_with_the_data_are_refused() -> None:
+    """TVM takes the default of a limit that is not constant, without a word."""
+    inputs = {"boxes": noise(1, 6, 4), "scores": noise(1, 1, 6), "limit": np.array([0.5], "float32")}
+    names = ["boxes", "scores", "", "", "limit"]
+    proto = model_of([helper.make_node("NonMaxSuppression", names, ["y"], name="nms")], inputs)
+
+    with pytest.raises(ImportFailed, match="limits that are not constant: limit"):
+        prepared(proto)
+
+
+@pytest.mark.slow
+def test_blocks_become_channels_in_either_order(tmp_path: Path) -> None:
+    """Each channel's block together, or each place of the block together."""
+    x = np.arange(48, dtype="float32").reshape(1, 2, 4, 6)
+    blocks = x.reshape(1, 2, 2, 2, 3, 2)
+    expected = {"CRD": blocks.transpose(0, 1, 3, 5, 2, 4), "DCR": blocks.transpose(0, 3, 5, 1, 2, 4)}
+
+    for mode, wanted in expected.items():
+        node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode=mode)
+        newest = onnx.defs.get_schema("SpaceToDepth").since_version
+        (found,) = ours(loaded(model_of([node], {"x": x}, opset=newest), tmp_path), [x])
+        np.testing.assert_array_equal(found, wanted.reshape(1, 8, 2, 3))

@@ -203,6 +203,11 @@ def number(node: NodeProto, name: str, default: int = 0) -> int:
     return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
 
 
+def called(node: NodeProto) -> str:
+    """Return an operator as people find it in their model."""
+    return f"{node.op_type} (node {node.name or node.output[0]!r})"
+
+
 def present(names: Sequence[str], index: int) -> str:
     """Return the input or output at a place, "" where it is left out."""
     return names[index] if index < len(names) else ""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, number, present
+from fleet.errors import ImportFailed
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -193,6 +194,21 @@ def _lp_normalization(node: NodeProto, write: Replacement) -> bool:
     return True
 
 
+def _space_to_depth(node: NodeProto, write: Replacement) -> bool:
+    """TVM knows one order of the new channels, the block's place first."""
+    named, shape = attributes_of(node), write.values.shape(node.input[0])
+    if named.get("mode") != b"CRD" or shape is None:
+        return False
+    batch, channels, height, width = shape
+    block = number(node, "blocksize")
+    rows, columns = height // block, width // block
+    split = write.op("Reshape", node.input[0], write.integers(batch, channels, rows, block, columns, block))
+    moved = write.op("Transpose", split, perm=[0, 1, 3, 5, 2, 4])
+    sizes = write.integers(batch, channels * block * block, rows, columns)
+    write.op("Reshape", moved, sizes, output=node.output[0])
+    return True
+
+
 def _reverse_sequence(node: NodeProto, write: Replacement) -> bool:
     """Gather step `length - 1 - t` where t is within the sequence, else t."""
     given, lengths = node.input
@@ -271,17 +287,27 @@ def _conv_integer(node: NodeProto, write: Replacement) -> bool:
     return True
 
 
-def _dropout(node: NodeProto, write: Replacement) -> bool:
-    """Nothing is dropped outside of training."""
-    if present(node.output, 1) or _is_training(node, write):
+def _non_max_suppression(node: NodeProto, write: Replacement) -> bool:
+    """Refuse limits that TVM does not read: it would take their defaults.
+
+    Raises:
+        ImportFailed: one is not constant.
+    """
+    unknown = [name for name in node.input[2:] if name and name not in write.values.constants]
+    if unknown:
+        raise ImportFailed(f"{called(node)} takes limits that are not constant: {', '.join(unknown)}")
+    return False
+
+
+def _reduce_bool(node: NodeProto, write: Replacement) -> bool:
+    """The largest of truths is found among whole numbers: TVM knows no smallest truth."""
+    if write.values.dtype(node.input[0]) != np.dtype("bool"):
         return False
-    write.op("Identity", node.input[0], output=node.output[0])
+    reduced = _with_attributes_of(
+        node, write, node.op_type, [write.op("Cast", node.input[0], to=_UINT8), *node.input[1:]]
+    )
+    write.op("Cast", reduced, to=_BOOL, output=node.output[0])
     return True
-
-
-def _is_training(node: NodeProto, write: Replacement) -> bool:
-    flag = present(node.input, 2)
-    return bool(flag) and bool(write.values.constants.get(flag, np.array(True)))
 
 
 def _with_attributes_of(node: NodeProto, write: Replacement, op_type: str, inputs: list[str]) -> str:
@@ -290,7 +316,7 @@ def _with_attributes_of(node: NodeProto, write: Replacement, op_type: str, input
     return made
 
 
-_FLOAT, _INT32, _INT64, _DOUBLE = 1, 6, 7, 11
+_FLOAT, _UINT8, _INT32, _INT64, _BOOL, _DOUBLE = 1, 2, 6, 7, 9, 11
 """TensorProto.FLOAT and so on."""
 
 _SPATIAL = 2
@@ -301,17 +327,20 @@ RULES: dict[str, Rule] = {
     "Concat": _concat,
     "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
-    "Dropout": _dropout,
     "Expand": _expand,
     "IsInf": _is_inf,
     "LpNormalization": _lp_normalization,
     "MaxPool": _max_pool,
     "Mean": _mean,
+    "NonMaxSuppression": _non_max_suppression,
     "OneHot": _one_hot,
     "Pow": _pow,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
+    "ReduceMax": _reduce_bool,
+    "ReduceMin": _reduce_bool,
     "ReverseSequence": _reverse_sequence,
+    "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Sum": _sum,
 }

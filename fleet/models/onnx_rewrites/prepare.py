@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.models.onnx_rewrites import operators, recurrent, resizing
+from fleet.models.onnx_rewrites import operators, recurrent, resizing, training
 from fleet.models.onnx_rewrites.folding import fold_constants, use_tensor_constants
 from fleet.models.onnx_rewrites.functions import with_functions_inlined
 from fleet.models.onnx_rewrites.graph import rewrite
@@ -18,14 +18,15 @@ from fleet.models.onnx_rewrites.plain_names import use_plain_names
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-RULES = {**operators.RULES, **recurrent.RULES, **resizing.RULES}
+RULES = {**operators.RULES, **recurrent.RULES, **resizing.RULES, **training.RULES}
 
 
 def prepared(proto: ModelProto) -> ModelProto:
     """Return a model that computes the same, with as few operators as possible that TVM does not know.
 
     Raises:
-        ImportFailed: the model contradicts itself, or has a recurrent layer of unknown length.
+        ImportFailed: the model contradicts itself, or has an operator that cannot be written down: a recurrent layer of
+            unknown length, a BatchNormalization in training.
     """
     proto = with_functions_inlined(proto)
     use_plain_names(proto)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.errors import ImportFailed
-from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, number, present
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -310,7 +310,7 @@ class _Unrolling:
         return self._write.values.dtype(self._node.input[0]) or np.dtype("float32")
 
     def _named(self) -> str:
-        return f"{self._kind} (node {self._node.name or self._node.output[0]!r})"
+        return called(self._node)
 
 
 def _directions(attributes: dict[str, object]) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def resize(node: NodeProto, write: Replacement) -> bool:
     mode = _text(named, "mode", "nearest")
     if axes is None or dtype is None or (mode != "nearest" and dtype.kind not in "fiu"):
         return False
-    if not is_old and _is_known(axes, named, transformation):
+    if not is_old and _is_known(axes, named, transformation, mode):
         return False
     found = [axis.positions(transformation) for axis in axes]
     if any(positions is None for positions in found):
@@ -131,8 +131,14 @@ def _axes(node: NodeProto, write: Replacement, named: dict[str, object]) -> list
     return axes
 
 
-def _is_known(axes: Sequence[_Axis], named: dict[str, object], transformation: str) -> bool:
-    """Tell whether TVM computes it right."""
+def _is_known(axes: Sequence[_Axis], named: dict[str, object], transformation: str, mode: str) -> bool:
+    """Tell whether TVM computes it right.
+
+    It multiplies by the scale's inverse, and so takes another neighbour where both are as near: only where neither size
+    is a multiple of the other.
+    """
+    if mode == "nearest" and any(axis.size % axis.result and axis.result % axis.size for axis in axes):
+        return False
     if not _SPATIAL < len(axes) <= _SPATIAL + _MOST_SPATIAL or "axes" in named or named.get("antialias"):
         return False
     if _text(named, "keep_aspect_ratio_policy", "stretch") in _POLICIES:

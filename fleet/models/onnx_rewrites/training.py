@@ -1,0 +1,88 @@
+"""What models have from their training, where TVM computes it wrong or not at all.
+
+TVM gives the mean and deviation of a LayerNormalization a shape of their own, the mask of a Dropout numbers for a type,
+and the running statistics of a BatchNormalization the momentum of PyTorch, which ONNX counts the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fleet.errors import ImportFailed
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+_FLOAT, _DOUBLE = 1, 11
+"""TensorProto.FLOAT and DOUBLE."""
+
+_EPSILON = 1e-5
+
+
+def _dropout(node: NodeProto, write: Replacement) -> bool:
+    """Nothing is dropped outside of training: the mask says so of each number."""
+    shape, mask = write.values.shape(node.input[0]), present(node.output, 1)
+    if _is_training(node, write) or (mask and shape is None):
+        return False
+    write.op("Identity", node.input[0], output=node.output[0])
+    if mask and shape is not None:
+        write.op("Identity", write.constant(np.ones(shape, np.bool_)), output=mask)
+    return True
+
+
+def _is_training(node: NodeProto, write: Replacement) -> bool:
+    flag = present(node.input, 2)
+    return bool(flag) and bool(write.values.constants.get(flag, np.array(True)))
+
+
+def _layer_normalization(node: NodeProto, write: Replacement) -> bool:
+    """Write out one whose mean or deviation is asked for, or whose numbers are double."""
+    shape, dtype = write.values.shape(node.input[0]), write.values.dtype(node.input[0])
+    asked = [present(node.output, place) for place in (1, 2)]
+    is_double = dtype == np.dtype("float64")
+    if shape is None or dtype is None or not (any(asked) or is_double):
+        return False
+    data = node.input[0] if dtype.kind == "f" and dtype.itemsize > 2 else write.op("Cast", node.input[0], to=_FLOAT)
+    axes = range(number(node, "axis", -1) % len(shape), len(shape))
+    mean = _mean(write, data, axes)
+    apart = write.op("Sub", data, mean)
+    variance = _mean(write, write.op("Mul", apart, apart), axes)
+    epsilon = attributes_of(node).get("epsilon", _EPSILON)
+    added = write.constant(np.array(epsilon, "float64" if is_double else "float32"))
+    inverse = write.op("Reciprocal", write.op("Sqrt", write.op("Add", variance, added)))
+    result = write.op("CastLike", write.op("Mul", apart, inverse), node.input[0])
+    result = write.op("Mul", result, node.input[1])
+    bias = present(node.input, 2)
+    write.op(*(("Add", result, bias) if bias else ("Identity", result)), output=node.output[0])
+    for name, value in zip(asked, (mean, inverse), strict=True):
+        if name:
+            write.op("Cast", value, to=_FLOAT, output=name)
+    return True
+
+
+def _mean(write: Replacement, name: str, axes: range) -> str:
+    for axis in axes:
+        name = write.reduce("ReduceMean", name, axis)
+    return name
+
+
+def _batch_normalization(node: NodeProto, write: Replacement) -> bool:
+    """Refuse one that learns.
+
+    Raises:
+        ImportFailed: its running mean or variance is asked for.
+    """
+    del write
+    if number(node, "training_mode", 0) and any(present(node.output, place) for place in (1, 2)):
+        raise ImportFailed(f"{called(node)} is still in training; export the model for inference, like model.eval()")
+    return False
+
+
+RULES: dict[str, Rule] = {
+    "BatchNormalization": _batch_normalization,
+    "Dropout": _dropout,
+    "LayerNormalization": _layer_normalization,
+}
