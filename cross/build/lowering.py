@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cross.build.cutting import with_cut_vectors
 from cross.build.identities import with_infinite_identities
 from cross.build.spills import with_aligned_spills
-from cross.targets.target import architecture_of, parse_target
+from cross.targets.target import is_x86, parse_target
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -39,8 +39,6 @@ what has their name already keeps them away."""
 
 _MOST_STACK_BYTES = 8 * 1024
 """Of one buffer: four times what the registers of any processor hold. Threads have 128 KiB of stack at least."""
-
-_X86 = ("x86_64", "i386", "i686")
 
 _KEEP = "disable_lower_builtin"
 """TVM's name for a buffer that is left as it is by the pass that moves buffers to the heap."""
@@ -147,7 +145,7 @@ def _without_half(mod: IRModule) -> IRModule:
 def _aligned_on_x86(function: PrimFunc) -> PrimFunc:
     """Elsewhere vectors are as wide as the stack is aligned to."""
     triple = str(function.attrs["target"].attrs.get("mtriple", ""))
-    return with_aligned_spills(function) if architecture_of(triple) in _X86 else function
+    return with_aligned_spills(function) if is_x86(triple) else function
 
 
 def _on_stack(function: PrimFunc) -> PrimFunc:

@@ -71,11 +71,15 @@ def resolve_target(text: str) -> str:
 
 def architecture(target_json: str) -> str:
     """Return the CPU architecture that a target's (or its host's) code runs on, in the words of `uname -m`."""
-    return architecture_of(triple(target_json))
+    return _architecture_of(triple(target_json))
 
 
-def architecture_of(triple: str) -> str:
-    """Return the CPU architecture of an LLVM triple, in the words of `uname -m`; "" is this machine's."""
+def is_x86(triple: str) -> bool:
+    """Tell whether an LLVM triple, "" for this machine's, is of an x86 processor."""
+    return _FAMILY_OF_ARCH.get(_architecture_of(triple)) == "x86"
+
+
+def _architecture_of(triple: str) -> str:
     arch = triple.split("-")[0] or platform.machine()
     if arch.startswith(("armv7", "armv8l")) or arch in ("arm", "armhf"):
         return "armv7l"

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fleet.dashboard import words
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
-from fleet.domain.jobs import JobState, JobStatus, trials_text
+from fleet.domain.jobs import JobState, JobStatus, share_done, trials_text
 from fleet.domain.leases import PendingRequest
 
 T = TypeVar("T")
@@ -200,8 +200,7 @@ def _progress(job: JobStatus) -> Text:
 
 
 def _share_done(job: JobStatus) -> float:
-    by_trials = job.trials_done / job.trials_total if job.trials_total else 0.0
-    return min(1.0, max(job.share_done, by_trials))
+    return max(job.share_done, share_done(job.trials_done, job.trials_total))  # older optimizers tell trials alone
 
 
 @functools.cache

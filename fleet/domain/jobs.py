@@ -96,3 +96,15 @@ class JobStatus:
 def trials_text(done: int, total: int) -> str:
     """Return how many trials a job has made: "37/64", or "37" if it makes as many as fit into its time."""
     return f"{done}/{total}" if total else str(done)
+
+
+def share_done(done: int, total: int, *, elapsed_sec: float = 0.0, search_sec: float | None = None) -> float:
+    """Return how far a job's search is, from 0 to 1: by its trials or by its time, whichever is further.
+
+    Args:
+        total: 0: nobody asked for a number of trials.
+        search_sec: the value of `elapsed_sec` at which the search ends; None: no time was named.
+    """
+    by_trials = done / total if total else 0.0
+    by_time = elapsed_sec / search_sec if search_sec else 0.0
+    return min(1.0, max(by_trials, by_time))

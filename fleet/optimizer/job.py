@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cross.build.cache import BuildCache
 from fleet.base.quantities import count_text
+from fleet.domain.jobs import share_done
 from fleet.domain.measuring import Evaluator
 from fleet.errors import ConfigError
 from fleet.models.importing.shapes import Shapes
@@ -349,9 +350,7 @@ class ProgressReport:
     @property
     def share(self) -> float:
         """How far the search is, from 0 to 1: by its trials or by its time, whichever is further."""
-        by_trials = self.trials_done / self.trials_total if self.trials_total else 0.0
-        by_time = self.elapsed_sec / self.search_sec if self.search_sec else 0.0
-        return min(1.0, max(by_trials, by_time))
+        return share_done(self.trials_done, self.trials_total, elapsed_sec=self.elapsed_sec, search_sec=self.search_sec)
 
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
@@ -361,7 +360,7 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         device=progress.device_name,
         snapshot=progress.snapshot,
         trials_done=done_before + progress.trials_done,
-        trials_total=done_before + progress.trials_asked if progress.trials_asked else 0,
+        trials_total=0 if progress.is_bound_by_time else done_before + progress.trials_total,
         trials_failed=progress.trials_failed,
         repeats=progress.repeats,
         elapsed_sec=elapsed_sec,

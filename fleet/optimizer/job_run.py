@@ -20,7 +20,7 @@ from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.devices import Inventory, RuntimeKind
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobStatus, share_done
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
@@ -366,7 +366,12 @@ class JobRun:
             started_at_sec=job.started_at.timestamp(),
             trials_done=progress.trials_done,
             trials_total=progress.trials_asked,
-            share_done=report_progress(progress, elapsed_sec=time.monotonic() - self.started_at).share,
+            share_done=share_done(
+                progress.trials_done,
+                progress.trials_asked,
+                elapsed_sec=time.monotonic() - self.started_at,
+                search_sec=progress.search_sec,
+            ),
             trials_failed=progress.trials_failed,
             best_us=progress.total_sec(tuned=True) * 1e6,
             untuned_us=progress.total_sec(tuned=False) * 1e6,

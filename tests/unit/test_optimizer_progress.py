@@ -241,6 +241,13 @@ def test_a_search_with_trials_and_a_deadline_is_as_far_as_the_further_of_both() 
     assert report_progress(JobProgress(), elapsed_sec=90.0).share == 0.0
 
 
+def test_a_job_that_goes_on_counts_what_it_had() -> None:
+    """Also where nothing is left to do."""
+    report = report_progress(JobProgress(trials_total=0), elapsed_sec=1.0, done_before=64)
+
+    assert (report.trials_done, report.trials_total, report.share) == (64, 64, 1.0)
+
+
 def test_a_run_with_minutes_goes_on_with_none_that_counts_trials(tmp_path: Path) -> None:
     """Their numbers of trials mean different things: a few minutes would end after the few trials that were left."""
     counted = TuneOptions(model=tmp_path / "m.onnx", selector="cpu")
