@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,6 +29,9 @@ from fleet.library.migrations import migrate
 
 _BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for the others; a transaction of ours lasts milliseconds."""
+
+_AGAIN_SEC = 0.01
+"""Between two attempts, where SQLite does not wait by itself."""
 
 _POSTGRES_LOCK = 0x74766D666C656574
 """Advisory lock held while the tables are made or changed: "tvmfleet" in ASCII."""
@@ -252,7 +256,17 @@ def _change_version(engine: sa.Engine, version: int) -> None:
 def _use_write_ahead_log(connection: sa.Connection) -> None:
     # It lasts, so once at creation is enough. It cannot change inside a transaction, hence the driver's connection.
     raw: Any = connection.connection.driver_connection
-    raw.execute("PRAGMA journal_mode = WAL")
+    until_sec = time.monotonic() + _BUSY_TIMEOUT_MS / 1e3
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # For this statement SQLite does not wait: it fails at once where another process is making the library.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until_sec:
+                raise
+            time.sleep(_AGAIN_SEC)
+        else:
+            return
 
 
 def _find_version(connection: sa.Connection) -> int | None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def fill(library: Library) -> None:
     """Store until it fails."""
     for number in range(100_000):
         library.add_record(record(number))
+
+
+@contextlib.contextmanager
+def being_made(path: Path) -> Iterator[sqlite3.Connection]:
+    """Hold the lock of somebody who is about to make the tables."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
 
 
 @contextlib.contextmanager
@@ -72,6 +81,24 @@ def test_a_library_whose_connections_are_all_in_use_is_one_that_cannot_be_used_n
     with reading(engine), pytest.raises(LibraryError, match="cannot be used"), reading(engine):
         pass
     engine.dispose()
+
+
+def test_a_library_that_somebody_else_is_making_is_waited_for(tmp_path: Path) -> None:
+    """Two commands on a new library: the second neither fails nor makes it again."""
+    path = tmp_path / "library.sqlite"
+    with being_made(path) as other:
+        threading.Timer(0.2, other.rollback).start()
+        Library.open(path).close()
+
+        assert not other.in_transaction
+
+
+def test_a_library_that_stays_locked_while_it_is_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time that any writer waits, the text says what to do."""
+    monkeypatch.setattr("fleet.library.engine._BUSY_TIMEOUT_MS", 50)
+
+    with being_made(tmp_path / "library.sqlite"), pytest.raises(LibraryError, match="been locked by another program"):
+        Library.open(tmp_path / "library.sqlite")
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

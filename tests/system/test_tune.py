@@ -71,6 +71,12 @@ def stored_trials(path: Path) -> int:
         return len(library.records(kinds=[RecordKind.CANDIDATE]))
 
 
+def until_stored(trials: int, path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a tune has stored so many trials; one that has ended by itself is not waited for."""
+    eventually_sync(lambda: process.poll() is not None or stored_trials(path) >= trials, _WITHIN_SEC)
+    assert process.poll() is None, process.communicate()[1]
+
+
 def finish(process: subprocess.Popen[str]) -> dict[str, object]:
     out, err = process.communicate(timeout=_ENDS_WITHIN_SEC)
     assert process.returncode == 0, err
@@ -154,7 +160,7 @@ def test_interrupted_by_ctrl_c_it_goes_on_where_it_stopped(model: Path, tmp_path
     """Ctrl-C keeps every finished trial, says how to go on, leaves no process; the same command does the rest."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library))
-    eventually_sync(lambda: stored_trials(library) >= 4, _WITHIN_SEC)
+    until_stored(4, library, process)
     children = descendants(process.pid)
 
     process.send_signal(signal.SIGINT)
@@ -178,7 +184,7 @@ def test_the_tracker_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path
     """kill -9 of the tracker and a restart: the job finishes, nothing is lost, the device is never granted twice."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 2, _WITHIN_SEC)
+    until_stored(2, library, process)
     lease = eventually_sync(lambda: fleet.snapshot()["leases"], _WITHIN_SEC)[0]  # type: ignore[index]
 
     fleet.tracker.kill()
@@ -202,7 +208,7 @@ def test_the_agent_is_killed_during_a_tune(model: Path, fleet: Fleet, tmp_path: 
     """kill -9 of the agent: its workers die too; when it is back the job goes on with at most one trial lost."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 2, _WITHIN_SEC)
+    until_stored(2, library, process)
     workers = descendants(fleet.agent.process.pid)
 
     fleet.agent.kill()
@@ -221,7 +227,7 @@ def test_the_worker_is_killed_during_a_tune(model: Path, lasting_fleet: Fleet, t
     """kill -9 of the worker costs the candidate under way; the next one gets a new worker."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", lasting_fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 2, _WITHIN_SEC)
+    until_stored(2, library, process)
 
     for worker in eventually_sync(lambda: workers_of(lasting_fleet), _WITHIN_SEC):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -237,7 +243,7 @@ def test_the_client_is_killed_during_a_tune(model: Path, lasting_fleet: Fleet, t
     """kill -9 of the tuner: its builders and its worker die, the lease ends within the grace time, records stay."""
     library = tmp_path / "library.sqlite"
     process = start_fleet(*tune_words(model, library, "--tracker", lasting_fleet.address))
-    eventually_sync(lambda: stored_trials(library) >= 2, _WITHIN_SEC)
+    until_stored(2, library, process)
     kept, builders = stored_trials(library), descendants(process.pid)
 
     process.kill()
