@@ -255,6 +255,45 @@ def test_what_still_learns_is_refused() -> None:
         prepared(model_of([node], inputs, weights, ["y", "rm", "rv"]))
 
 
+def test_what_still_drops_is_refused() -> None:
+    """Which numbers it drops is up to chance; at a share of zero it is what it is outside of training."""
+    inputs = {"x": noise(3, 4)}
+    node = helper.make_node("Dropout", ["x", "share", "trains"], ["y"], name="drop")
+
+    def rewritten(**weights: float) -> list[str]:
+        constants = {
+            name: np.array(value, np.bool_ if name == "trains" else "float32") for name, value in weights.items()
+        }
+        left = {name: np.array(True) for name in {"trains"} - set(weights)}
+        return operators(prepared(model_of([node], {**inputs, **left}, constants)))
+
+    assert rewritten(share=0.5, trains=False) == rewritten(share=0.0, trains=True) == ["Identity"]
+    for weights in ({"share": 0.5, "trains": True}, {"share": 0.5}):
+        with pytest.raises(ImportFailed, match=r"Dropout \(node 'drop'\) is still in training"):
+            rewritten(**weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [{}, {"overlap": 0.0}, {"overlap": 0.5}, {"overlap": 0.5, "score": 0.2}])
+def test_boxes_are_suppressed_within_the_limits_that_are_given(limits: dict[str, float], tmp_path: Path) -> None:
+    """No limit of the overlap is a limit of 0, and no limit of the score is none, for scores below 0, too."""
+    corners = np.sort(np.random.default_rng(0).random((1, 12, 2, 2), dtype="float32"), axis=2)
+    inputs = {"boxes": corners.reshape(1, 12, 4), "scores": noise(1, 2, 12)}
+    constants = {"count": np.array(3), **{name: np.array(value, "float32") for name, value in limits.items()}}
+    named = ["boxes", "scores", *(name if name in constants else "" for name in ("count", "overlap", "score"))]
+
+    assert_same(model_of([helper.make_node("NonMaxSuppression", named, ["y"])], inputs, constants), inputs, tmp_path)
+
+
+def test_the_largest_of_a_region_is_refused() -> None:
+    """ONNX takes the largest weighted element, TVM the largest weighted sum."""
+    inputs = {"x": noise(1, 1, 8, 8), "rois": noise(2, 4), "batch": np.zeros(2, "int64")}
+    node = helper.make_node("RoiAlign", list(inputs), ["y"], name="roi", mode="max")
+
+    with pytest.raises(ImportFailed, match=r"RoiAlign \(node 'roi'\) has mode 'max'"):
+        prepared(model_of([node], inputs))
+
+
 def test_limits_that_come_with_the_data_are_refused() -> None:
     """TVM takes the default of a limit that is not constant, without a word."""
     inputs = {"boxes": noise(1, 6, 4), "scores": noise(1, 1, 6), "limit": np.array([0.5], "float32")}

@@ -288,14 +288,36 @@ def _conv_integer(node: NodeProto, write: Replacement) -> bool:
 
 
 def _non_max_suppression(node: NodeProto, write: Replacement) -> bool:
-    """Refuse limits that TVM does not read: it would take their defaults.
+    """Say every limit, since TVM has other defaults, and leave out what overlaps by more than the limit, not as much.
 
     Raises:
-        ImportFailed: one is not constant.
+        ImportFailed: a limit is not constant: TVM would take its default.
     """
     unknown = [name for name in node.input[2:] if name and name not in write.values.constants]
     if unknown:
         raise ImportFailed(f"{called(node)} takes limits that are not constant: {', '.join(unknown)}")
+    count, overlap, score = (present(node.input, place) for place in (2, 3, 4))
+    least = np.nextafter(write.values.constants.get(overlap, np.array(0)).astype("float32"), np.float32(np.inf))
+    inputs = [
+        *node.input[:2],
+        count or write.integers(0),
+        write.constant(np.asarray(least)),
+        score or write.constant(np.array(-np.inf, "float32")),
+    ]
+    write.op(node.op_type, *inputs, output=node.output[0])
+    write.nodes[-1].attribute.extend(node.attribute)
+    return True
+
+
+def _roi_align(node: NodeProto, write: Replacement) -> bool:
+    """Refuse the mode in which ONNX and TVM differ: the largest of weighted elements, or of their weighted sums.
+
+    Raises:
+        ImportFailed: the mode is "max".
+    """
+    del write
+    if attributes_of(node).get("mode") == b"max":
+        raise ImportFailed(f"{called(node)} has mode 'max', which TVM computes otherwise; 'avg' is known")
     return False
 
 
@@ -340,6 +362,7 @@ RULES: dict[str, Rule] = {
     "ReduceMax": _reduce_bool,
     "ReduceMin": _reduce_bool,
     "ReverseSequence": _reverse_sequence,
+    "RoiAlign": _roi_align,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Sum": _sum,

@@ -23,9 +23,15 @@ _EPSILON = 1e-5
 
 
 def _dropout(node: NodeProto, write: Replacement) -> bool:
-    """Nothing is dropped outside of training: the mask says so of each number."""
+    """Nothing is dropped outside of training: the mask says so of each number.
+
+    Raises:
+        ImportFailed: it is still in training, and would drop something; TVM drops nothing.
+    """
     shape, mask = write.values.shape(node.input[0]), present(node.output, 1)
-    if _is_training(node, write) or (mask and shape is None):
+    if _drops(node, write):
+        raise _in_training(node)
+    if mask and shape is None:
         return False
     write.op("Identity", node.input[0], output=node.output[0])
     if mask and shape is not None:
@@ -33,9 +39,12 @@ def _dropout(node: NodeProto, write: Replacement) -> bool:
     return True
 
 
-def _is_training(node: NodeProto, write: Replacement) -> bool:
-    flag = present(node.input, 2)
-    return bool(flag) and bool(write.values.constants.get(flag, np.array(True)))
+def _drops(node: NodeProto, write: Replacement) -> bool:
+    """Tell whether it may: what comes with the data may say so."""
+    unless_said = {1: np.array(0.5), 2: np.array(False)}  # the share to drop, and whether in training
+    names = {place: present(node.input, place) for place in unless_said}
+    constants, unknown = write.values.constants, np.array(True)
+    return all((constants.get(name, unknown) if name else unless_said[place]).any() for place, name in names.items())
 
 
 def _layer_normalization(node: NodeProto, write: Replacement) -> bool:
@@ -77,8 +86,12 @@ def _batch_normalization(node: NodeProto, write: Replacement) -> bool:
     """
     del write
     if number(node, "training_mode", 0) and any(present(node.output, place) for place in (1, 2)):
-        raise ImportFailed(f"{called(node)} is still in training; export the model for inference, like model.eval()")
+        raise _in_training(node)
     return False
+
+
+def _in_training(node: NodeProto) -> ImportFailed:
+    return ImportFailed(f"{called(node)} is still in training; export the model for inference, like model.eval()")
 
 
 RULES: dict[str, Rule] = {
