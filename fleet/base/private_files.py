@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 from fleet.errors import ConfigError
@@ -36,7 +37,7 @@ def write_private(path: Path, content: bytes) -> None:
         OSError: there is no room, or the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     fresh.unlink(missing_ok=True)  # left by an earlier process with our pid: in a container every process is 1
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
