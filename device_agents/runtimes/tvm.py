@@ -4,7 +4,8 @@ That is what keeps the agent small (34 MB instead of 300) and its start short (0
 functions of the runtime, the same that TVM's RPC server uses.
 
 For other hardware than the CPU: more libraries of TVM's runtime by `libraries`, or a subclass that overrides what
-differs, of `_prepare`, `_open_device`, `_load_library`, `_host_device`, `_make_time_repeats` and `time_source`.
+differs, of `_prepare`, `_open_device`, `_load_library`, `_host_device`, `_settle`, `_make_time_repeats` and
+`time_source`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from device_agents.runtimes.evaluating import TimeRepeats, Timing, for_single_ca
 from device_agents.runtimes.filling import make_tile, random_content
 from device_agents.runtimes.instrument import MOST_RUNS, profile_calls
 from device_agents.runtimes.kept_modules import KeptModules
+from device_agents.runtimes.pool_cores import cores_apart, move_to
 from device_agents.runtimes.reference_kernels import CopyReferenceKernel, CpuReferenceKernel
 from fleet.domain.measuring import (
     Argument,
@@ -51,6 +53,9 @@ _KEPT_MODULES = {ModuleKind.FUNCTIONS: 8, ModuleKind.RELAX_VM: 1}
 
 _POOLED_ALLOCATOR = 2
 """The Relax VM's allocator that relax.VirtualMachine uses by default."""
+
+_ON_FASTEST_CORES, _AS_MANY_AS_USUAL = 1, 0
+"""What TVM takes for its pool unless it is told otherwise."""
 
 _TIMED_NAME = "fleet_timed"
 
@@ -102,6 +107,7 @@ class TvmRuntime:
 
         self._ffi = tvm_ffi
         self._reference: Callable[[], list[float]] | None = None
+        self._own_cores: frozenset[int] | None = None
         self._prepare(libraries)
         self._device = self._open_device(device_type, device_index)
         self._alloc = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
@@ -186,9 +192,19 @@ class TvmRuntime:
             # A closure without arguments and result: calling it costs no lookup and no copy of what is returned.
             module.get_function("save_function")(function, _TIMED_NAME, 0, *arguments)
             function, arguments = _TIMED_NAME, []
+        self._settle()
         return run_schedule(
             evaluator, self._make_time_repeats(module, function, arguments, for_single_calls(evaluator))
         )
+
+    def _settle(self) -> None:
+        """Have the threads that kernels run on, which TVM makes at the first parallel loop, and leave their cores."""
+        if self._host_device() is not None:
+            return
+        if self._own_cores is None:
+            self._ffi.get_global_func("runtime.config_threadpool")(_ON_FASTEST_CORES, _AS_MANY_AS_USUAL)
+            self._own_cores = cores_apart()
+        move_to(self._own_cores)
 
     def _profile(self, machine: tvm_ffi.Module, trial: Trial) -> OperatorProfile:
         """Time the calls within the closure that `_time` saved."""

@@ -139,6 +139,9 @@ class RpcRuntime(TvmRuntime):
         device_type, _ = self._wanted
         return None if device_type == "cpu" else self._ffi.device("cpu", 0)
 
+    def _settle(self) -> None:
+        """Do nothing: kernels run over there."""
+
     def _load(self, path: str, kind: ModuleKind) -> tvm_ffi.Module:
         if kind is ModuleKind.FUNCTIONS:
             return super()._load(path, kind)

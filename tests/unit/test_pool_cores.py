@@ -1,0 +1,86 @@
+"""The thread that starts kernels is on no core of TVM's pool."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from device_agents.runtimes.pool_cores import cores_apart, move_to
+from tests.programs import here
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is everybody's")
+
+_CORE = 36
+"""Where /proc/PID/stat has the core that a thread ran on last, behind the name."""
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A core that another thread of this process is bound to."""
+    core, ended, started = max(os.sched_getaffinity(0)), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        os.sched_setaffinity(0, {core})
+        started.set()
+        ended.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    started.wait()
+    yield core
+    ended.set()
+    thread.join()
+
+
+def core_of_this_thread() -> int:
+    return int(Path("/proc/thread-self/stat").read_text().rpartition(")")[2].split()[_CORE])
+
+
+def test_a_thread_moves_off_a_core_that_another_one_is_bound_to(taken: int) -> None:
+    """And may run anywhere again, once it has."""
+    usable = os.sched_getaffinity(0)
+    move_to(frozenset({taken}))
+    assert core_of_this_thread() == taken
+
+    move_to(cores_apart())
+
+    assert cores_apart() == usable - {taken}
+    assert os.sched_getaffinity(0) == usable
+
+
+@pytest.mark.parametrize("cores", [frozenset(), frozenset({4095})])
+def test_a_thread_that_cannot_move_stays(cores: frozenset[int]) -> None:
+    """All cores are somebody's, or the process may use that one no more."""
+    usable = os.sched_getaffinity(0)
+
+    move_to(cores)
+
+    assert os.sched_getaffinity(0) == usable
+
+
+@pytest.mark.slow
+def test_tvms_pool_leaves_one_core_to_the_thread_that_starts_kernels() -> None:
+    """It binds one thread to each of the others."""
+    code = """
+import json, os
+from device_agents.runtimes.tvm import TvmRuntime
+usable = sorted(os.sched_getaffinity(0))
+runtime = TvmRuntime()
+runtime._settle()
+print(json.dumps({"usable": usable, "own": sorted(runtime._own_cores)}))
+"""
+    count = os.cpu_count()
+    environment = {**here(), "TVM_NUM_THREADS": str(count)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+
+    if len(found["usable"]) < (count or 1):
+        pytest.skip("TVM binds no thread where it may not use all cores")
+    assert len(found["own"]) == 1
