@@ -34,7 +34,7 @@ def job_data(job: Job) -> dict[str, object]:
         "message": job.message,
         "trials_done": job.trials_done,
         "trials_failed": job.trials_failed,
-        "trials_total": job.trials_total,
+        "trials_total": job.trials_asked,
         "holder": job.holder,
         "host": job.host,
         "optimizer": job.optimizer,
@@ -62,18 +62,12 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
             job.name,
             line(job.title),
             _state(job),
-            trials_text(job.trials_done, _trials_asked(job)),
+            trials_text(job.trials_done, job.trials_asked),
             str(job.trials_failed),
             lasted(job),
             *((clock_time(job.started_at), line(job.holder)) if has_room else ()),
         )
     console.print(table)
-
-
-def _trials_asked(job: Job) -> int:
-    """Return how many trials the user asked for; 0: as many as fit into its minutes."""
-    is_bound_by_time = job.conditions.get("minutes") is not None and job.conditions.get("trials") is None
-    return 0 if is_bound_by_time else job.trials_total
 
 
 def summary_data(summary: JobSummary) -> dict[str, object]:

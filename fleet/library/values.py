@@ -107,9 +107,15 @@ class Job:
     reverted_at: datetime | None = None
     """Since then its records are used for nothing; None: they are used."""
 
+    @property
+    def trials_asked(self) -> int:
+        """How many trials its user asked for; 0: as many as fit into its minutes, or unknown."""
+        is_bound_by_time = self.conditions.get("minutes") is not None and self.conditions.get("trials") is None
+        return 0 if is_bound_by_time else self.trials_total
+
     def __repr__(self) -> str:
-        trials = f"{self.trials_done} of {self.trials_total} trials"
-        return f"<Job {self.name} {self.state}: {shown(self.title)}, {trials}>"
+        trials = f"{self.trials_done} of {self.trials_asked}" if self.trials_asked else f"{self.trials_done}"
+        return f"<Job {self.name} {self.state}: {shown(self.title)}, {trials} trials>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,6 +240,17 @@ def test_jobs_are_listed_and_shown(path: str) -> None:
     assert data["workloads"][0]["errors"] == {"TIMEOUT": 1}
 
 
+def test_a_job_of_some_minutes_was_asked_for_no_number_of_trials(path: str) -> None:
+    """The most that it may make is nobody's wish: neither the table nor the JSON counts towards it."""
+    with Library.open(path) as library:
+        library.start_job(title="timed.onnx", conditions={"minutes": 3.0, "trials": None}, trials_total=512)
+
+    timed, _ = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])["jobs"]
+
+    assert (timed["title"], timed["trials_total"]) == ("timed.onnx", 0)
+    assert "512" not in fleet("jobs", "list", "--library", path)[1]
+
+
 def test_records_travel_through_files(path: str, tmp_path: Path) -> None:
     """What one library exports another imports, once."""
     out_dir, other = str(tmp_path / "out"), str(tmp_path / "other.sqlite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -55,6 +56,7 @@ DRIFT = {"disturbances": [{"kind": "REFERENCE_DRIFT", "text": "slower"}]}
             "<Measurement CRASHED: signal 11 at 0x0" + 184 * "." + ">",
         ),
         (JOB, "<Job jobs/1 RUNNING: a b.onnx, 0 of 8 trials>"),
+        (replace(JOB, conditions={"minutes": 3.0, "trials": None}), "<Job jobs/1 RUNNING: a b.onnx, 0 trials>"),
         (JobSummary(job=JOB, workloads=(), model_runs=()), "<JobSummary jobs/1 RUNNING: a b.onnx, 0 workloads>"),
         (StoredWorkload(shash="12", name="conv", mod_json="{}" * 9000), "<StoredWorkload 12: conv>"),
     ],

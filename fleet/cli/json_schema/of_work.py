@@ -164,6 +164,8 @@ class JobData(TypedDict):
     trials_done: int
     trials_failed: int
     trials_total: int
+    """0: as many as fit into its minutes."""
+
     holder: str
     host: str
     optimizer: str
