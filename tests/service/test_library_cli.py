@@ -248,7 +248,7 @@ def test_a_job_of_some_minutes_was_asked_for_no_number_of_trials(path: str) -> N
     timed, _ = json.loads(fleet("jobs", "list", "--library", path, "--json")[1])["jobs"]
 
     assert (timed["title"], timed["trials_total"]) == ("timed.onnx", 0)
-    assert "512" not in fleet("jobs", "list", "--library", path)[1]
+    assert "0/512" not in fleet("jobs", "list", "--library", path)[1]
 
 
 def test_records_travel_through_files(path: str, tmp_path: Path) -> None:
