@@ -51,6 +51,9 @@ from fleet.errors import (
 from fleet.identity.credentials import TRACKER_NAME, PlainSecret, Proof
 from fleet.wire import sturdy
 from fleet.wire.fair_timeout import fair_timeout
+from fleet.wire.options import CHANNEL_OPTIONS, is_large, max_bytes_of, server_options
+from fleet.wire.options import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from fleet.wire.options import MAX_REQUEST_BYTES as MAX_REQUEST_BYTES
 from fleet.wire.peers import SECRET_HEADER, Guard, channel_security
 from fleet.wire.peers import CallContext as CallContext
 
@@ -66,18 +69,12 @@ else:
 Header: TypeAlias = Sequence[tuple[str, bytes]]
 
 ERROR_KEY = "fleet-error"
-MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""Bound on one message: the largest tensor of a Call."""
-
-MAX_REQUEST_BYTES = 1024 * 1024
-"""Bound on one request, except those that carry arrays or artifacts."""
-_LARGE_REQUESTS = frozenset(f"fleet.v1.SessionService.{name}" for name in ("Call", "Measure", "PutArtifact"))
 _LARGE_REQUEST_SEC = 600.0
 """How long one of those may take to come: half a megabyte a second. Their callers have shown a lease's token."""
 
-_MAX_STREAMS = 1_000
-"""Calls of one connection that may be under way at once."""
 _MAX_ERROR_BYTES = 2_000
+_GZIP = b"\x1f\x8b"
+"""Begins compressed messages, and no message of protobuf."""
 _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
     FleetError: grpc.StatusCode.INTERNAL,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -107,35 +104,6 @@ _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """Returned by `read` at the end of a stream."""
 
-CHANNEL_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # Despite its name, how long one try to connect may take: TLS is three round trips, and slow boards take a while.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A proxy from the environment has no business between a board and its tracker.
-    ("grpc.enable_http_proxy", 0),
-    # In tests one process talks to many trackers, so a channel must not borrow another's connection.
-    ("grpc.use_local_subchannel_pool", 1),
-]
-SERVER_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.max_concurrent_streams", _MAX_STREAMS),
-    # Two servers on one port would share its connections at random: a port in use must be an error.
-    ("grpc.so_reuseport", 0),
-]
-
 
 def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) -> Channel:
     """Open a channel to "host:port".
@@ -152,8 +120,7 @@ def make_channel(address: str, proof: Proof, server_name: str = TRACKER_NAME) ->
 
 def make_server(max_request_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
     """Make a server with the fleet's limits and keepalive. A larger request than this is refused before it has come."""
-    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
-    return sturdy.make_server(list(options.items()))
+    return sturdy.make_server(server_options(max_request_bytes))
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, security: grpc.ServerCredentials | None, *, what: str) -> int:
@@ -194,7 +161,7 @@ def add_service(
         # On the wire, one request is a stream of one; for gRPC it makes the difference that it takes it in beforehand.
         streams = "stream" if method.server_streaming else "unary"
         make_handler = getattr(grpc, f"stream_{streams}_rpc_method_handler")
-        most_bytes = MAX_MESSAGE_BYTES if method.full_name in _LARGE_REQUESTS else MAX_REQUEST_BYTES
+        most_bytes = max_bytes_of(method.full_name)
         admission = _Admission(method=method, guard=guard, check_call=check_call, most_bytes=most_bytes)
         handlers[method.name] = make_handler(
             _guarded(getattr(servicer, _snake(method.name)), admission),
@@ -328,7 +295,7 @@ class _Admission:
         self.check_call(context)
 
     async def _only(self, messages: _Parsed) -> object:
-        most_sec = _LARGE_REQUEST_SEC if self.method.full_name in _LARGE_REQUESTS else self.guard.request_sec
+        most_sec = _LARGE_REQUEST_SEC if is_large(self.method.full_name) else self.guard.request_sec
         try:
             async with fair_timeout(most_sec):
                 async for message in messages:
@@ -343,6 +310,8 @@ class _Admission:
         try:
             return message_factory.GetMessageClass(self.method.input_type).FromString(content)
         except DecodeError as error:
+            if content.startswith(_GZIP):
+                raise InvalidRequest("the message is compressed; send it without gRPC's compression") from error
             raise InvalidRequest("a message cannot be read; is the other side of another fleet?") from error
 
 
