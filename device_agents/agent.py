@@ -116,6 +116,7 @@ class Agent:
         self._own_cpus = OwnCpus()
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._server = make_server()
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
@@ -164,7 +165,7 @@ class Agent:
 
     async def close(self) -> None:
         """End all sessions, let go of the devices, leave no process behind. Idempotent."""
-        tasks = [task for task in (self._link_task, self._renewing) if task is not None]
+        tasks = [task for task in (self._link_task, self._renewing, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -224,6 +225,7 @@ class Agent:
         self._membership.load()
         security = None if is_plain else server_security(self._membership.shown)
         self.port = bind(self._server, self._home.host, self._home.port, security, what="the agent")
+        self._watching = guard.connections.watch(self.port)
         await self._server.start()
         self._renewing = asyncio.create_task(renew_in_time(self._membership), name="renew-certificate")
         self._link = TrackerLink(

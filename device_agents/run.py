@@ -28,6 +28,7 @@ from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
+from fleet.base.open_files import raise_file_limit
 from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken, parse_join_token
@@ -87,6 +88,7 @@ def run_agent(options: AgentOptions) -> int:
     """Serve until a signal; return the exit code."""
     logs.setup(options.log_level)
     forbid_inspection()
+    raise_file_limit()
     try:
         return asyncio.run(_serve(_told(options)))
     except KeyboardInterrupt:

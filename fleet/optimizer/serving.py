@@ -23,6 +23,7 @@ from cross.build.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.machine import account_name
+from fleet.base.open_files import raise_file_limit
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import together
 from fleet.client.connection import account_credentials
@@ -89,6 +90,7 @@ async def serve(options: OptimizerOptions) -> None:
         TrackerUnavailable: no tracker answers.
     """
     check_versions()
+    raise_file_limit()
     async with AsyncExitStack() as stack:
         library = stack.enter_context(await asyncio.to_thread(Library.open, options.library))
         artifact_dir = stack.enter_context(scratch_dir("artifacts"))

@@ -84,6 +84,7 @@ async def serving_snapshots(
     servicer, server = SnapshotServicer(), rpc.make_server(rpc.MAX_REQUEST_BYTES)
     stubs.add_snapshot_service(server, servicer, guard)
     port = rpc.bind(server, where.host, where.port, server_security(credentials), what="the optimizer")
+    watching = guard.connections.watch(port)
     await server.start()
     following = asyncio.create_task(follow(memory, servicer.publish), name="follow snapshots for others")
     address = address_of(where.host, port)
@@ -91,6 +92,7 @@ async def serving_snapshots(
     try:
         yield address
     finally:
-        following.cancel()
-        await asyncio.wait([following])
+        for task in (following, watching):
+            task.cancel()
+        await asyncio.wait([following, watching])
         await server.stop(_STOP_GRACE_SEC)

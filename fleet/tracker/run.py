@@ -15,6 +15,7 @@ from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import listening_host
+from fleet.base.open_files import raise_file_limit
 from fleet.errors import FleetError
 
 
@@ -81,6 +82,7 @@ def run_tracker(options: TrackerOptions) -> int:
     # never much at once, and seldom among all that a large fleet keeps.
     gc.set_threshold(700, 3, 20_000)
     forbid_inspection()
+    raise_file_limit()
     try:
         asyncio.run(_serve(options))
     except FleetError as error:

@@ -177,6 +177,7 @@ class Tracker:
         port = rpc.bind(server, host, self.settings.port, security, what="the tracker")
         self.address = address_of(host, port)
         self._serve_account()
+        self._tasks.append(guard.connections.watch(port))
         await server.start()
         self._server = server
         self.engine.submit(ev.Tick())

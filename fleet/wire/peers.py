@@ -23,6 +23,7 @@ from fleet.identity.credentials import Credentials, PlainSecret
 from fleet.identity.policy import check_role, rule_of
 from fleet.identity.roles import Identity, Role
 from fleet.identity.stranger import CERTIFICATE_PEM as STRANGER_PEM
+from fleet.wire.connections import Connections
 from fleet.wire.open_streams import OpenStream, OpenStreams
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Guard:
         self._audit = audit
         self._check_member = check_member
         self.streams = OpenStreams()
+        self.connections = Connections()
 
     def admit(self, rpc: str, context: CallContext) -> Identity:
         """Return who calls.
@@ -98,6 +100,7 @@ class Guard:
         """
         if self._secret is not None:
             _check_secret(self._secret(), context)
+            self.connections.note_member(context.peer())
             return _LOCAL
         certificate = _certificate(context)
         if certificate is None:
@@ -107,6 +110,7 @@ class Guard:
         caller = _identity(certificate)
         if caller.role is not Role.STRANGER:
             self._check_member(caller)
+            self.connections.note_member(context.peer())
         check_role(rpc, caller)
         return caller
 

@@ -1,0 +1,89 @@
+"""Strangers who open very many connections keep nobody out of a tracker."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fleet.base.open_files import file_limit, raise_file_limit
+from fleet.identity import stranger
+from tests.system.fleet_processes import FLEET, Server
+
+pytestmark = pytest.mark.slow
+
+_MANY = 1_500
+_USUAL = ("sh", "-c", 'ulimit -Sn 1024; exec "$0" "$@"')
+"""The soft limit of most shells and services; the hard one is larger."""
+_STRICT = ("sh", "-c", 'ulimit -n 1024; exec "$0" "$@"')
+_SOON_SEC = 30.0
+"""A newcomer is served within a second or two; machines that test are busy."""
+
+
+@pytest.fixture(params=[_USUAL, _STRICT], ids=["soft-limit", "hard-limit"])
+def tracker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    raise_file_limit()
+    if file_limit() < 2 * _MANY:
+        pytest.skip(f"this process may open {file_limit()} files, too few to be {_MANY} connections")
+    command = ["-m", "fleet.tracker", "--state-dir", str(tmp_path / "state"), "--no-discovery"]
+    server = Server(command, "tracker", tmp_path / "log", around=request.param).start()
+    yield server
+    server.stop()
+
+
+def _connect(stack: ExitStack, address: str, source: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=20.0, source_address=(source, 0))
+    return stack.enter_context(connection)
+
+
+def _newcomer_sec(address: str) -> float:
+    """Return how long it takes a new client to see the fleet."""
+    began = time.monotonic()
+    while True:
+        status = subprocess.run(
+            [FLEET, "status", "--json", "--tracker", address], capture_output=True, text=True, check=False, timeout=60
+        )
+        if status.returncode == 0:
+            assert json.loads(status.stdout)["devices"] == []
+            return time.monotonic() - began
+        assert time.monotonic() - began < _SOON_SEC, status.stderr
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["other-address", "same-address"])
+def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: str) -> None:
+    """At the usual 1,024 files of a process, 1,500 of them locked every new client out until they left."""
+    with ExitStack() as stack:
+        for _ in range(_MANY):
+            _connect(stack, tracker.address, source).send(b"\x16")
+
+        print(f"newcomer served after {_newcomer_sec(tracker.address):.1f} s")
+
+
+def test_idle_connections_over_tls_keep_nobody_out(tracker: Server, tmp_path: Path) -> None:
+    """The key that everybody has who has not joined opens TLS, and no more is done with it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    (tmp_path / "stranger.pem").write_bytes(stranger.KEY_PEM + stranger.CERTIFICATE_PEM)
+    context.load_cert_chain(tmp_path / "stranger.pem")
+
+    with ExitStack() as stack:
+        refused = 0
+        for _ in range(_MANY):
+            connection = _connect(stack, tracker.address, "127.0.0.2")
+            try:
+                tls = stack.enter_context(context.wrap_socket(connection))
+                tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            except OSError:
+                refused += 1
+
+        took_sec = _newcomer_sec(tracker.address)
+        print(f"{refused} refused, newcomer served after {took_sec:.1f} s")
