@@ -174,6 +174,9 @@ class Driver(ABC):
     reference_limit: float = DEFAULT_LIMIT
     """How many times its usual time the reference kernel may take before measurements count as disturbed."""
 
+    serves_one_worker: bool = False
+    """True where the device takes one connection at a time, so that the reference kernel has no worker of its own."""
+
     replaces: tuple[str, ...] = ()
     """Kinds that are not served where this one is found as well: a Raspberry Pi is more than a "cpu"."""
 
@@ -268,6 +271,11 @@ class Driver(ABC):
         self._check_open()
         return self._worker_spec()
 
+    def reference_spec(self) -> WorkerSpec:
+        """Return what the worker process runs that times the reference kernel, and no candidate."""
+        self._check_open()
+        return self._reference_spec()
+
     async def probe(self) -> Health:
         """Tell whether the device can take a lease. Cheap: called with every heartbeat."""
         self._check_open()
@@ -350,6 +358,9 @@ class Driver(ABC):
 
     @abstractmethod
     def _worker_spec(self) -> WorkerSpec: ...
+
+    def _reference_spec(self) -> WorkerSpec:
+        return self._worker_spec()
 
     def _probe(self) -> Health:
         return Health()

@@ -96,6 +96,7 @@ class TvmRpcDriver(Driver):
     kind = "tvm_rpc"
     settings = TvmRpcConfig
     preload = "device_agents.runtimes.tvm"
+    serves_one_worker = True
 
     def __init__(
         self, device_id: str, config: TvmRpcConfig, host_name: str, what: BoardFacts, *, retry_sec: float = _RETRY_SEC

@@ -3,10 +3,15 @@
 The mean of the pieces is what a kernel would have felt just now; the fastest piece is what the cores can do when nobody
 interrupts. What is usual is the median of the fastest pieces of calm runs, so that a run beside a busy process is
 known for what it is even when it is the first. Kept in memory, for as long as the agent serves the device.
+
+A holder can heat or load the device, fast or slowly, and so move the usual time up. Two rules limit that: once the
+history is full, it takes one run per 20 s, so a drift of minutes stands out; and some runs in a row that are much
+faster than usual start the history anew, so that a slow holder leaves nothing to the next.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -20,11 +25,20 @@ _DUE_SEC = 0.5
 _DUE_DRIFTED_SEC = 0.2
 """Sooner, to notice the end of the drift, but not before every candidate: on a busy machine the kernel is slow."""
 
+_DUE_COSTLY_SEC = 10.0
+"""Where each run costs a new worker and a new connection."""
+
 _LONGEST_SEC = 60.0
 """Of a piece: the whole run is given up sooner."""
 
 _CURRENT_SEC = 30.0
 _REMEMBERED = 31
+_REMEMBER_EVERY_SEC = 20.0
+"""Once the history is full: it looks back ten minutes then, not a quarter of a minute."""
+
+_FASTER_RUNS = 3
+"""So many in a row, faster than usual by the limit: the usual time was learnt on a slow device."""
+
 _MOST_MISSES = 3
 _MISSED_PAUSE_SEC = 300.0
 """After so many misses in a row, for each may have cost a worker and ten seconds."""
@@ -36,12 +50,21 @@ _LASTING_SEC = 600.0
 class ReferenceTimes:
     """What the reference kernel of one device took. Pure: whoever measures runs it."""
 
-    def __init__(self, limit: float = DEFAULT_LIMIT) -> None:
+    def __init__(self, limit: float = DEFAULT_LIMIT, *, is_costly: bool = False) -> None:
+        """Args:
+        limit: a multiple of the usual time.
+        is_costly: whether each run needs a new worker, so that it runs more seldom.
+        """
         self.limit = limit
+        self._is_costly = is_costly
         self.latest_sec: float | None = None
         """Mean time of a piece in the latest run; None before the first."""
 
         self._fastest: deque[float] = deque(maxlen=_REMEMBERED)
+        self._remembered_at_sec = -math.inf
+        self._faster: list[float] = []
+        """Fastest pieces of the latest runs in a row that were much faster than usual."""
+
         self._worker_pid = 0
         self._taken_at_sec = 0.0
         self._drifting_since_sec: float | None = None
@@ -76,6 +99,8 @@ class ReferenceTimes:
         if self._misses >= _MOST_MISSES and now_sec - self._missed_at_sec < _MISSED_PAUSE_SEC:
             return False
         after_sec = _DUE_DRIFTED_SEC if self.has_drifted else _DUE_SEC
+        if self._is_costly:
+            after_sec = _DUE_COSTLY_SEC
         return is_wanted or worker_pid != self._worker_pid or now_sec - self._taken_at_sec > after_sec
 
     def take(self, secs: Sequence[float], worker_pid: int, now_sec: float) -> None:
@@ -93,12 +118,13 @@ class ReferenceTimes:
             return
         self._misses = 0
         fastest = min(secs)
+        self._notice_faster(fastest)
         if not self._fastest:
             self._fastest.append(fastest)
         self.latest_sec = statistics.fmean(secs)
         if not self.has_drifted:
             self._drifting_since_sec = None
-            self._fastest.append(fastest)
+            self._remember(fastest, now_sec)
             return
         if self._drifting_since_sec is None:
             self._drifting_since_sec = now_sec
@@ -109,6 +135,23 @@ class ReferenceTimes:
             self._fastest.clear()
             self._fastest.append(fastest)
             self._drifting_since_sec = None
+
+    def _notice_faster(self, fastest: float) -> None:
+        """Start the history anew after some runs in a row that are much faster than usual."""
+        usual = self.usual_sec
+        if usual is None or fastest * self.limit > usual:
+            self._faster.clear()
+            return
+        self._faster.append(fastest)
+        if len(self._faster) >= _FASTER_RUNS:
+            self._fastest.clear()
+            self._fastest.extend(self._faster)
+            self._faster.clear()
+
+    def _remember(self, fastest: float, now_sec: float) -> None:
+        if len(self._fastest) < _REMEMBERED or now_sec - self._remembered_at_sec >= _REMEMBER_EVERY_SEC:
+            self._fastest.append(fastest)
+            self._remembered_at_sec = now_sec
 
     def miss(self, now_sec: float) -> None:
         """Learn that a run failed, or its worker with it: a candidate's fault. After some in a row it rests."""

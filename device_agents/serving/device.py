@@ -47,12 +47,12 @@ class ServedDevice:
         self.turn = turn
         """Held while a candidate runs; shared by the devices that share a resource."""
 
-        self.reference = ReferenceTimes(driver.reference_limit)
+        self.reference = ReferenceTimes(driver.reference_limit, is_costly=driver.serves_one_worker)
         self.is_agent_apart = False
         """Whether the agent itself runs on other processors than the kernels."""
 
-        self.killed: WorkerHandle | None = None
-        """The worker that was killed last; until it is gone, the device takes no lease."""
+        self._killed: list[WorkerHandle] = []
+        """Workers that were killed lately; until they are gone, the device takes no lease."""
 
         self._described: Inventory | None = None
         self._quiet = asyncio.Lock()
@@ -77,6 +77,10 @@ class ServedDevice:
         else:
             self._described = inventory
         return self._described
+
+    def note_killed(self, worker: WorkerHandle) -> None:
+        """Take note of a worker that was killed: one that hangs in the kernel blocks the device."""
+        self._killed = [*(killed for killed in self._killed if killed.is_stuck), worker]
 
     @property
     def arch(self) -> str:
@@ -170,11 +174,12 @@ class ServedDevice:
         return f"its driver failed: {kind}: {error}"
 
     def _stuck_worker(self) -> str:
-        if self.killed is None or not self.killed.is_stuck:
+        stuck = next((worker for worker in self._killed if worker.is_stuck), None)
+        if stuck is None:
             return ""
-        why = f" ({self.killed.why_stuck})" if self.killed.why_stuck else ""
+        why = f" ({stuck.why_stuck})" if stuck.why_stuck else ""
         return (
-            f"worker {self.killed.pid} cannot be killed: it hangs in the kernel{why}, as with a driver that does not "
+            f"worker {stuck.pid} cannot be killed: it hangs in the kernel{why}, as with a driver that does not "
             "answer; reset the hardware, or restart the machine"
         )
 

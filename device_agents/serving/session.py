@@ -14,8 +14,10 @@ from device_agents.driver import ProgramOrder
 from device_agents.measuring.cooldown import cool_down
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.observation import Observation
+from device_agents.serving.referee import Referee
 from device_agents.serving.store import ArtifactStore, Incoming
-from device_agents.workers.answers import AnswerBound, bound_of_call, bound_of_trial
+from device_agents.serving.worker_slot import WorkerSlot
+from device_agents.workers.answers import bound_of_call, bound_of_trial
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
@@ -36,10 +38,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_REFERENCE_TIMEOUT_SEC = 10.0
-_REFERENCE_PAUSES_SEC = (0.005, 0.02)
-_REFERENCE_ORDER = worker_pb2.WorkerRequest(reference=worker_pb2.ReferenceRequest()).SerializeToString()
-
 
 class Session:
     """One lease in use."""
@@ -59,8 +57,11 @@ class Session:
         self.output = OutputBroadcast()
         self._pool = pool
         self._store = store
-        self._worker: WorkerHandle | None = None
-        self._worker_lock = asyncio.Lock()
+        self._workers = WorkerSlot(self._start_worker, self._check_live, device.note_killed)
+        """The worker that runs candidates."""
+
+        self._reference_workers = WorkerSlot(self._start_reference_worker, self._check_live, device.note_killed)
+        self._referee = Referee(device, self._workers, self._reference_workers)
         self._pinned_cpus: tuple[int, ...] = ()
         self._ended: asyncio.Future[FleetError] = asyncio.get_running_loop().create_future()
         self._under_way: set[asyncio.Task[Any]] = set()
@@ -96,7 +97,7 @@ class Session:
         return (await self._usable_worker()).pid
 
     def warm_up(self) -> None:
-        """Start the worker in the background, so that it is ready when the first artifacts are."""
+        """Start the workers in the background, so that they are ready when the first artifacts are."""
         self._warming = asyncio.create_task(self._warm_up(), name=f"warm-up-{self.claims.lease_name}")
 
     async def reset(self) -> None:
@@ -171,7 +172,7 @@ class Session:
             rest = await cool_down(evaluator_from_proto(request.evaluator), self.device.read_temp_c)
             async with self.device.quiet():
                 try:
-                    await self._run_reference()
+                    await self._referee.run()
                     worker = await self._usable_worker()
                 except DeviceError as error:
                     return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, str(error))
@@ -184,7 +185,7 @@ class Session:
                 if worker.is_usable:
                     # Now rather than before the next one: by then, a client on this machine is busy with this result.
                     with contextlib.suppress(DeviceError):  # this one ran; the next candidate will report it
-                        await self._run_reference(is_wanted=request.ends_batch)
+                        await self._referee.run(is_wanted=request.ends_batch)
         measurement.candidate_id = request.candidate_id
         measurement.clocks.wait.CopyFrom(duration(wait_sec))
         observation.fill(measurement, rest)
@@ -236,35 +237,14 @@ class Session:
             timeout_sec=duration_sec(request.timeout) if request.HasField("timeout") else None,
         )
         started = time.monotonic()
-        # Hold the lock to the end: a worker started in between would know the former design.
-        async with self.device.turn, self._worker_lock:
-            if self._worker is not None:
-                await self._kill(self._worker)
+        # To the end: a worker started in between would know the former design.
+        async with self.device.turn, self._workers.vacant():
             was_loaded = await driver.fabric.program(order)
         return session_service_pb2.ProgramResponse(
             bitstream_digest=request.bitstream_digest,
             was_loaded=was_loaded,
             took=duration(time.monotonic() - started),
         )
-
-    async def _run_reference(self, *, is_wanted: bool = False) -> None:
-        """Time the reference kernel if it is due or wanted. A drift that ends within a moment does not count."""
-        reference = self.device.reference
-        if not reference.is_due((await self._usable_worker()).pid, time.monotonic(), is_wanted=is_wanted):
-            return
-        pauses_sec = () if reference.has_drifted or self.device.is_simulated else _REFERENCE_PAUSES_SEC
-        for pause_sec in (*pauses_sec, 0.0):
-            worker = await self._usable_worker()
-            try:
-                response = await worker.exchange(_REFERENCE_ORDER, _REFERENCE_TIMEOUT_SEC, AnswerBound())
-            except WorkerLost as lost:
-                logger.warning("reference kernel failed", extra={"device": self.device.name, "error": str(lost)})
-                reference.miss(time.monotonic())
-                return
-            reference.take(response.reference.secs, worker.pid, time.monotonic())
-            if not reference.has_drifted:
-                return
-            await asyncio.sleep(pause_sec)
 
     async def _measure_in(
         self, worker: WorkerHandle, order: worker_pb2.WorkerRequest, timeout_sec: float
@@ -280,29 +260,16 @@ class Session:
             return measurement
         if worker.is_bloated:
             # What one candidate left in memory must not count against the next.
-            await self._kill(worker)
+            await worker.kill()
+            self.device.note_killed(worker)
         return response.measurement
 
     async def _usable_worker(self) -> WorkerHandle:
-        async with self._worker_lock:
-            if self._ended.done():
-                raise self._ended.result()
-            if self._worker is not None and self._worker.is_usable and self.device.driver.is_prepared:
-                return self._worker
-            if self._worker is not None:
-                await self._kill(self._worker)
-            starting = asyncio.create_task(self._start_worker(), name="start-worker")
-            try:
-                self._worker = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                # Half a start would leave an unknown process and directory: finish it, then `_leave` ends it.
-                self._worker = await starting
-                raise
-            return self._worker
+        return await self._workers.worker(lambda _: self.device.driver.is_prepared)
 
-    async def _kill(self, worker: WorkerHandle) -> None:
-        await worker.kill()
-        self.device.killed = worker
+    def _check_live(self) -> None:
+        if self._ended.done():
+            raise self._ended.result()
 
     async def _start_worker(self) -> WorkerHandle:
         driver = self.device.driver
@@ -311,9 +278,14 @@ class Session:
         self._pinned_cpus = spec.cpus
         return await self._pool.start_worker(spec, self.output.write)
 
+    async def _start_reference_worker(self) -> WorkerHandle:
+        await self.device.driver.prepare()
+        return await self._pool.start_worker(self.device.driver.reference_spec(), self.output.write)
+
     async def _warm_up(self) -> None:
         try:
             await self._usable_worker()
+            await self._referee.warm_up()
         except (FleetError, OSError) as error:
             # Whoever needs the worker tries again, and tells the holder.
             logger.info("worker not warmed up", extra={"lease": self.claims.lease_name, "error": str(error)})
@@ -321,10 +293,9 @@ class Session:
     async def _leave(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
-        # The lock: a worker that is just being made is killed too.
-        async with self._worker_lock:
-            if self._worker is not None:
-                await self._kill(self._worker)
+        # A worker that is just being made is killed too.
+        async with self._workers.vacant(), self._reference_workers.vacant():
+            pass
         self._store.release(self)
         self.output.close()
 

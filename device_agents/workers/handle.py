@@ -74,6 +74,9 @@ class WorkerHandle:
         self.jail = jail
         """The layers that it is in, by name."""
 
+        self.has_run_candidates = False
+        """Whether it was given an artifact: from then on, its answers may be a candidate's."""
+
         self._family = family
         self._room = room
         self._limits = limits
@@ -100,6 +103,7 @@ class WorkerHandle:
 
     def give(self, artifact: Path) -> str:
         """Let the worker read an artifact; return the path by which it finds it."""
+        self.has_run_candidates = True
         return str(self._room.give(artifact))
 
     async def exchange(

@@ -224,3 +224,36 @@ KERNEL(leave_shared_memory) {
   int segment = shmget(IPC_PRIVATE, 1 << 20, IPC_CREAT | 0600);
   return (file >= 0) + 2 * (segment >= 0);
 }
+
+static int read_all(void* into, size_t size) {
+  for (size_t got = 0; got < size;) {
+    ssize_t more = read(3, (char*)into + got, size - got);
+    if (more <= 0) return 0;
+    got += more;
+  }
+  return 1;
+}
+
+// Answer in the worker's place, from the agent's next request on: a microsecond for every piece of the reference kernel, a
+// nanosecond for each candidate. The candidate that starts this gets its nanosecond, too.
+KERNEL(usurp) {
+  static char request[1 << 20];
+  const double forged[4] = {1e-6, 1e-6, 1e-6, 1e-6};
+  uint32_t size = 0;
+  for (int is_first = 1;; is_first = 0) {
+    if (!is_first && !(read_all(&size, 4) && size <= sizeof request && read_all(request, size))) _exit(0);
+    int is_reference = !is_first && request[0] == (4 << 3 | 2);  // WorkerRequest.reference
+    uint8_t frame[64], length = is_reference ? 32 : 8;
+    const double nanosecond = 1e-9;
+    const uint32_t answer = 4 + length;
+    memcpy(frame, &answer, 4);
+    frame[4] = (is_reference ? 3 : 1) << 3 | 2;  // WorkerResponse.reference or measurement
+    frame[5] = length + 2;
+    frame[6] = (is_reference ? 1 : 2) << 3 | 2;  // ReferenceResponse.secs or Measurement.run_secs, packed
+    frame[7] = length;
+    if (is_reference) memcpy(frame + 8, forged, 32);
+    else memcpy(frame + 8, &nanosecond, 8);
+    write(3, frame, answer + 4);
+  }
+  return 0;
+}

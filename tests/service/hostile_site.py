@@ -27,6 +27,7 @@ from tests.service.agent_bench import DEVICE, Holder, StubTracker, admit, reques
 from tests.service.tensors import spec
 
 _MIB = 1024 * 1024
+_USURPED_TRIALS = 80
 _YAML = "devices: [{{driver: cpu, name: sim}}]\nmemory_limit_bytes: {memory}\ndisk_limit_bytes: {disk}\njail: {jail}\n"
 
 
@@ -182,6 +183,33 @@ async def look_around(site: Site) -> dict[str, object]:
     return {"kind": kind, "found": found}
 
 
+async def usurp(site: Site) -> dict[str, object]:
+    """Forge the answers of a worker for many batches; then see what the next holder's measurements say."""
+    holder = site.holder()
+    digest = await holder.put(site.kernels)
+    output = [spec("output", 1, dtype="int32")]
+    attack = [request_for(digest, function="usurp", args=output, ends_batch=True)]
+    forged = await holder.measure(attack * _USURPED_TRIALS)
+    await holder.close_session()
+    next_holder = site.holder()
+    honest = request_for(await next_holder.put(site.kernels), function="say_harmless", args=output, ends_batch=True)
+    results = await next_holder.measure([honest] * 5)
+    await next_holder.close()
+    return {
+        "forged": sum(list(result.run_secs) == [1e-9] for result in forged),
+        "longest_drift": max(
+            (
+                float(disturbance.text.split()[2])
+                for result in results
+                for disturbance in result.provenance.disturbances
+                if disturbance.kind == measurement_pb2.DISTURBANCE_KIND_REFERENCE_DRIFT
+            ),
+            default=1.0,
+        ),
+        "shortest_reference_sec": min(result.provenance.after.reference_sec for result in [*forged, *results]),
+    }
+
+
 async def leave_shared_memory(site: Site) -> dict[str, object]:
     holder, kind, _ = await site.attack("leave_shared_memory")
     await holder.close_session()
@@ -202,6 +230,7 @@ ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
         overwrite,
         large_answer,
         leave_shared_memory,
+        usurp,
         grow_later,
         fill_disk_later,
         outlive,

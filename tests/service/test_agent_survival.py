@@ -229,10 +229,9 @@ async def test_daemons_left_by_a_candidate_die(bench: Bench) -> None:
 async def test_a_daemon_dies_even_while_its_session_goes_on(bench: Bench) -> None:
     """It would disturb the measurements that follow."""
     holder = bench.holding(epoch=1)
-    worker = await holder.open()
     await holder.run(b"fork")
 
-    await eventually(lambda: bench.agent.family_pids() == [worker])
+    await eventually(lambda: sorted(bench.agent.family_pids()) == sorted(bench.agent.worker_pids))
 
 
 async def test_the_agent_starts_another_warm_process(bench: Bench) -> None:
@@ -313,8 +312,8 @@ async def test_many_crashes_leave_nothing_behind(bench: Bench) -> None:
     await holder.open()
     assert {"CRASHED"} == {kind_of(result) for result in results}
     assert count_descriptors() <= before + 2
-    assert len(list((bench.state_dir / "workers").iterdir())) == 1
-    assert len(bench.agent.family_pids()) == 1
+    assert len(list((bench.state_dir / "workers").iterdir())) == 2  # with that of the reference kernel
+    assert len(bench.agent.family_pids()) == 2
 
 
 async def test_what_a_candidate_leaks_does_not_count_against_the_next(bench: Bench) -> None:

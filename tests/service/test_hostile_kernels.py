@@ -107,6 +107,15 @@ def test_shared_memory_is_gone_with_its_worker(site: str, request: pytest.Fixtur
     assert request.getfixturevalue(site)["leave_shared_memory"] == {"kind": "UNSPECIFIED", "left": []}
 
 
+def test_forged_times_of_the_reference_kernel_reach_no_history(outcomes: dict[str, Outcome]) -> None:
+    """80 trials in half a second answered with a microsecond; then the next holder's honest trials were marked for ten
+    minutes as made while the device took 150 times its usual time. On a busy machine 17 times have been seen."""
+    usurped = outcomes["usurp"]
+    assert usurped["forged"] == 80
+    assert usurped["shortest_reference_sec"] > 1e-5
+    assert usurped["longest_drift"] < 100
+
+
 def test_an_overwritten_artifact_runs_for_no_other_holder(outcomes: dict[str, Outcome]) -> None:
     """Either it could not be written, or it is missed and put again."""
     attack = outcomes["overwrite"]

@@ -72,7 +72,7 @@ async def test_a_stolen_token_is_useless_from_another_connection(tmp_path: Path)
 
             assert (Unauthenticated, True) == (type(found), "another holder's key" in str(found))
         await device.open()
-        assert 1 == len(agent.worker_pids)
+        assert agent.worker_pids
 
 
 async def test_only_an_admin_or_its_holder_ends_a_lease() -> None:

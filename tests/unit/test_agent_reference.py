@@ -87,6 +87,41 @@ def test_a_first_run_on_a_slow_clock_is_corrected() -> None:
     assert not reference.has_drifted
 
 
+def test_a_drift_in_small_steps_is_noticed() -> None:
+    """A tenth more each minute: the usual time followed a quarter of a minute behind, and no step was a drift."""
+    reference = taken(*[CALM] * 40)
+
+    for second in range(40, 240):
+        slower = 1.1 ** ((second - 40) // 60)
+        reference.take([slower * sec for sec in CALM], PID, float(second))
+
+    assert reference.has_drifted
+    assert reference.usual_sec == pytest.approx(1.0)
+
+
+def test_a_holder_that_slowed_the_device_down_for_long_leaves_no_mark() -> None:
+    """Its slowness became usual; the next holder's drift would have been hidden until the history was full again."""
+    reference = taken(CALM, *[(2.0, 2.0, 2.0)] * 640, CALM, CALM, CALM)
+
+    assert reference.usual_sec == pytest.approx(1.0)
+    reference.take((1.3, 1.3, 1.3), PID, 700.0)
+    assert reference.has_drifted
+
+
+def test_one_fast_run_changes_nothing() -> None:
+    """As of a clock that was raised for a moment."""
+    assert taken(*[CALM] * 8, (0.8, 0.8, 0.8), CALM).usual_sec == pytest.approx(1.0)
+
+
+def test_where_a_run_costs_a_worker_it_is_due_less_often() -> None:
+    """A board that serves one worker at a time gets a fresh one for each run."""
+    reference = ReferenceTimes(is_costly=True)
+    reference.take(CALM, PID, 0.0)
+
+    assert not reference.is_due(PID, 9.0)
+    assert reference.is_due(PID, 11.0)
+
+
 def test_when_it_is_due() -> None:
     """It is due in a new worker, after 0.5 s of measuring, at the end of a batch, and sooner after a drift."""
     reference = taken(CALM)

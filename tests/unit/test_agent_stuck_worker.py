@@ -75,7 +75,7 @@ async def test_killing_does_not_wait_for_ever(pool: WorkerPool, deaf: DeafToKill
     device = ServedDevice(driver, asyncio.Lock())
 
     await asyncio.wait_for(worker.kill(), 30)
-    device.killed = worker
+    device.note_killed(worker)
     health = await device.health()
 
     assert not health.is_healthy

@@ -75,6 +75,7 @@ class AndroidDriver(Driver):
     kind = "android"
     settings = AndroidConfig
     preload = "device_agents.runtimes.tvm"
+    serves_one_worker = True
     has_finder = True
 
     def __init__(self, device_id: str, config: AndroidConfig, host_name: str) -> None:

@@ -156,6 +156,10 @@ class ZynqDriver(BoardDriver):
             needs_owner=True,
         )
 
+    def _reference_spec(self) -> WorkerSpec:
+        """Return a worker beside the fabric: the kernel runs on the cores, and registers have one user at a time."""
+        return super()._worker_spec()
+
     def _probe(self) -> Health:
         fault = self._opened(self.fabric).fault
         return Health(is_healthy=False, reason=f"fabric: {fault}") if fault else super()._probe()
