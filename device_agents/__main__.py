@@ -23,8 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             host=arguments.host,
             port=arguments.port,
             is_network_allowed=arguments.allow_network,
-            token=arguments.token,
             token_file=arguments.token_file,
+            refused_token=arguments.token,
             is_plain=arguments.plain,
             log_level=arguments.log_level,
         )
@@ -44,8 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (a free one)")
     parser.add_argument("--allow-network", action="store_true", help="listen beyond this machine")
-    parser.add_argument("--token", help="join the tracker's fleet with this first, unless it is joined")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same from a file, if it is there")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="join the tracker's fleet first, unless it is joined, by the token in this file, which is removed; "
+        "-: prompt for it, or read stdin",
+    )
+    parser.add_argument("--token", help=argparse.SUPPRESS)  # refused
     parser.add_argument("--plain", action="store_true", help="no TLS, as the tracker of this account")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser

@@ -23,15 +23,16 @@ from typing import TypeVar
 
 from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
-from device_agents.serving.membership import Membership
+from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
-from fleet.base.private_files import read_private
 from fleet.errors import ConfigError, FleetError
-from fleet.identity.join_tokens import JoinToken, parse_join_token
+from fleet.identity.join_tokens import JoinToken
+from fleet.identity.roles import Identity
+from fleet.identity.token_sources import STDIN, read_join_token, refuse_argument
 
 T = TypeVar("T")
 
@@ -72,11 +73,12 @@ class AgentOptions:
     is_network_allowed: bool = False
     """Listen where other machines can connect."""
 
-    token: str | None = None
-    """A join token, used unless the agent has joined that fleet before."""
-
     token_file: Path | None = None
-    """A file with one, which is removed when it is read; it need not be there."""
+    """A file with a join token, used unless the agent has joined that fleet before. It is removed when it is read, and
+    need not be there. "-": stdin, read unless the agent has joined any fleet before."""
+
+    refused_token: str | None = None
+    """A token in the command line or the environment, where others can read it."""
 
     is_plain: bool = False
     """Without TLS, on this machine alone, with a tracker of this account that runs without as well."""
@@ -117,12 +119,13 @@ async def _serve(options: AgentOptions) -> int:
     config = _config(options, where)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
+    state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers have directories of their own
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",
-        state_dir=(options.state_dir or _default_state_dir()).absolute(),  # workers have directories of their own
+        state_dir=state_dir,
         host=_host(options),
         port=options.port,
-        token=_token(options),
+        token=_token(options, state_dir),
         is_plain=options.is_plain,
     )
     agent = Agent(config, make_drivers(config, where=where), home)
@@ -149,17 +152,17 @@ def _say(agent: Agent, home: Home, what: str) -> None:
     sys.stdout.flush()
 
 
-async def join_fleet(token: str, tracker: str, state_dir: Path | None) -> Path:
-    """Make the agent of a state directory a member of a tracker's fleet; return where its key is.
+async def join_fleet(token: JoinToken, tracker: str, state_dir: Path | None) -> tuple[Path, Identity]:
+    """Make the agent of a state directory a member of a tracker's fleet; return its key's file, and the member.
 
     Raises:
         TrackerUnavailable: no tracker answers there.
         Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
     """
     folder = (state_dir or _default_state_dir()).absolute()
-    membership = Membership(folder, tracker, token=parse_join_token(token))
+    membership = Membership(folder, tracker, token=token)
     membership.load()
-    return await membership.join()
+    return membership.path, await membership.join()
 
 
 def _default_state_dir() -> Path:
@@ -193,14 +196,19 @@ def _config(options: AgentOptions, where: str) -> AgentConfig:
     return AgentConfig(devices=[{"driver": name} for name in options.drivers] or None)
 
 
-def _token(options: AgentOptions) -> JoinToken | None:
-    text = options.token
-    if text is None and options.token_file is not None and options.token_file.exists():
-        try:
-            text = read_private(options.token_file).decode()
-        finally:
-            options.token_file.unlink()
-    return parse_join_token(text) if text else None
+def _token(options: AgentOptions, state_dir: Path) -> JoinToken | None:
+    if options.refused_token is not None:
+        raise refuse_argument(options.refused_token, instead="the same with --token-file -")
+    if options.token_file is None:
+        return None
+    if options.token_file == STDIN:
+        return None if has_joined(state_dir) else read_join_token()
+    if not options.token_file.exists():
+        return None
+    try:
+        return read_join_token(options.token_file)
+    finally:
+        options.token_file.unlink()
 
 
 def _host(options: AgentOptions) -> str:

@@ -21,7 +21,7 @@ from fleet.errors import FleetError, KeyRevoked, NotJoined
 from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
 from fleet.identity.credentials import Credentials, PlainSecret, Proof, parse_proof
 from fleet.identity.join_tokens import JoinToken
-from fleet.identity.roles import Role
+from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
 from fleet.wire.rpc import Channel, make_channel
@@ -82,8 +82,13 @@ class Membership:
         found = self._store.find(self._tracker)
         return found if isinstance(found, PlainSecret) else None
 
-    async def join(self) -> Path:
-        """Use the join token up, and return where the key is kept: the former one, or another if that was revoked.
+    @property
+    def path(self) -> Path:
+        """File of the key."""
+        return self._path
+
+    async def join(self) -> Identity:
+        """Use the join token up, with the former key, or another if that was revoked; return the member.
 
         Raises:
             FleetError: see `fleet.wire.joining.join`.
@@ -91,16 +96,16 @@ class Membership:
         if self._token is None:
             raise NotJoined("there is no join token to join with")
         try:
-            made, role = await self._joined(self._token, self._key())
+            made, member = await self._joined(self._token, self._key())
         except KeyRevoked:
-            made, role = await self._joined(self._token, make_key())
-        if role is not Role.AGENT:
-            raise NotJoined(f"that was a join token for the role {role}; an agent needs one of the role agent")
+            made, member = await self._joined(self._token, make_key())
         self._keep(made)
-        return self._path
+        logger.info("joined the fleet", extra={"member": member.name, "key": member.key_id})
+        return member
 
-    async def _joined(self, token: JoinToken, key_pem: bytes) -> tuple[Credentials, Role]:
-        return await joining.join(self._tracker, token, name=socket.gethostname(), key_pem=key_pem)
+    async def _joined(self, token: JoinToken, key_pem: bytes) -> tuple[Credentials, Identity]:
+        name, roles = socket.gethostname(), frozenset({Role.AGENT})
+        return await joining.join(self._tracker, token, name=name, key_pem=key_pem, roles=roles)
 
     async def channel(self) -> Channel:
         """Return a channel to the tracker, joining its fleet first where needed.
@@ -137,7 +142,7 @@ class Membership:
         if self._own is None:
             raise NotJoined(
                 "this agent has joined no fleet; make a token (fleet tracker token create --role agent), then here: "
-                f"fleet agent join TOKEN --tracker {self._tracker}"
+                f"fleet agent join --tracker {self._tracker}"
             )
         return self._own
 
@@ -172,6 +177,11 @@ class Membership:
         """Find out why the tracker cannot be reached, in a sentence; empty: it does not answer."""
         own = self._own
         return await asyncio.to_thread(joining.why_no_tracker, self._tracker, own) if own is not None else ""
+
+
+def has_joined(folder: Path) -> bool:
+    """Tell whether the agent of a state directory has joined a fleet before."""
+    return (folder / _FILE).exists()
 
 
 async def renew_in_time(membership: Membership, look_sec: float = _LOOK_SEC) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from fleet.base.network import host_of, is_loopback
 from fleet.base.settings import Source
-from fleet.cli import options
+from fleet.cli import joined, options
 from fleet.cli.bundle import bundle
 from fleet.cli.deploy import deploy
 
@@ -45,10 +45,15 @@ def serve(
         Path | None, typer.Option(help="Where the artifact cache and the agent's id are kept.")
     ] = None,
     allow_network: Annotated[bool, typer.Option("--allow-network", help="Listen beyond this machine.")] = False,
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="FLEET_JOIN_TOKEN", help="Join the tracker's fleet with this first, unless it is joined."),
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Join the tracker's fleet first, unless it is joined, with the token in this file, which is removed. "
+            "-: prompt for it, or read stdin.",
+        ),
     ] = None,
+    token: Annotated[str | None, typer.Option(envvar="FLEET_JOIN_TOKEN", hidden=True)] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="No TLS, with a tracker of this account that has none either.")
     ] = False,
@@ -77,7 +82,8 @@ def serve(
         host=host,
         port=port,
         is_network_allowed=allow_network,
-        token=token,
+        token_file=token_file,
+        refused_token=token,
         is_plain=plain,
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
@@ -87,24 +93,28 @@ def serve(
 @app.command()
 def join(
     ctx: typer.Context,
-    token: Annotated[str, typer.Argument(help="From an admin: fleet tracker token create --role agent.")],
+    token: joined.RefusedToken = None,
     tracker: options.TrackerOption = None,
+    token_file: joined.TokenFileOption = joined.BY_STDIN,
     state_dir: Annotated[Path | None, typer.Option(help="Where the agent keeps its state, its key too.")] = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Join the fleet of a tracker, for the agent of this machine. The token is used up; the key is the agent's for
-    good.
+    """Join the fleet of a tracker, for the agent of this machine. The key is the agent's for good.
 
-    Example: fleet agent join fleet1.XXXX.XXXX --tracker 10.0.0.5:9290
+    The join token is from an admin (fleet tracker token create --role agent), and is used up. It is read from a prompt,
+    stdin or a file; as an argument, every account of this machine could read it.
+
+    Example: fleet agent join --tracker 10.0.0.5:9290
     """
     from device_agents.run import join_fleet
 
+    found = joined.read_token(token, token_file, instead="fleet agent join")
     address = options.tracker_address(ctx, tracker)
-    path = options.run(join_fleet(token, address, state_dir))
+    path, member = options.run(join_fleet(found, address, state_dir))
     if options.wants_json(ctx, json_output):
-        options.print_json({"tracker": address, "role": "agent", "key_file": str(path)})
+        options.print_json(joined.as_data(address, member, path))
         return
-    options.stderr().print(f"joined the fleet of {address}; the key is in {path}")
+    joined.tell(address, member, path)
     beyond = "" if is_loopback(host_of(address)) else " --allow-network"
     options.stderr().print(f"now: fleet agent serve --tracker {address}{beyond}")
 

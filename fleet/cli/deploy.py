@@ -145,7 +145,7 @@ def _join_token(tracker: str | None, host: str) -> str:
 
     async def invite() -> str:
         async with IdentityCalls(tracker or default_address()) as calls:
-            token, _ = await calls.invite(Role.AGENT, ttl_sec=_JOIN_SEC, note=f"deploy {host}")
+            token, _ = await calls.invite(Role.AGENT, ttl_sec=_JOIN_SEC, note=host)
         return str(token)
 
     return options.run(invite())

@@ -42,14 +42,14 @@ def life(text: str | float) -> float:
     return sec
 
 
-def there(role: JoinRole, token: str, address: str) -> str:
-    """Return what to type where the token is used. A tracker's loopback address leads nowhere from another machine."""
+def there(role: JoinRole, address: str) -> str:
+    """Return the command for the machine that joins. A loopback address leads nowhere from there."""
     command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
     if not is_loopback(host_of(address)):
-        return f"there: {command} {token} --tracker {address}"
+        return f"there: {command} --tracker {address}   (it prompts for the token)"
     port = address.rpartition(":")[2]
     return (
-        f"there: {command} {token} --tracker HOST:{port}\n"
+        f"there: {command} --tracker HOST:{port}   (it prompts for the token)\n"
         f"HOST is this machine's address; its tracker has to listen beyond it: fleet tracker serve --allow-network"
     )
 
@@ -69,7 +69,7 @@ def create(
             parser=life, metavar="TIME", help="How long it can be used: 10m, 2h, 1d. Default: 10m.", show_default=False
         ),
     ] = 600.0,
-    note: Annotated[str, typer.Option(help="For people: whom it is for.")] = "",
+    note: Annotated[str, typer.Option(help="The person or board that it is for: becomes the member's name.")] = "",
     tracker: options.TrackerOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
@@ -89,7 +89,7 @@ def create(
             options.print_json({"token": str(made), **asdict(invitation)})
             return
         print(made)
-        options.stderr().print(there(role, str(made), address))
+        options.stderr().print(there(role, address))
 
     options.run(work())
 

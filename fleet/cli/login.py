@@ -1,4 +1,4 @@
-"""`fleet login TOKEN`: makes this account a member of a tracker's fleet."""
+"""`fleet login`: makes this account a member of a tracker's fleet."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ from typing import Annotated
 import typer
 
 from fleet.base.machine import account_name
-from fleet.cli import options
+from fleet.cli import joined, options
 
 
 def login(
     ctx: typer.Context,
-    token: Annotated[str, typer.Argument(help="From an admin: fleet tracker token create --role user.")],
+    token: joined.RefusedToken = None,
     tracker: options.TrackerOption = None,
-    name: Annotated[str | None, typer.Option(help="What others see. Default: USER@HOST.")] = None,
+    token_file: joined.TokenFileOption = joined.BY_STDIN,
+    name: Annotated[
+        str | None, typer.Option(help="What others see, unless the token has a note. Default: USER@HOST.")
+    ] = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Join the fleet of a tracker, for this account. The token says which fleet that is, and is used up.
+    """Join the fleet of a tracker, for this account.
+
+    The join token is from an admin (fleet tracker token create --role user), and is used up. It is read from a prompt,
+    stdin or a file; as an argument, every account of this machine could read it.
 
     From then on every command and program of this account finds its way to the tracker by this address.
 
-    Example: fleet login fleet1.XXXX.XXXX --tracker 10.0.0.5:9290
+    Example: fleet login --tracker 10.0.0.5:9290
     """
-    from fleet.identity.join_tokens import parse_join_token
+    from fleet.identity.roles import Role
     from fleet.identity.store import CredentialStore
     from fleet.wire.joining import join
 
+    found = joined.read_token(token, token_file, instead="fleet login")
     address = options.tracker_address(ctx, tracker)
-    credentials, role = options.run(join(address, parse_join_token(token), name=name or account_name()))
+    roles = frozenset({Role.USER, Role.ADMIN})
+    credentials, member = options.run(join(address, found, name=name or account_name(), roles=roles))
     path = CredentialStore().save(address, credentials)
     if options.wants_json(ctx, json_output):
-        options.print_json({"tracker": address, "role": str(role), "key_file": str(path)})
+        options.print_json(joined.as_data(address, member, path))
         return
-    options.stderr().print(f"joined the fleet of {address} as {role}; the key is in {path}")
+    joined.tell(address, member, path)

@@ -68,7 +68,7 @@ def not_joined(address: str) -> NotJoined:
     """Return the error of a tracker that this account has no credentials for."""
     return NotJoined(
         f"this account has no credentials for the tracker at {address}; ask for a token "
-        f"(fleet tracker token create --role user), then: fleet login TOKEN --tracker {address}"
+        f"(fleet tracker token create --role user), then: fleet login --tracker {address}"
     )
 
 

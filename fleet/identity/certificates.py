@@ -33,7 +33,7 @@ shows an unverified peer's own certificate, but not the rest of its chain. The n
 needs no registry."""
 
 _START = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
-_MAX_NAME_CHARS = 64
+MAX_NAME_CHARS = 64
 """Bound of a common name in X.509."""
 
 
@@ -180,6 +180,11 @@ def authority_in(shown: bytes) -> bytes:
         raise InvalidRequest("what answers there is no tracker") from error
 
 
+def printable_name(name: str) -> str:
+    """Return a name as a certificate has it: printable, and not too long."""
+    return "".join(char for char in name if char.isprintable())[:MAX_NAME_CHARS].strip() or "unnamed"
+
+
 def needs_renewal(certificate_pem: bytes, now: dt.datetime) -> bool:
     """Tell whether a certificate ends soon."""
     return end_of(certificate_pem) - now < RENEW_BEFORE
@@ -206,11 +211,10 @@ def _private(key_pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _subject(name: str, role: str) -> x509.Name:
-    shown = "".join(char for char in name if char.isprintable())[:_MAX_NAME_CHARS] or "unnamed"
     return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, str(role)),
-            x509.NameAttribute(NameOID.COMMON_NAME, shown),
+            x509.NameAttribute(NameOID.COMMON_NAME, printable_name(name)),
         ]
     )
 

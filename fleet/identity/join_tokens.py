@@ -19,6 +19,7 @@ from fleet.errors import InvalidRequest
 _VERSION = "fleet1"
 _SECRET_BYTES = 16
 _PIN_BYTES = 32
+_ID_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,11 @@ class JoinToken:
     def digest(self) -> str:
         """What the tracker keeps of it."""
         return digest_of(self.secret)
+
+    @property
+    def token_id(self) -> str:
+        """The name of the token, which is no secret."""
+        return id_of(self.digest)
 
 
 def make_join_token(pin: bytes) -> JoinToken:
@@ -65,6 +71,11 @@ def parse_join_token(text: str) -> JoinToken:
 def digest_of(secret: bytes) -> str:
     """Return the hash by which a token is known, hex."""
     return hashlib.sha256(secret).hexdigest()
+
+
+def id_of(digest: str) -> str:
+    """Return the name of the token with this hash."""
+    return digest[:_ID_CHARS]
 
 
 def _text(content: bytes) -> str:

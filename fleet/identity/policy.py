@@ -84,7 +84,7 @@ def check_role(rpc: str, caller: Identity) -> None:
         return
     needed = " or ".join(sorted(roles)) or "a newer fleet"
     if caller.role is Role.STRANGER:
-        raise NotAllowed(f"{short_name(rpc)} takes a member of the fleet; join it first: fleet login TOKEN")
+        raise NotAllowed(f"{short_name(rpc)} takes a member of the fleet; join it first: fleet login")
     raise NotAllowed(f"{short_name(rpc)} takes the role {needed}; {caller} has another")
 
 

@@ -34,6 +34,9 @@ class Authority:
         self.pin = pin_of(credentials.authority_pem)
         """What join tokens say of it."""
 
+        self.account_name = account_name()
+        """Name of the tracker's own account, which is an admin."""
+
         self._key_pem = make_key()
         self._shown: Credentials | None = None
         self._lock = threading.Lock()
@@ -70,7 +73,7 @@ class Authority:
         key_pem = known.key_pem if isinstance(known, Credentials) else make_key()
         if is_revoked(own_key_id(key_pem)):
             key_pem = make_key()
-        made = issue_own(self._own, key_pem, name=account_name(), role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
+        made = issue_own(self._own, key_pem, name=self.account_name, role=Role.ADMIN, now=dt.datetime.now(dt.UTC))
         store.save(address, made, home=home)
 
 

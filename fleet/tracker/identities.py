@@ -14,7 +14,7 @@ from fleet.base.text import shown
 from fleet.errors import InvalidRequest
 from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import key_id_of, read_identity, read_request
-from fleet.identity.join_tokens import digest_of, make_join_token
+from fleet.identity.join_tokens import digest_of, id_of, make_join_token
 from fleet.identity.member import Member
 from fleet.identity.policy import rule_of, short_name
 from fleet.identity.roles import Identity, Role
@@ -54,13 +54,20 @@ class IdentityServicer:
 
     async def join(self, request: pb.JoinRequest, context: CallContext) -> pb.JoinResponse:
         public_key, now = read_request(request.certificate_request), self._clock.now_sec()
-        self._members.refuse_revoked(key_id_of(public_key))
-        token = self._members.use_token(digest_of(request.secret), now)
-        certificate = self._authority.sign(public_key, name=request.name, role=token.role)
+        key_id, digest = key_id_of(public_key), digest_of(request.secret)
+        self._members.refuse_revoked(key_id)
+        _check_roles(self._members.find_token(digest, now).role, request.roles)
+        token = self._members.use_token(digest, now)
+        wanted = shown(token.note or request.name)
+        name = self._members.free_name(wanted, key_id, reserved=self._authority.account_name)
+        certificate = self._authority.sign(public_key, name=name, role=token.role)
         self._members.check(read_identity(certificate), now)
-        logger.info("member joined", extra={"member": shown(request.name, _MAX_NOTE_CHARS), "role": token.role})
+        facts = {"member": name, "role": token.role, "key": key_id, "token": token.token_id}
+        logger.info("member joined", extra=facts)
         return pb.JoinResponse(
-            certificate=certificate, authority=self._authority.certificate_pem, role=ROLES[token.role]
+            certificate=certificate,
+            authority=self._authority.certificate_pem,
+            role=ROLES[token.role],
         )
 
     async def renew_certificate(
@@ -133,8 +140,27 @@ class IdentityServicer:
         return await asyncio.to_thread(_entries, self._audit.newest(limit), limit)  # ten thousand take 0.1 s
 
 
-def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
-    """Return what writes calls of audited rpcs into the log."""
+def _check_roles(role: Role, wanted: Iterable[pb.MemberRole]) -> None:
+    """Refuse a token for a role that the caller cannot use, before the token is used up.
+
+    Raises:
+        InvalidRequest: the right command is named.
+    """
+    roles = {_ROLES_BY_NUMBER.get(number) for number in wanted}
+    if not roles or role in roles:
+        return
+    command = "fleet agent join" if role is Role.AGENT else "fleet login"
+    raise InvalidRequest(
+        f"this join token is for the role {role}, and was not used up; the command for it is: {command}"
+    )
+
+
+def auditor(audit: AuditLog, clock: Clock, name_of: Callable[[str], str]) -> Callable[[Attempt], None]:
+    """Return the function that writes calls of audited rpcs into the log.
+
+    Args:
+        name_of: returns the name of the member with a key; empty for the key of nobody.
+    """
 
     def write(attempt: Attempt) -> None:
         caller: Identity = attempt.caller
@@ -146,7 +172,7 @@ def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
                 key_id=caller.key_id,
                 peer=attempt.peer,
                 action=short_name(attempt.rpc),
-                subject=_subject(attempt),
+                subject=_subject(attempt, name_of),
                 outcome="ok" if attempt.error is None else type(attempt.error).__name__,
             )
         )
@@ -154,7 +180,7 @@ def auditor(audit: AuditLog, clock: Clock) -> Callable[[Attempt], None]:
     return write
 
 
-def _subject(attempt: Attempt) -> str:
+def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
     """Say what a call was about; of a stream, who opened it. A hello may be long, and a client's id is secret."""
     match attempt.request:
         case AttachRequest(hello=hello):
@@ -163,9 +189,21 @@ def _subject(attempt: Attempt) -> str:
             return json.dumps({"address": hello.address, "devices": names, **more})
         case OpenLeasesRequest(hello=hello):
             return json.dumps({"holder": hello.holder})
+        case pb.JoinRequest() as request:
+            return json.dumps(_joiner(request, name_of))
         case Message() as request:
             return _shown(request, rule_of(attempt.rpc).hidden)
     return ""
+
+
+def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str, str]:
+    """Return name, key and token of a call of Join, also of a refused one; an admin compares the key."""
+    try:
+        key_id = key_id_of(read_request(request.certificate_request))
+    except InvalidRequest:
+        key_id = ""
+    name = name_of(key_id) or shown(request.name, _MAX_NOTE_CHARS)
+    return {"name": name, "key": key_id, "token": id_of(digest_of(request.secret))}
 
 
 def _shown(request: Message, hidden: Iterable[str]) -> str:

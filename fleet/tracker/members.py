@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from fleet.errors import (
     QueueFull,
     Unauthenticated,
 )
+from fleet.identity.certificates import MAX_NAME_CHARS, printable_name
+from fleet.identity.join_tokens import id_of
 from fleet.identity.member import Member
 from fleet.identity.roles import Identity, Role
 
@@ -60,7 +63,6 @@ _NOTE_MEMBER = (
 _KEY_ID = re.compile(r"[0-9a-f]{40}")
 _BEGINNING = re.compile(r"[0-9a-f]{8,40}")
 _MAX_TOKENS = 10_000
-_ID_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,8 @@ class WaitingToken:
 
     @property
     def token_id(self) -> str:
-        """By which people name it."""
-        return self.digest[:_ID_CHARS]
+        """The name of the token for people."""
+        return id_of(self.digest)
 
 
 class Members:
@@ -267,19 +269,43 @@ class Members:
             for row in rows
         ]
 
-    def use_token(self, digest: str, now: float) -> WaitingToken:
-        """Use a join token up: from here on nobody can.
+    def find_token(self, digest: str, now: float) -> WaitingToken:
+        """Return the join token with this digest. It stays usable.
 
         Raises:
-            Unauthenticated: there is none with this digest, any more.
+            Unauthenticated: no usable token has this digest.
         """
         found = next((token for token in self.tokens(now) if token.digest == digest), None)
         if found is None:
             raise Unauthenticated(
                 "this join token is unknown, used, revoked or expired; ask for another: fleet tracker token create"
             )
+        return found
+
+    def use_token(self, digest: str, now: float) -> WaitingToken:
+        """Use a join token up: from here on nobody can.
+
+        Raises:
+            Unauthenticated: there is none with this digest, any more.
+        """
+        found = self.find_token(digest, now)
         self._write("DELETE FROM join_tokens WHERE digest = ?", [(digest,)])
         return found
+
+    def name_of(self, key_id: str) -> str:
+        """Return the name of the member with a key; empty for the key of nobody."""
+        known = self._members.get(key_id)
+        return known.name if known is not None else ""
+
+    def free_name(self, wanted: str, key_id: str, *, reserved: str = "") -> str:
+        """Return a name for a new member's key: the wanted one, with a number behind it if another member has it.
+
+        Args:
+            reserved: a name that belongs to somebody who may not have come yet.
+        """
+        others = (each for each in self._members.values() if each.key_id != key_id and each.revoked_at_sec is None)
+        taken = {reserved, *(each.name for each in others)}
+        return next(name for name in _numbered(printable_name(wanted)) if name not in taken)
 
     def revoke_token(self, token_id: str, now: float) -> None:
         """Make a join token useless.
@@ -321,6 +347,14 @@ def revoked(member: Member) -> KeyRevoked:
         f"the key {member.key_id[:8]} was revoked by {member.revoked_by}{why}; "
         "ask an admin for a token to join again with another key: fleet login, for an agent fleet agent join"
     )
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """Yield a name, and the name with 2, 3, ... behind it, each short enough for a certificate."""
+    yield name
+    for number in itertools.count(2):
+        end = f" ({number})"
+        yield f"{name[: MAX_NAME_CHARS - len(end)]}{end}"
 
 
 def _row(member: Member) -> _Row:

@@ -206,7 +206,7 @@ class Tracker:
         secret = self._secret = PlainSecret(secret=secrets.token_bytes(32)) if self.settings.is_plain else None
         return Guard(
             secret=(lambda: secret) if secret is not None else None,
-            audit=auditor(self.audit, self._clock),
+            audit=auditor(self.audit, self._clock, self.members.name_of),
             check_member=lambda caller: self.members.check(caller, self._clock.now_sec()),
             request_sec=self.settings.limits.hello_sec,
         )

@@ -23,14 +23,16 @@ MEMBER_ROLE_USER: MemberRole
 MEMBER_ROLE_ADMIN: MemberRole
 
 class JoinRequest(_message.Message):
-    __slots__ = ("secret", "certificate_request", "name")
+    __slots__ = ("secret", "certificate_request", "name", "roles")
     SECRET_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     secret: bytes
     certificate_request: bytes
     name: str
-    def __init__(self, secret: _Optional[bytes] = ..., certificate_request: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+    roles: _containers.RepeatedScalarFieldContainer[MemberRole]
+    def __init__(self, secret: _Optional[bytes] = ..., certificate_request: _Optional[bytes] = ..., name: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[MemberRole, str]]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("certificate", "authority", "role")

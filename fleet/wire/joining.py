@@ -18,12 +18,19 @@ from typing import TypeVar
 import grpc.aio
 
 from fleet.base.network import host_and_port, host_of, is_loopback
-from fleet.errors import FleetError, InvalidRequest, TrackerUnavailable, Unauthenticated
+from fleet.errors import FleetError, InvalidRequest, NotJoined, TrackerUnavailable, Unauthenticated
 from fleet.identity import stranger
-from fleet.identity.certificates import authority_in, make_key, make_request, needs_renewal, pin_of
+from fleet.identity.certificates import (
+    authority_in,
+    make_key,
+    make_request,
+    needs_renewal,
+    pin_of,
+    read_identity,
+)
 from fleet.identity.credentials import TRACKER_NAME, Credentials, Proof
 from fleet.identity.join_tokens import JoinToken
-from fleet.identity.roles import Role
+from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.rpc import from_rpc_error, make_channel
@@ -44,15 +51,25 @@ ROLES = {
 _TIMEOUT_SEC = 10.0
 
 
-async def join(address: str, token: JoinToken, *, name: str, key_pem: bytes | None = None) -> tuple[Credentials, Role]:
-    """Use up a join token: return credentials for the tracker at an address, and the role in them.
+async def join(
+    address: str,
+    token: JoinToken,
+    *,
+    name: str,
+    key_pem: bytes | None = None,
+    roles: frozenset[Role] = frozenset(ROLES),
+) -> tuple[Credentials, Identity]:
+    """Use up a join token: return credentials for the tracker at an address, and the identity in them.
 
     Args:
+        name: what others see, unless the token has a note.
         key_pem: the key to join with; a new one when None.
+        roles: those that the caller can use; a token for another one is not used up.
 
     Raises:
         TrackerUnavailable: no tracker answers there.
         Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
+        InvalidRequest: the token is for another role.
     """
     authority_pem = await asyncio.to_thread(_shown_authority, address)
     if pin_of(authority_pem) != token.pin:
@@ -63,7 +80,13 @@ async def join(address: str, token: JoinToken, *, name: str, key_pem: bytes | No
     nobody = Credentials(
         key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem
     )
-    return await _join(address, nobody, token.secret, name=name, key_pem=key_pem)
+    made, member = await _join(address, nobody, token.secret, name=name, key_pem=key_pem, roles=roles)
+    if member.role not in roles:  # a tracker of the first releases, which reads no roles
+        raise NotJoined(
+            f"that was a join token for the role {member.role}, and is used up; "
+            f"ask for another: fleet tracker token create --role {min(roles)}"
+        )
+    return made, member
 
 
 async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pem: bytes) -> Credentials:
@@ -76,7 +99,8 @@ async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pe
     async with make_channel(address, admin) as channel:
         request = pb.CreateJoinTokenRequest(role=pb.MEMBER_ROLE_AGENT, ttl=duration(60.0), note=name)
         created = await _answer(identity_service_stub(channel).create_join_token(request, timeout=_TIMEOUT_SEC))
-    credentials, _ = await _join(address, admin, created.secret, name=name, key_pem=key_pem)
+    roles = frozenset({Role.AGENT})
+    credentials, _ = await _join(address, admin, created.secret, name=name, key_pem=key_pem, roles=roles)
     return credentials
 
 
@@ -154,23 +178,25 @@ def why_no_tracker(address: str, credentials: Credentials) -> str:
     except ssl.SSLCertVerificationError:
         return (
             f"the tracker at {address} is another one than these credentials are for, or its state was lost; "
-            "if that is meant, join it again: fleet login TOKEN (for an agent: fleet agent join TOKEN)"
+            "if that is meant, join it again: fleet login (for an agent: fleet agent join)"
         )
     except (OSError, ssl.SSLError):
         return ""
 
 
 async def _join(
-    address: str, proof: Credentials, secret: bytes, *, name: str, key_pem: bytes
-) -> tuple[Credentials, Role]:
+    address: str, proof: Credentials, secret: bytes, *, name: str, key_pem: bytes, roles: frozenset[Role]
+) -> tuple[Credentials, Identity]:
     async with make_channel(address, proof) as channel:
-        request = pb.JoinRequest(secret=secret, certificate_request=make_request(key_pem), name=name)
+        request = pb.JoinRequest(
+            secret=secret,
+            certificate_request=make_request(key_pem),
+            name=name,
+            roles=[ROLES[role] for role in sorted(roles)],
+        )
         answer = await _answer(identity_service_stub(channel).join(request, timeout=_TIMEOUT_SEC))
-    role = next((role for role, number in ROLES.items() if number == answer.role), Role.STRANGER)
-    return (
-        Credentials(key_pem=key_pem, certificate_pem=answer.certificate, authority_pem=answer.authority),
-        role,
-    )
+    made = Credentials(key_pem=key_pem, certificate_pem=answer.certificate, authority_pem=answer.authority)
+    return made, read_identity(answer.certificate)
 
 
 async def _answer(call: Awaitable[T]) -> T:

@@ -37,7 +37,9 @@ class BoardAgent:
         """Start it and wait until it listens."""
         # A board has an account of its own: it joins by a token, the first time.
         words = (f"{HOME}/fleet-agent/run", "--tracker", self.tracker, "--config", f"{HOME}/agent.yaml")
-        words += ("--token", join_token(self.tracker))
+        self.board.write(f"{HOME}/join.token", join_token(self.tracker))
+        self.board.path(f"{HOME}/join.token").chmod(0o600)
+        words += ("--token-file", f"{HOME}/join.token")
         with self.log.open("a") as log:
             self.process = self.board.popen(*words, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None

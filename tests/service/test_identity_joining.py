@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import json
 import ssl
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
 from device_agents.serving.membership import Membership, renew_in_time
+from fleet.base.machine import account_name
 from fleet.base.private_files import write_private
 from fleet.base.tasks import stopped
 from fleet.client.connection import TrackerConnection
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import (
+    InvalidRequest,
     NotAllowed,
     NotFound,
     NotJoined,
@@ -31,6 +34,7 @@ from fleet.identity.certificates import (
     make_authority,
     make_key,
     needs_renewal,
+    own_key_id,
     read_identity,
 )
 from fleet.identity.credentials import Credentials
@@ -77,9 +81,9 @@ async def test_a_join_token_makes_a_member_once() -> None:
         assert [invitation, other] == await admin.invitations()
         await admin.uninvite(other.token_id)
 
-        member, role = await join(served.address, token, name="alice@laptop")
+        member, joined = await join(served.address, token, name="alice@laptop")
 
-        assert Role.USER is role
+        assert Role.USER is joined.role
         async with make_channel(served.address, member) as channel:
             assert 0 == await get_fleet(channel)
         assert [] == await admin.invitations()
@@ -101,6 +105,77 @@ async def test_a_tokens_note_is_one_line_that_moves_no_cursor() -> None:
     assert len(invitation.note) == 200
 
 
+@pytest.mark.parametrize(
+    ("role", "wanted", "command"),
+    [
+        (Role.AGENT, {Role.USER, Role.ADMIN}, "fleet agent join"),
+        (Role.USER, {Role.AGENT}, "fleet login"),
+        (Role.ADMIN, {Role.AGENT}, "fleet login"),
+    ],
+)
+async def test_a_token_for_another_role_is_refused_and_not_used_up(role: Role, wanted: set[Role], command: str) -> None:
+    """`fleet login` with a board's token joined as an agent, which leases nothing, and the board had no token."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, invitation = await admin.invite(role, ttl_sec=60.0)
+
+        with pytest.raises(InvalidRequest, match=f"for the role {role}, and was not used up.*{command}"):
+            await join(served.address, token, name="alice", roles=frozenset(wanted))
+
+        assert [invitation] == await admin.invitations()
+        _, member = await join(served.address, token, name="alice", roles=frozenset({role}))
+        assert role is member.role
+
+
+async def test_a_board_with_a_users_token_is_told_so_and_keeps_it_usable(tmp_path: Path) -> None:
+    """The agent itself says which role it joins with."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, invitation = await admin.invite(Role.USER, ttl_sec=60.0)
+
+        with pytest.raises(InvalidRequest, match="fleet login"):
+            await Membership(tmp_path, served.address, token=token).join()
+
+        assert [invitation] == await admin.invitations()
+
+
+async def test_a_tokens_note_is_the_members_name() -> None:
+    """Two people in containers were both called root@vm; one name belongs to one member."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        names = []
+        for note in ("alice", "alice", "", "", "x" * 200, "x" * 200):
+            token, _ = await admin.invite(Role.USER, ttl_sec=60.0, note=note)
+            _, member = await join(served.address, token, name="bob@box")
+            names.append(member.name)
+
+        assert ["alice", "alice (2)", "bob@box", "bob@box (2)", "x" * 64, "x" * 60 + " (2)"] == names
+        assert set(names) <= {each.name for each in await admin.members()}
+
+
+async def test_nobody_joins_under_the_name_of_the_trackers_account() -> None:
+    """It is an admin, and may not have called yet."""
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, _ = await admin.invite(Role.USER, ttl_sec=60.0)
+
+        _, member = await join(served.address, token, name=account_name())
+
+        assert f"{account_name()} (2)" == member.name
+
+
+async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: pytest.LogCaptureFixture) -> None:
+    """In the list of members, the audit log (with the token's id) and the tracker's log, as the joiner has it."""
+    caplog.set_level("INFO", "fleet.tracker.identities")
+    async with serve_tracker() as served, IdentityCalls(served.address) as admin:
+        token, invitation = await admin.invite(Role.USER, ttl_sec=60.0, note="alice")
+
+        made, member = await join(served.address, token, name="root@vm")
+
+        assert own_key_id(made.key_pem) == member.key_id
+        assert ["alice"] == [each.name for each in await admin.members() if each.key_id == member.key_id]
+        (deed,) = [deed for deed in await admin.deeds(100) if deed.action == "IdentityService.Join"]
+        assert {"name": "alice", "key": member.key_id, "token": invitation.token_id} == json.loads(deed.subject)
+    (logged,) = [record for record in caplog.records if record.message == "member joined"]
+    assert (member.key_id, "alice") == (logged.__dict__["key"], logged.__dict__["member"])
+
+
 async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
     """Whoever answers at the address is compared with the token's fingerprint first."""
     async with serve_tracker() as served, IdentityCalls(served.address) as admin:
@@ -116,7 +191,7 @@ async def test_a_token_of_another_fleet_says_its_secret_to_nobody() -> None:
 
 async def test_a_client_without_credentials_is_told_how_to_get_some() -> None:
     """Of another machine's tracker at once; of this machine's when something answers there."""
-    with pytest.raises(NotJoined, match="fleet login TOKEN --tracker 192"):
+    with pytest.raises(NotJoined, match="fleet login --tracker 192"):
         await fleet.aio.connect("192.0.2.1:9290")
     async with serve_tracker() as served:
         store, kept = CredentialStore(), account_proof(served.address)

@@ -57,7 +57,7 @@ NOT_RUN = {
         ".venv/bin/pip install 'dist/tvm_fleet-0.1.0-py3-none-any.whl[tune]'",
         ".venv/bin/fleet doctor",
         "fleet agent bundle --board rpi4-64 -o agent.tar.xz",
-        "tar xf agent.tar.xz && ./fleet-agent/run --tracker 10.0.0.5:9290 --allow-network --token fleet1.XXXX.XXXX",
+        "tar xf agent.tar.xz && ./fleet-agent/run --tracker 10.0.0.5:9290 --allow-network --token-file -",
     ],
     "needs a board: tests/system/test_agent_deploy.py, test_emulated_pi.py, test_emulated_zynq.py": [
         "fleet agent deploy pi@pi4.local --tracker 10.0.0.5:9290 --allow-network",
@@ -89,8 +89,10 @@ NOT_RUN = {
     "needs another account or machine, with keys of its own: tests/system/test_joining.py": [
         "fleet tracker token revoke 3f9a0c12b7de",
         "fleet tracker revoke 0a1b2c3d4e5f --reason 'laptop lost'",
-        "fleet login fleet1.XXXX.XXXX --tracker 10.0.0.5:9290",
-        "fleet agent join fleet1.XXXX.XXXX --tracker 10.0.0.5:9290",
+        "fleet login --tracker 10.0.0.5:9290",
+        "fleet agent join --tracker 10.0.0.5:9290",
+        "fleet agent join --tracker 10.0.0.5:9290 --token-file board.token",
+        "ssh alice@10.0.0.5 fleet tracker token create --role user | fleet login --tracker 10.0.0.5:9290",
         "fleet agent serve --tracker 10.0.0.5:9290 --allow-network",
     ],
     "needs a cluster: tests/system/test_builders.py": [

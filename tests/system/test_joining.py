@@ -27,9 +27,10 @@ class Account:
         }
         self._environment = {**environment(), **own, "FLEET_TRACKER": tracker}
 
-    def fleet(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def fleet(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [FLEET, *words]
         return subprocess.run(
-            [FLEET, *words], capture_output=True, text=True, timeout=100, env=self._environment, check=False
+            command, input=stdin, capture_output=True, text=True, timeout=100, env=self._environment, check=False
         )
 
     @contextmanager
@@ -69,16 +70,16 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
     operator = Account(tracker.address)
 
     refused = other.fleet("devices", "--connect-timeout", "0.5")
-    assert (2, True) == (refused.returncode, "fleet login TOKEN" in refused.stderr)
+    assert (2, True) == (refused.returncode, "fleet login --tracker" in refused.stderr)
 
     token = operator.fleet("tracker", "token", "create", "--role", "user", "--ttl", "5m").stdout.strip()
-    assert other.fleet("login", token).returncode == 0
+    assert other.fleet("login", stdin=token).returncode == 0
     assert other.devices() == []
     assert "takes the role admin" in other.fleet("audit").stderr
-    assert "used, revoked or expired" in other.fleet("login", token).stderr
+    assert "used, revoked or expired" in other.fleet("login", stdin=token).stderr
 
     for_agent = operator.fleet("tracker", "token", "create", "--role", "agent").stdout.strip()
-    joined = other.fleet("agent", "join", for_agent)
+    joined = other.fleet("agent", "join", stdin=for_agent)
     assert joined.returncode == 0, joined.stderr
     with other.agent():
         eventually_sync(other.devices)
@@ -95,7 +96,7 @@ def test_a_member_that_was_revoked_is_told_so_and_listed_as_gone(tracker: Server
     """A user may not see the list; an admin revokes by how a key begins; from then on every command says who did it."""
     other, operator = Account(tracker.address, tmp_path / "other"), Account(tracker.address)
     token = operator.fleet("tracker", "token", "create", "--role", "user").stdout.strip()
-    assert other.fleet("login", token).returncode == 0
+    assert other.fleet("login", stdin=token).returncode == 0
     assert "takes the role admin" in other.fleet("tracker", "members").stderr
     (key,) = [member["key_id"] for member in operator.members() if member["role"] == "user"]
 
@@ -115,7 +116,7 @@ def two_machines(tracker: Server, tmp_path: Path) -> tuple[Account, Account, Acc
     operator = Account(tracker.address)
     for account in (first, second):
         token = operator.fleet("tracker", "token", "create", "--role", "agent").stdout.strip()
-        assert account.fleet("agent", "join", token).returncode == 0
+        assert account.fleet("agent", "join", stdin=token).returncode == 0
     return first, second, operator
 
 

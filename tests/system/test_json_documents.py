@@ -59,8 +59,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     kernel, package = str(folder / "kernel.so"), str(folder / "two.fleet")
     found: dict[str, dict[str, Any]] = {}
 
-    def run(command: str, *words: str) -> dict[str, Any]:
-        done = CliRunner().invoke(app, [*command.split(), *words, "--json"])
+    def run(command: str, *words: str, stdin: str = "") -> dict[str, Any]:
+        done = CliRunner().invoke(app, [*command.split(), *words, "--json"], input=stdin)
         assert done.exit_code in (0, 1), (command, done.output, done.exception)
         found[command] = json.loads(done.stdout)
         return found[command]
@@ -95,9 +95,9 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("tracker token create", "--role", "user", *at)
     run("tracker token list", *at)
     token = run("tracker token create", "--role", "agent", *at)["token"]
-    run("agent join", token, *at, "--state-dir", str(folder / "agent"))
+    run("agent join", *at, "--state-dir", str(folder / "agent"), stdin=token)
     run("tracker unbind", "bench", *at)
-    run("login", run("tracker token create", "--role", "admin", *at)["token"], *at)
+    run("login", *at, stdin=run("tracker token create", "--role", "admin", *at)["token"])
     journal = Journal(folder / "journal.sqlite")
     journal.open(0.0)
     journal.close()

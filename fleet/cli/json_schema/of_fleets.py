@@ -188,6 +188,8 @@ class Joined(TypedDict):
 
     tracker: str
     role: str
+    name: str
+    key_id: str
     key_file: str
 
 
