@@ -48,6 +48,8 @@ test:  ## the whole suite; installs the Debian packages that it needs, or says h
 	$(BIN)/python -m tests.emulated.sysroot
 	$(PARALLEL) -m 'not measures'
 	$(BIN)/python -m pytest -m measures $$(grep -rl --include='test_*.py' mark.measures tests)
+	$(BIN)/python scripts/python_tiers.py torch
+	$(BIN)/python scripts/python_tiers.py pythons
 
 test-quick: venv  ## unit and contract tests without the slow ones, for the edit loop
 	$(PARALLEL) -m 'not slow and not measures' tests/unit tests/contract

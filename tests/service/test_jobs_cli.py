@@ -54,7 +54,6 @@ def test_a_submitted_job_waits_with_all_that_it_takes_to_run_it(path: str, model
 @pytest.mark.slow
 def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> None:
     """Not by the file that it was written to, which is in a cache of another machine by then."""
-    pytest.importorskip("tvm")
     code, out, err = fleet("jobs", "submit", "matmul-8", "--trials", "2", "--library", path)
     assert code == 0, err
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import fleet
 from fleet.errors import ArtifactRefused, ConfigError, ImportFailed, InvalidRequest
+from tests.needs import needs
 from tests.system.stored_records import store_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -66,7 +67,7 @@ def test_an_open_batch_is_closed(no_records: str) -> None:
 
 def test_a_pytorch_module_is_compiled_for_its_example_inputs(no_records: str) -> None:
     """It answers as PyTorch does; without example inputs its shapes are not known."""
-    torch = pytest.importorskip("torch")
+    torch = needs("torch")
     module, given = torch.nn.Linear(8, 4), torch.randn(2, 8)
 
     model = fleet.compile(module, example_inputs=(given,), library=no_records)

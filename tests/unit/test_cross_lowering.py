@@ -17,7 +17,6 @@ from fleet.optimizer.tasks.propose import ProposeTask, propose
 from fleet.spaces.packing import pack_all
 from fleet.workloads.programs import matmul
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 

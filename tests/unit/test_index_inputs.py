@@ -15,8 +15,6 @@ from fleet.optimizer.index_inputs import largest_index, largest_index_of
 from fleet.workloads.extract import extract
 from tests.unit.onnx_cases import loaded, model_of
 
-pytest.importorskip("onnxruntime")
-
 
 def lookup(folder: Path, *rows: int) -> Model:
     """Return a model that looks each of its inputs up in a table of so many rows, and adds what it finds."""

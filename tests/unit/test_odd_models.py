@@ -19,7 +19,6 @@ from tests.unit.graph_models import TARGET
 from tests.unit.onnx_cases import Array, loaded, model_of, theirs
 from tests.unit.quick_compile import compile_quickly
 
-pytest.importorskip("onnxruntime")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 

@@ -13,8 +13,6 @@ from fleet.errors import ImportFailed
 from fleet.models.model import import_model, load_model
 from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours
 
-pytest.importorskip("onnxruntime")
-
 STEPS, BATCH, SIZE, HIDDEN = 4, 2, 3, 5
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 OUTPUTS = {"LSTM": ["y", "y_h", "y_c"], "GRU": ["y", "y_h"], "RNN": ["y", "y_h"]}

@@ -12,7 +12,6 @@ from onnx import helper
 from fleet.models.onnx_rewrites.prepare import prepared
 from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours, theirs
 
-pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.slow
 
 

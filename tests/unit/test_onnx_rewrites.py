@@ -13,8 +13,6 @@ from fleet.errors import ImportFailed
 from fleet.models.onnx_rewrites.prepare import prepared
 from tests.unit.onnx_cases import Array, assert_same, loaded, model_of, ours
 
-pytest.importorskip("onnxruntime")
-
 
 def noise(*shape: int) -> Array:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype("float32")

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch: Any = pytest.importorskip("torch")
+from fleet.errors import ImportFailed
+from fleet.models.from_python import model_file
+from fleet.models.model import Model, import_model, load_model
+from fleet.models.reference import reference_outputs
+from tests.needs import needs
+from tests.unit.onnx_cases import ours
 
-from fleet.errors import ImportFailed  # noqa: E402
-from fleet.models.from_python import model_file  # noqa: E402
-from fleet.models.model import Model, import_model, load_model  # noqa: E402
-from fleet.models.reference import reference_outputs  # noqa: E402
-from tests.unit.onnx_cases import ours  # noqa: E402
+torch: Any = needs("torch")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch.export warns of its own deprecations
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip("torch")
-
 from fleet.errors import ImportFailed
 from fleet.models.model import load_model
+from tests.needs import needs
 from tests.unit.test_torch_import import assert_same
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -23,7 +23,7 @@ TINY = "vocab_size=50,hidden_size=32,num_hidden_layers=1,num_attention_heads=2,i
 
 @pytest.fixture
 def transformers() -> Any:
-    return pytest.importorskip("transformers")
+    return needs("transformers")
 
 
 @pytest.mark.parametrize("config", [f"LlamaConfig:{TINY}", "GPT2Config:vocab_size=50,n_embd=32,n_layer=1,n_head=2"])
@@ -67,7 +67,7 @@ def test_neither_folder_nor_class_is_refused() -> None:
 
 def test_keras_model_is_exported(tmp_path: Path) -> None:
     """On the torch backend, with the batch closed by the flag."""
-    keras: Any = pytest.importorskip("keras")
+    keras: Any = needs("keras")
     keras.utils.set_random_seed(0)
     layers = [
         keras.layers.Conv2D(4, 3, activation="relu"),

@@ -18,7 +18,6 @@ from tests.unit.spaces.test_winograd_schedules import convolution
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 AARCH64 = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72", "num-cores": 4}

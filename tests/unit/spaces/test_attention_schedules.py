@@ -16,7 +16,6 @@ from fleet.graph.attention_program import ATTRIBUTE, LOWEST, Attention, attend, 
 from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.simple import unscheduled
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 HOST = host_target_json()

@@ -12,7 +12,6 @@ import pytest
 from cross.targets.target import host_target_json
 from fleet.spaces.functions import with_arithmetic_functions
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 REFERENCES: dict[str, Any] = {

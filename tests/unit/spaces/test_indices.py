@@ -9,7 +9,6 @@ import pytest
 from fleet.spaces.indices import with_narrow_indices
 from fleet.spaces.loops import SPLIT_HINT, split_at_borders
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 

@@ -17,8 +17,6 @@ from fleet.spaces.choose import finished, schedules, static_schedule
 from fleet.spaces.packing import Packing, pack_all, packings_of
 from fleet.workloads.traces import replay, trace_json
 
-pytest.importorskip("tvm")
-
 HOST = host_target_json()
 AVX2 = json.dumps({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 

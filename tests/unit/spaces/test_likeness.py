@@ -25,7 +25,6 @@ from fleet.workloads.workload import module_of
 if TYPE_CHECKING:
     from tvm.ir import IRModule
 
-pytest.importorskip("tvm")
 HOST = host_target_json()
 
 SIZES = st.integers(1, 64)

@@ -9,7 +9,6 @@ import pytest
 from cross.targets.target import host_target_json
 from fleet.metaschedule import FleetSpace
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 HOST = json.loads(host_target_json())

@@ -18,7 +18,6 @@ from fleet.spaces.simple import unscheduled
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 HOST = host_target_json()

@@ -24,7 +24,6 @@ from fleet.spaces.tiles import Order, Tile, tiles
 from fleet.workloads.traces import replay, trace_json
 from tests.unit.quick_compile import compile_quickly
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 
 HOST = host_target_json()

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from fleet.spaces.blocks import Product
 
-pytest.importorskip("tvm")
 pytestmark = pytest.mark.slow
 HOST = host_target_json()
 

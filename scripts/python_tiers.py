@@ -1,0 +1,95 @@
+"""Runs the parts of the suite that need another environment than `.venv`: `make test` ends with them.
+
+    python scripts/python_tiers.py torch      # tests of PyTorch, transformers and Keras
+    python scripts/python_tiers.py pythons    # unit and contract tests on each newer Python of this machine
+
+A tier that cannot run here prints the reason and succeeds: the package index has no processor build of PyTorch, or the
+machine lacks that Python. Later failures fail the tier.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+TORCH = "2.13.0+cpu"
+"""Build for processors: the one without a local version is 3 GB of CUDA on x86-64."""
+PROMISED = ("torch", "transformers", "keras")
+PYTHONS = ("3.12", "3.13", "3.14")
+QUICK = ["-m", "not slow and not measures", "tests/unit", "tests/contract"]
+
+
+def pip(python: Path | str, *arguments: str) -> list[str]:
+    """Return a pip command line that keeps to the tested versions."""
+    pinned = ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
+    return [str(python), "-m", "pip", arguments[0], "--quiet", *pinned, *arguments[1:]]
+
+
+def has_torch() -> bool:
+    """Whether pip's package index offers the build of PyTorch for processors."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch", "--disable-pip-version-check"]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    return re.search(rf"(?<![\w.]){re.escape(TORCH)}(?![\w.])", listed.stdout) is not None
+
+
+def run_torch() -> int:
+    """Install PyTorch beside `.venv`, not into it, and run the files that need it."""
+    if not has_torch():
+        print(f"torch tier: skipped, since the package index has no torch {TORCH}")
+        return 0
+    folder = BUILD / "torch" / TORCH
+    if not (folder / ".complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run(
+            pip(sys.executable, "install", "--target", str(folder), f"torch=={TORCH}", *PROMISED[1:]), check=True
+        )
+        (folder / ".complete").touch()
+    files = [
+        str(path)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if any(f'= needs("{name}")' in path.read_text() for name in PROMISED)
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "FLEET_TESTS_PROMISED": ",".join(PROMISED)}
+    return subprocess.run([sys.executable, "-m", "pytest", *files], cwd=ROOT, env=environment).returncode
+
+
+def find_python(version: str) -> Path | None:
+    """Return the interpreter of a version, from PATH or from pyenv, or None without one."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [Path(path)] if (path := shutil.which(f"python{version}")) else []
+    for python in [*found, *sorted((pyenv / "versions").glob(f"{version}.*/bin/python"))]:
+        if subprocess.run([python, "-c", "import ensurepip"], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def run_pythons() -> int:
+    """Run the quick tests on each newer Python in an environment of its own."""
+    extras = ",".join(extra for extra in ("tune", "compare", "cross", "cuda", "cuda-build", "postgres", "dask", "dev"))
+    failed = 0
+    for version in PYTHONS:
+        python = find_python(version)
+        if python is None:
+            print(f"Python {version}: skipped, since this machine has none")
+            continue
+        environment = BUILD / "pythons" / version
+        own = environment / "bin" / "python"
+        if not (environment / ".complete").exists():
+            subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
+            subprocess.run(pip(own, "install", "--editable", f"{ROOT}[{extras}]"), check=True)
+            (environment / ".complete").touch()
+        print(f"Python {version}:", flush=True)
+        processes = str((os.cpu_count() or 1) + 1)
+        options = ["-p", "no:cacheprovider", "--numprocesses", processes, "--dist", "loadfile", *QUICK]
+        failed |= subprocess.run([own, "-m", "pytest", *options], cwd=ROOT).returncode
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit({"torch": run_torch, "pythons": run_pythons}[sys.argv[1]]())
