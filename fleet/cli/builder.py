@@ -29,17 +29,22 @@ def builder() -> None:
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Where they go: a folder for ca.pem, cert.pem and key.pem.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder for ca.pem, cert.pem and key.pem. Default: this account's own, see below."),
+    ] = None,
 ) -> None:
     """Make the certificates of a cluster. Copy the folder to each of its machines, and to nobody else.
 
-    Who has the key can run any code on all of them.
+    Everybody with the key can run any code on all of them. 'fleet builder scheduler' makes certificates by itself, in
+    ~/.local/state/tvm-fleet/credentials/builders, where every command looks for them unless --dask-certs names others.
 
     Example: fleet builder certs ~/.config/fleet/builders
     """
+    from fleet.optimizer.cluster.address import own_certs
     from fleet.optimizer.cluster.certs import make_certs
 
-    folder = at_home(folder)
+    folder = own_certs() if folder is None else at_home(folder)
     make_certs(folder)
     options.stderr().print(f"{folder} holds the cluster's key; copy it to the scheduler, the builders and optimizers")
 
@@ -51,9 +56,9 @@ def scheduler(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any.")] = _PORT,
     dask_certs: DaskCertsOption = None,
 ) -> None:
-    """Run the Dask scheduler that optimizers and builders meet at, until Ctrl-C.
+    """Run the Dask scheduler of optimizers and builders until Ctrl-C. Its first start makes the cluster's certificates.
 
-    Example: fleet builder scheduler --host 10.0.0.5 --dask-certs ~/.config/fleet/builders
+    Example: fleet builder scheduler --host 10.0.0.5
     """
     from fleet.optimizer.cluster.serving import serve_scheduler
 
@@ -74,7 +79,8 @@ def serve(
     host: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Where the others reach this machine. Default: as it reaches the scheduler."
+            metavar="ADDRESS",
+            help="Address to listen on. Default: the one that reaches the scheduler (a scheduler here: the loopback).",
         ),
     ] = None,
 ) -> None:
@@ -82,7 +88,7 @@ def serve(
 
     Stopped or killed at any moment, it costs time: its tasks begin anew on another builder.
 
-    Example: fleet builder serve --dask tls://10.0.0.5:8786 --dask-certs ~/.config/fleet/builders
+    Example: fleet builder serve --dask tls://10.0.0.5:8786
     """
     from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.cluster.serving import BuilderOptions, serve_builder
@@ -113,7 +119,7 @@ def list_(
 ) -> None:
     """List the builders of a cluster, and whether they have what is installed here: only those are given work.
 
-    Example: fleet builder list --dask tls://10.0.0.5:8786 --dask-certs ~/.config/fleet/builders
+    Example: fleet builder list --dask tls://10.0.0.5:8786
     """
     from fleet.optimizer.cluster.address import ClusterAddress
     from fleet.optimizer.cluster.members import members

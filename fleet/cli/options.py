@@ -114,7 +114,7 @@ DaskCertsOption = Annotated[
         "--dask-certs",
         metavar="FOLDER",
         envvar="FLEET_DASK_CERTS",
-        help="Certificates of the cluster, see 'fleet builder certs'.",
+        help="Certificates of the cluster, see 'fleet builder certs'. Default: those that your scheduler made.",
     ),
 ]
 BuildCacheOption = Annotated[

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.optimizer.cluster.address import own_certs
 from tests.programs import environment
 from tests.system.fleet_processes import FLEET
 
@@ -74,19 +75,31 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",) * 3, arounds: Sequence[Sequence[str]] = ((),) * 3
+    folder: Path,
+    *,
+    hosts: Sequence[str] = ("127.0.0.1",) * 3,
+    arounds: Sequence[Sequence[str]] = ((),) * 3,
+    has_own_certs: bool = False,
 ) -> Iterator[Cluster]:
-    """Run a scheduler, and a builder with one process on each further host."""
-    certs = folder / "certs"
-    subprocess.run([FLEET, "builder", "certs", str(certs)], check=True, capture_output=True)
-    known = ("--dask-certs", str(certs))
+    """Run a scheduler, and a builder with one process on each further host.
+
+    Args:
+        hosts: addresses to listen on; "": the default.
+        has_own_certs: no certificates are named; the scheduler makes those of this account.
+    """
+    certs = own_certs() if has_own_certs else folder / "certs"
+    known: list[str] = []
+    if not has_own_certs:
+        subprocess.run([FLEET, "builder", "certs", str(certs)], check=True, capture_output=True)
+        known = ["--dask-certs", str(certs)]
     started: list[Served] = []
     try:
         words = ["scheduler", "--host", hosts[0], "--port", "0", *known]
         scheduler = Served(words, folder / "scheduler.log", arounds[0]).start()
         started.append(scheduler)
         for number, (host, around) in enumerate(zip(hosts[1:], arounds[1:], strict=True)):
-            words = ["serve", "--dask", scheduler.address, *known, "--host", host, "--workers", "1"]
+            words = ["serve", "--dask", scheduler.address, *known, "--workers", "1"]
+            words += ["--host", host] if host else []
             started.append(Served(words, folder / f"builder{number}.log", around).start())
         yield Cluster(certs, scheduler, started[1:])
     finally:

@@ -96,8 +96,11 @@ NOT_RUN = {
         "fleet agent serve --tracker 10.0.0.5:9290 --allow-network",
     ],
     "needs a cluster: tests/system/test_builders.py": [
-        "export FLEET_DASK_CERTS=~/.config/fleet/builders",
+        "fleet builder scheduler",
+        "fleet builder serve --dask tls://127.0.0.1:8786",
+        "fleet optimizer serve --dask tls://127.0.0.1:8786 --tracker boards:9290 --library postgresql://db/fleet",
         "fleet builder scheduler --host 10.0.0.5",
+        "scp -pr ~/.local/state/tvm-fleet/credentials/builders builder1:.local/state/tvm-fleet/credentials/",
         "fleet builder serve --dask tls://10.0.0.5:8786",
         "fleet optimizer serve --dask tls://10.0.0.5:8786 --tracker boards:9290 --library postgresql://db/fleet",
         "fleet builder serve --dask tls://10.0.0.5:8786 --build-cache /nfs/builds",

@@ -172,7 +172,7 @@ REFUSED = [
     (("jobs", "submit", "matmul-0"), 2, "SIZE goes from 1"),
     (("jobs", "submit", "nowhere.json"), 2, "nowhere.json"),
     (("build", "no_such_module:f"), 2, "cannot import no_such_module"),
-    (("tune", "nowhere.onnx", "--dask", "tcp://10.0.0.5:8786"), 2, "takes TLS"),
+    (("tune", "nowhere.onnx", "--dask", "tcp://10.0.0.5:8786"), 2, "has no TLS"),
     (("builder", "serve", "--dask", "tls://10.0.0.5:8786", "--dask-certs", "nowhere"), 2, "nowhere lacks ca.pem"),
     (("builder", "scheduler", "--host", "0.0.0.0"), 2, "takes TLS"),
     (("jobs", "submit", "nowhere.onnx"), 2, "nowhere.onnx"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,9 +12,9 @@ import pytest
 from cryptography import x509
 
 from fleet.errors import AlreadyExists, ConfigError
-from fleet.optimizer.cluster.address import CERT, ClusterAddress, versions
+from fleet.optimizer.cluster.address import CERT, KEY, ClusterAddress, own_certs, versions
 from fleet.optimizer.cluster.builder import SLOT, resource_name
-from fleet.optimizer.cluster.certs import make_certs
+from fleet.optimizer.cluster.certs import ensure_certs, make_certs
 from fleet.optimizer.cluster.pool import matching
 
 
@@ -26,25 +27,49 @@ def certs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("tcp://10.0.0.5:8786", "takes TLS"),
-        ("tcp://scheduler:8786", "takes TLS"),
-        ("tls://10.0.0.5:8786", "--dask-certs"),
+        ("tcp://10.0.0.5:8786", "has no TLS.*tls://10"),
+        ("tcp://127.0.0.1:8786", "has no TLS.*fleet builder scheduler"),
+        ("tls://10.0.0.5:8786", "fleet builder scheduler.*--dask-certs"),
         ("10.0.0.5:8786", "tls://HOST:PORT"),
         ("tls://10.0.0.5", "tls://HOST:PORT"),
         ("tls://10.0.0.5:x", "tls://HOST:PORT"),
         ("http://10.0.0.5:8786", "tls://HOST:PORT"),
     ],
 )
-def test_what_must_not_be_used_is_refused(address: str, said: str) -> None:
-    """Plain text only on this machine, and TLS never without certificates."""
+def test_a_cluster_that_must_not_be_used_is_refused(
+    address: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No plain text, not even on the loopback, and no TLS without certificates."""
+    monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match=said):
         ClusterAddress(address=address).check()
 
 
-def test_this_machine_alone_needs_no_certificates(certs: Path) -> None:
-    """Loopback may be plain; with certificates, anything may be reached."""
-    ClusterAddress(address="tcp://127.0.0.1:8786").check()
-    ClusterAddress(address="tls://10.0.0.5:8786", certs=certs).check()
+def test_the_accounts_own_certificates_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler makes them, and every command finds them; expired ones are replaced."""
+    monkeypatch.setenv("FLEET_CREDENTIALS_DIR", str(tmp_path / "keys"))
+    cluster = ClusterAddress(address="tls://10.0.0.5:8786")
+
+    def made() -> bytes:
+        ensure_certs(own_certs())
+        cluster.check()
+        return (cluster.folder / KEY).read_bytes()
+
+    first = made()
+    assert made() == first
+    shutil.rmtree(own_certs())
+    make_certs(own_certs(), now=datetime(2000, 1, 1, tzinfo=UTC))
+    expired = (cluster.folder / KEY).read_bytes()
+    assert made() not in (first, expired)
+    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["builders"]
+
+
+def test_a_key_that_others_can_read_is_refused(certs: Path) -> None:
+    """As after a copy with the usual rights."""
+    (certs / KEY).chmod(0o644)
+
+    with pytest.raises(ConfigError, match="chmod"):
+        ClusterAddress(address="tls://10.0.0.5:8786", certs=certs).check()
 
 
 def test_files_that_lack_are_named(certs: Path) -> None:
@@ -55,12 +80,12 @@ def test_files_that_lack_are_named(certs: Path) -> None:
         ClusterAddress(address="tls://10.0.0.5:8786", certs=certs).check()
 
 
-def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dask_it_says_what_to_install(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra is optional."""
     monkeypatch.setitem(sys.modules, "distributed", None)
 
     with pytest.raises(ConfigError, match=r"pip install 'tvm-fleet\[dask\]'"):
-        ClusterAddress(address="tcp://127.0.0.1:8786").check()
+        ClusterAddress(address="tls://127.0.0.1:8786", certs=certs).check()
 
 
 def test_certificates_are_the_owners_alone(certs: Path) -> None:

@@ -1,4 +1,7 @@
-"""Where a Dask cluster is, and what is needed to speak with it: the package, and certificates off this machine."""
+"""Address and certificates of a Dask cluster. Every connection takes TLS, on the loopback too.
+
+Dask runs code that it is sent, so a port without TLS gives this account to every other user of the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleet.base.network import host_of, is_loopback
+from fleet.base.config import credentials_dir
+from fleet.base.network import host_of
 from fleet.base.version import package_version
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import BuildersUnavailable, ConfigError
@@ -35,7 +39,12 @@ _SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.diagnostics.nvml": False,
+    # Dask's pages take no certificates: nothing is served there.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
+
+_OTHERS = 0o077
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,80 +52,99 @@ class ClusterAddress:
     """A Dask scheduler. `check` says whether it may be used."""
 
     address: str
-    """tls://host:port, or tcp://host:port on this machine."""
+    """tls://host:port."""
 
     certs: Path | None = None
-    """Folder with ca.pem, cert.pem and key.pem."""
+    """Folder with ca.pem, cert.pem and key.pem; None: the one that this account's scheduler made."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the certificates in use."""
+        return self.certs or own_certs()
 
     def check(self) -> None:
-        """Refuse what cannot work or must not be done.
+        """Refuse a cluster that cannot be used.
 
         Raises:
-            ConfigError: no Dask here, no such address, no certificates, or plain text over a network.
+            ConfigError: no Dask here, no such address, an address without TLS, or no usable certificates.
         """
         scheme, _, place = self.address.partition("://")
         if scheme not in ("tls", "tcp") or not host_of(place) or not place.rpartition(":")[2].isdigit():
             raise ConfigError(f"{self.address!r} is no Dask scheduler; write it as tls://HOST:PORT")
-        if scheme == "tcp" and not is_loopback(host_of(place)):
+        if scheme == "tcp":
             raise ConfigError(
-                f"{self.address}: whoever reaches a Dask cluster runs code on all of its machines, so it takes TLS "
-                "beyond this one: use tls:// and --dask-certs ('fleet builder certs' makes them)"
+                f"{self.address} has no TLS, and Dask runs the code of all clients that reach it; start the scheduler "
+                f"with 'fleet builder scheduler', which makes its certificates, and use tls://{place}"
             )
-        if scheme == "tls":
-            self._check_certs()
+        self._check_certs()
         if importlib.util.find_spec("distributed") is None:
             raise ConfigError("Dask is not installed; install it with: pip install 'tvm-fleet[dask]'")
 
-    async def reach(self, timeout_sec: float) -> None:
-        """Find somebody there who takes our certificate: Dask itself asks for half a minute whether a no was meant so.
+    async def reach(self, timeout_sec: float) -> str:
+        """Connect once, with our certificate, and return the address of this machine that the connection comes from.
+
+        Dask itself repeats a refused handshake for half a minute.
 
         Raises:
-            BuildersUnavailable: nobody listens, or they have other certificates.
+            BuildersUnavailable: nothing listens there, or it has other certificates.
         """
-        scheme, _, place = self.address.partition("://")
-        host, _, port = place.rpartition(":")
-        context = self.security().get_connection_args("client").get("ssl_context") if scheme == "tls" else None
+        host, _, port = self.address.removeprefix("tls://").rpartition(":")
+        context = self.security().get_connection_args("client")["ssl_context"]
         try:
             async with asyncio.timeout(timeout_sec):
                 _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
         except ssl.SSLError as error:
             raise BuildersUnavailable(
-                f"{self.address} and {self.certs} do not belong together ({error.reason}): all of a cluster need the "
-                "folder that 'fleet builder certs' made once"
+                f"{self.address} and {self.folder} do not belong together ({error.reason}): all processes of a cluster "
+                "need a copy of the scheduler's folder of certificates, named with --dask-certs"
             ) from error
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {timeout_sec:g} s"
             raise BuildersUnavailable(
                 f"no Dask scheduler listens at {self.address} ({reason}); start it: fleet builder scheduler"
             ) from error
+        here = str(writer.get_extra_info("sockname")[0])
         writer.close()
+        return here
 
     def security(self) -> Security:
-        """Return what Dask needs to know of the certificates."""
+        """Return the certificates as Dask takes them."""
         from distributed import Security
 
-        if self.certs is None or self.address.startswith("tcp://"):
-            return Security(require_encryption=False)
         files = {
-            f"tls_{role}_{kind}": str(self.certs / name)
+            f"tls_{role}_{kind}": str(self.folder / name)
             for role in ("client", "worker", "scheduler")
             for kind, name in (("cert", CERT), ("key", KEY))
         }
-        return Security(tls_ca_file=str(self.certs / CA), require_encryption=True, **files)
+        return Security(tls_ca_file=str(self.folder / CA), require_encryption=True, **files)
 
     def _check_certs(self) -> None:
-        if self.certs is None:
-            raise ConfigError(f"{self.address} takes certificates: name their folder with --dask-certs")
-        missing = [name for name in (CA, CERT, KEY) if not (self.certs / name).is_file()]
+        missing = [name for name in (CA, CERT, KEY) if not (self.folder / name).is_file()]
+        if missing and self.certs is None:
+            raise ConfigError(
+                f"{self.address} takes certificates, and this account has none in {self.folder}: start 'fleet builder "
+                "scheduler' here, which makes them, or copy that folder from the scheduler's machine (another place is "
+                "named with --dask-certs)"
+            )
         if missing:
             raise ConfigError(
-                f"{self.certs} lacks {', '.join(missing)}; copy the folder that 'fleet builder certs' made, or name "
-                "your own cluster's certificates so"
+                f"{self.folder} lacks {', '.join(missing)}; copy the folder of the scheduler's machine, or name your "
+                "own cluster's certificates so"
+            )
+        if (self.folder / KEY).stat().st_mode & _OTHERS:
+            raise ConfigError(
+                f"other users can read {self.folder / KEY}, and with it run code on all machines of the cluster; make "
+                f"new certificates if one did, else: chmod -R go= {self.folder}"
             )
 
 
+def own_certs() -> Path:
+    """Return the folder of this account's own certificates, which its scheduler makes."""
+    return credentials_dir() / "builders"
+
+
 def versions() -> str:
-    """Return what client and builders have to have in common: both pickle values of these packages."""
+    """Return the versions that client and builders must share: both pickle values of these packages."""
     return f"tvm-fleet {package_version()} with apache-tvm {tvm_version()}"
 
 

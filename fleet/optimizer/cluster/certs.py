@@ -1,12 +1,14 @@
-"""The certificate that all of one Dask cluster share: it is its own authority, and who has its key may do anything.
+"""Makes the certificate that all processes of one Dask cluster share. It is its own authority.
 
-Dask sends code from one machine to another, so a cluster is one domain of trust; certificates of its machines one by
-one would keep nobody in it from anything. It is none of the fleet's own certificates.
+Dask sends code from one machine to another, so a cluster is one domain of trust: a certificate for each machine would
+prevent nothing within it. The fleet's own certificates are others.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,11 +16,42 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fleet.base.private_files import make_private_dir
 from fleet.errors import AlreadyExists, ConfigError
 from fleet.optimizer.cluster.address import CA, CERT, KEY
 
+logger = logging.getLogger(__name__)
+
 _VALID = timedelta(days=3 * 365)
 _NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "tvm-fleet builders")])
+
+
+def ensure_certs(folder: Path) -> None:
+    """Make the certificates of this account's cluster unless they are there. Safe for two processes at once.
+
+    Expired ones are replaced: no connection takes them any more.
+
+    Raises:
+        ConfigError: nothing can be written there.
+    """
+    if (folder / CERT).is_file() and _is_valid(folder / CERT):
+        return
+    make_private_dir(folder.parent)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)  # left by a process with our pid
+    make_certs(fresh)
+    try:
+        if (folder / CERT).is_file():
+            logger.warning(
+                "the certificates of the builders have expired; new ones made", extra={"folder": str(folder)}
+            )
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    except OSError as error:
+        if not (folder / CERT).is_file():  # else another process was faster
+            raise ConfigError(f"cannot write certificates to {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def make_certs(folder: Path, now: datetime | None = None) -> None:
@@ -58,3 +91,10 @@ def make_certs(folder: Path, now: datetime | None = None) -> None:
         for path in made:  # half of them would be in the way of the next attempt
             path.unlink(missing_ok=True)
         raise ConfigError(f"cannot write certificates to {folder}: {error.strerror}") from error
+
+
+def _is_valid(path: Path) -> bool:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc > datetime.now(UTC)
+    except ValueError:
+        return True  # a damaged file is reported by TLS; replacing it would hide that

@@ -16,15 +16,16 @@ from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import BuildersUnavailable, ConfigError
-from fleet.optimizer.cluster.address import ClusterAddress, settle
+from fleet.optimizer.cluster.address import ClusterAddress, own_certs, settle
 from fleet.optimizer.cluster.builder import DELIVERY, SLOT, Builder, resource_name, set_builder
+from fleet.optimizer.cluster.certs import ensure_certs
 from fleet.optimizer.cluster.shelf import Shelf
 from fleet.optimizer.tasks import MODULES
 
 logger = logging.getLogger(__name__)
 
 _PAGES = "127.0.0.1:0"
-"""Dask's pages tell everybody what runs; they have no TLS, so only this machine sees them."""
+"""Dask always opens a port for its pages. They have no TLS: only this machine reaches them, and none is served."""
 
 _REJOIN_SEC = 1.0
 _REACH_SEC = 10.0
@@ -39,7 +40,7 @@ class BuilderOptions:
     """Processes that search and build; None: one per core."""
 
     host: str | None = None
-    """Address that the others of the cluster reach this machine at; None: the one it reaches the scheduler from."""
+    """Address to listen on; None: the one that it reaches the scheduler from, which is the loopback for one here."""
 
     cache: BuildCache | None = None
     """Where built libraries are kept, on this machine or shared with others."""
@@ -48,18 +49,27 @@ class BuilderOptions:
 async def serve_scheduler(host: str, port: int, certs: Path | None, on_ready: Callable[[str], None]) -> None:
     """Run a cluster's scheduler until cancelled.
 
+    Args:
+        certs: folder of the certificates; None: this account's own, made if there are none.
+
     Raises:
         ConfigError: see `ClusterAddress.check`; or the port is in use.
     """
-    scheme = "tls" if certs is not None else "tcp"
-    cluster = ClusterAddress(address=f"{scheme}://{host}:{port}", certs=certs)
+    if certs is None:
+        ensure_certs(own_certs())
+    cluster = ClusterAddress(address=f"tls://{host}:{port}", certs=certs)
     cluster.check()
     settle()
     from distributed import Scheduler
 
     try:
         async with Scheduler(
-            host=host, port=port, protocol=f"{scheme}://", security=cluster.security(), dashboard_address=_PAGES
+            host=host,
+            port=port,
+            protocol="tls://",
+            security=cluster.security(),
+            dashboard=False,
+            dashboard_address=_PAGES,
         ) as scheduler:
             on_ready(str(scheduler.address))
             await scheduler.finished()
@@ -98,17 +108,19 @@ async def serve_builder(options: BuilderOptions, on_ready: Callable[[str], None]
 async def _join(options: BuilderOptions, builder: Builder, on_ready: Callable[[str], None]) -> None:
     from distributed import Worker
 
-    await options.cluster.reach(_REACH_SEC)
+    here = await options.cluster.reach(_REACH_SEC)
     slots = builder.pool.size
     worker = Worker(
         options.cluster.address,
         nthreads=2 * slots,
         resources={resource_name(SLOT): slots, resource_name(DELIVERY): slots},
         name=f"{socket.gethostname()} {os.getpid()} {machine_fingerprint()}",
-        host=options.host,
+        host=options.host or here,  # Dask's own default is all addresses of the machine
+        protocol="tls://",
         security=options.cluster.security(),
         local_directory=str(builder.folder),
         memory_limit=0,  # what takes memory is in the pool's processes
+        dashboard=False,
         dashboard_address=_PAGES,
         death_timeout=30,
     )
