@@ -18,14 +18,16 @@ import os
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.program_check import check_program
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
+from fleet.domain.trace_check import check_trace
 from fleet.errors import DiskFull, InvalidRequest, LibraryError, NoLibrary
 from fleet.library.store import Library
 from fleet.library.values import NewRecord, Record, StoredWorkload
@@ -86,7 +88,8 @@ def import_json(library: Library, directory: Path, scope: RecordScope) -> Exchan
 
     Raises:
         NoLibrary: a file is missing or is not what JSONDatabase writes; the library stays as it was up to that line.
-        InvalidRequest: no device model.
+        InvalidRequest: no device model, or a program or schedule holds something that is not allowed: both are code.
+            Nothing is imported then.
     """
     if not scope.device_model:
         raise InvalidRequest("say which device model the records were measured on")
@@ -182,9 +185,18 @@ def _parse_workload(where: str, value: Any) -> StoredWorkload:
     try:
         shash, encoded = value
         int(shash)
-        return StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
+        workload = StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise NoLibrary(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
+    _check(where, check_program, workload.mod_json)
+    return workload
+
+
+def _check(where: str, check: Callable[[str], None], text: str) -> None:
+    try:
+        check(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{where} is refused: {error}") from error
 
 
 def _parse_record(
@@ -201,9 +213,11 @@ def _parse_record(
             trace_json=json.dumps(trace, separators=(",", ":")),
             provenance={"imported_from": where.rpartition(":")[0]},
         )
-        return _with_verdict(record, times), _parse_args(args or ())
+        specs = _parse_args(args or ())
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise NoLibrary(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
+    _check(where, check_trace, record.trace_json)
+    return _with_verdict(record, times), specs
 
 
 def _with_verdict(record: NewRecord, times: tuple[float, ...]) -> NewRecord:

@@ -21,7 +21,9 @@ from tvm.s_tir.meta_schedule.database import PyDatabase, Workload
 from tvm.target import Target
 
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.program_check import check_program
 from fleet.domain.scope import RecordScope, ScopeFilter
+from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest, NotFound
 from fleet.library import Library, NewRecord, Record, StoredWorkload, canonical_target
 from fleet.workloads.traces import tuning_record
@@ -102,10 +104,12 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         """Store a record. One without times is stored as failed; MetaSchedule does not say why.
 
         Raises:
-            InvalidRequest: no device model to store it under.
+            InvalidRequest: no device model to store it under, or a step that would not be replayed.
         """
         if not self._device_model:
             raise InvalidRequest(_NO_DEVICE_MODEL)
+        trace_json = json.dumps(record.as_json()[0], separators=(",", ":"))
+        check_trace(trace_json)
         self.commit_workload(record.workload.mod)
         target = record.target or self._target
         run_secs = _run_secs(record)
@@ -117,7 +121,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
                     device_model=self._device_model,
                     tvm_version=self._tvm_version,
                 ),
-                trace_json=json.dumps(record.as_json()[0], separators=(",", ":")),
+                trace_json=trace_json,
                 provenance={"tuner": "MetaSchedule"},
                 run_secs=run_secs,
                 error=None if run_secs else ErrorKind.RUN_FAILED,
@@ -170,10 +174,16 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             tvm_version=self._tvm_version or None,
         )
 
-    def _workload_of(self, shash: str) -> Workload:
+    def _workload_of(self, shash: str) -> Workload | None:
+        """Return TVM's value of a workload; None, with a warning, for one that is not only arithmetic on tensors."""
         if shash not in self._workloads:
-            mod_json = self._library.workload(shash).mod_json
-            self._workloads[shash] = Workload(tvm.ir.load_json(mod_json))
+            stored = self._library.workload(shash)
+            try:
+                check_program(stored.mod_json)
+            except InvalidRequest as error:
+                logger.warning("workload is refused", extra={"workload": stored.name, "error": str(error)})
+                return None
+            self._workloads[shash] = Workload(tvm.ir.load_json(stored.mod_json))
         return self._workloads[shash]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest
 from fleet.graph.block_names import block_names, name_in
 
@@ -26,11 +27,12 @@ def replay(mod: IRModule, trace: str) -> Schedule:
     """Replay a trace on a module and return the schedule.
 
     Raises:
-        InvalidRequest: the trace does not fit the module.
+        InvalidRequest: the trace does not fit the module, or holds steps or annotations that are not allowed.
     """
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import Trace
 
+    check_trace(trace)
     schedule = Schedule(mod)
     try:
         Trace.apply_json_to_schedule(_with_names_of(mod, json.loads(trace)), schedule)
@@ -59,10 +61,12 @@ def tuning_record(
         target: the target's JSON as an object, or None.
 
     Raises:
+        InvalidRequest: the trace holds steps or annotations that are not allowed.
         Exception: whatever TVM raises for a trace that it cannot read.
     """
     from tvm.s_tir.meta_schedule.database import TuningRecord
 
+    check_trace(trace)
     steps = _with_names_of(workload.mod, json.loads(trace))
     return TuningRecord.from_json([steps, list(run_secs), target, None], workload)
 

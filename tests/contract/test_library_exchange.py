@@ -34,7 +34,7 @@ def tiled(mod: Any, factor: int, note: float) -> Any:
     block = schedule.get_sblock("C")
     loops = schedule.get_loops(block)
     schedule.split(loops[0], [None, factor])
-    schedule.annotate(block, "note", note)
+    schedule.annotate(block, "meta_schedule.unroll_explicit", note)
     return schedule
 
 
@@ -190,8 +190,8 @@ def test_an_export_overwrites_nothing_unasked(library: Library, tmp_path: Path) 
         ("", "[0, [[[],[]],[1],null,null]]", "workload 0"),
         ('["1","AAAA"]', "", "workload.json:1"),
         ("nonsense", "", "is not JSON"),
-        ('["1","AAAAAAAAAAA="]', "[0, 7]", "record.json:1"),
-        ('["1","AAAAAAAAAAA="]', None, "cannot read"),
+        ('["1","DAAAAAAAAAB7Im5vZGVzIjpbXX0="]', "[0, 7]", "record.json:1"),
+        ('["1","DAAAAAAAAAB7Im5vZGVzIjpbXX0="]', None, "cannot read"),
     ],
 )
 def test_files_that_are_no_database_are_refused(

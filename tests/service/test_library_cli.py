@@ -35,17 +35,19 @@ def path(tmp_path: Path) -> str:
     path = str(tmp_path / "library.sqlite")
     facts: dict[str, object] = {"workload": "1", "scope": PI4}
     with Library.open(path) as library:
-        library.add_workload(StoredWorkload(shash="1", name="fused_conv2d", mod_json="{}", flop=2e6, args=CONVOLUTION))
+        library.add_workload(
+            StoredWorkload(shash="1", name="fused_conv2d", mod_json='{"nodes":[]}', flop=2e6, args=CONVOLUTION)
+        )
         job = library.start_job(title="squeezenet", trials_total=3)
         facts["job_name"] = job.name
         library.add_job_workloads(job.name, {"1": 2.0})
         library.add_records(
             [
-                NewRecord(**facts, trace_json="[[1],[]]", run_secs=(1e-3,)),  # type: ignore[arg-type]
-                NewRecord(**facts, trace_json="[[2],[]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
-                NewRecord(**facts, trace_json="[[3],[]]", error=ErrorKind.TIMEOUT),  # type: ignore[arg-type]
+                NewRecord(**facts, trace_json="[[],[[1,1]]]", run_secs=(1e-3,)),  # type: ignore[arg-type]
+                NewRecord(**facts, trace_json="[[],[[2,1]]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
+                NewRecord(**facts, trace_json="[[],[[3,1]]]", error=ErrorKind.TIMEOUT),  # type: ignore[arg-type]
                 NewRecord(**facts, run_secs=(8e-3,), kind=RecordKind.BASELINE),  # type: ignore[arg-type]
-                NewRecord(**(facts | {"scope": PI5}), trace_json="[[1],[]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
+                NewRecord(**(facts | {"scope": PI5}), trace_json="[[],[[1,1]]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
             ]
         )
         library.add_model_run(ModelRun(job_name=job.name, untuned_ms=270.0, tuned_ms=9.0))
@@ -110,7 +112,7 @@ def test_best_is_of_one_tvm(path: str) -> None:
     """The installed one, unless another or all are asked for; what the records have is said where that finds none."""
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
-        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[1],[]]", run_secs=(1e-6,)))
+        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
 
     def versions(*args: str) -> list[tuple[str, float]]:
         rows = json.loads(fleet("best", "--library", path, "--json", "--device-model", "pi4", *args)[1])["best"]
@@ -128,7 +130,7 @@ def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     """MetaSchedule would take a time of the other for one of ours."""
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
-        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[1],[]]", run_secs=(1e-6,)))
+        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
 
     code, _, err = fleet("export", str(tmp_path / "out"), "--library", path, "--device-model", "pi4")
 
@@ -146,7 +148,7 @@ def test_an_export_of_nothing_writes_nothing(path: str, tmp_path: Path) -> None:
 def test_an_unchecked_candidate_is_not_best_where_others_were_checked(path: str) -> None:
     """Fast but never compared with the unscheduled program: it may be wrong. Where none was compared, it counts."""
     with Library.open(path) as library:
-        slower = next(r for r in library.records("1", PI4) if r.trace_json == "[[2],[]]")
+        slower = next(r for r in library.records("1", PI4) if r.trace_json == "[[],[[2,1]]]")
         library.mark_checked(slower.id)
 
     rows = json.loads(fleet("best", "--library", path, "--json")[1])["best"]
@@ -178,7 +180,7 @@ def test_best_gives_data(path: str) -> None:
     assert code == 0
     first, second = json.loads(out)["best"]
     assert (first["best_sec"], first["untuned_sec"], first["gflops"]) == (1e-3, 8e-3, 2.0)
-    assert first["trace"] == "[[1],[]]"
+    assert first["trace"] == "[[],[[1,1]]]"
     assert second["best_sec"] == 2e-3
 
 
@@ -214,8 +216,8 @@ def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
         job = library.start_job(title="a_long_file_name_v2.onnx", trials_total=99999)
         library.add_job_workloads(job.name, {"2": 1000.0})
         record = NewRecord(workload="2", scope=scope, job_name=job.name)
-        library.add_record(replace(record, trace_json="[[1],[]]", run_secs=(123.456,)))
-        library.add_record(replace(record, trace_json="[[2],[]]", error=ErrorKind.TIMEOUT))
+        library.add_record(replace(record, trace_json="[[],[[1,1]]]", run_secs=(123.456,)))
+        library.add_record(replace(record, trace_json="[[],[[2,1]]]", error=ErrorKind.TIMEOUT))
         library.add_record(replace(record, kind=RecordKind.BASELINE, run_secs=(1234.5,)))
     args, rest = {"jobs": (["jobs", "list"], 1), "best": (["best"], 8), "job": (["jobs", "show", job.name], 3)}[what]
 

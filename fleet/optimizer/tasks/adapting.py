@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cross.targets.target import make_target
+from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
 from fleet.optimizer.tasks.evolution import has_decisions
 from fleet.spaces.blocks import child_blocks
@@ -46,7 +47,7 @@ class Misfit(enum.StrEnum):
     """Why a schedule is not tried on this workload."""
 
     BROKEN = "broken"
-    """It does not even fit what it was made for."""
+    """It does not even fit what it was made for, or its program or trace holds something that is not allowed."""
 
     OTHER_BLOCKS = "other blocks"
     """It is for a function of other blocks."""
@@ -91,8 +92,10 @@ def _nearest_divisor(number: int, wanted: int, most: int) -> int:
 
 
 def _adapt(mod_json: str, target_json: str, seed: Seed) -> Schedule | Misfit:
-    mod, origin = module_of(mod_json), module_of(seed.mod_json)
     try:
+        if seed.mod_json != mod_json:
+            check_program(seed.mod_json)
+        mod, origin = module_of(mod_json), module_of(seed.mod_json)
         made = replay(origin, seed.trace_json)
     except InvalidRequest:
         return Misfit.BROKEN

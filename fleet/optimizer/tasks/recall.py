@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from cross.targets.intrinsics import load_intrinsics
 from fleet.cost_model.learn import extract_features
 from fleet.cost_model.stored import NO_PROGRAM, pack_program
+from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest
 from fleet.library import RecordProgram
 from fleet.optimizer.tasks.search_state import program_hash
@@ -16,10 +17,14 @@ from fleet.workloads.workload import module_of
 
 
 def recall_programs(mod_json: str, target_json: str, traces: Sequence[str]) -> list[RecordProgram]:
-    """Return what the library keeps of candidates; NO_PROGRAM for a trace that does not apply (any more)."""
+    """Return what the library keeps of candidates; NO_PROGRAM for a trace that does not apply or is refused."""
     load_intrinsics(target_json)
-    mod = module_of(mod_json)
     found = dict.fromkeys(traces, NO_PROGRAM)
+    try:
+        check_program(mod_json)
+    except InvalidRequest:
+        return [NO_PROGRAM] * len(traces)
+    mod = module_of(mod_json)
     for trace in found:
         with contextlib.suppress(InvalidRequest):
             schedule = replay(mod, trace)

@@ -1,0 +1,130 @@
+"""Allowlist for schedules as text: a trace is code, so that only known instructions and annotations are replayed.
+
+Instructions and annotation keys are those of our own spaces and of MetaSchedule's rules. Their values are numbers,
+names of tensor intrinsics, which TVM looks up among those that are registered, and a few words. An annotation such as
+`pragma_import_llvm` would put LLVM IR of the trace's author into the library that is built.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from fleet.domain.program_check import INDEX_MAP_TYPES, check_nodes
+from fleet.errors import InvalidRequest
+
+MOST_TRACE_BYTES = 1024 * 1024
+"""Traces of generated models have at most 40 kB."""
+
+INSTRUCTIONS = frozenset(
+    {"Blockize", "ComputeAt", "ComputeInline", "DecomposePadding", "DecomposeReduction", "EnterPostproc", "Fuse"}
+    | {"AddUnitLoop", "GetChildBlocks", "GetConsumers", "GetLoops", "GetOutputBlocks", "GetProducers", "Merge"}
+    | {"PadEinsum", "Parallel", "RFactor", "Reorder", "ReorderBlockIterVar", "ReverseComputeAt", "StorageAlign"}
+    | {"ReverseComputeInline", "SampleCategorical", "SampleComputeLocation", "SamplePartitionedTile", "Unroll"}
+    | {"SamplePerfectTile", "Split", "Vectorize"}
+    | {"Annotate", "Bind", "CacheRead", "CacheWrite", "GetSBlock", "ReIndex", "SetScope", "Tensorize"}
+    | {"TransformBlockLayout", "TransformLayout", "Unannotate"}
+)
+
+ANNOTATIONS = frozenset(
+    {f"meta_schedule.{name}" for name in ("cooperative_fetch", "layout_rewrite_preproc", "parallel", "vectorize")}
+    | {f"meta_schedule.{name}" for name in ("random_compute_producer", "unroll_explicit", "unroll_implicit")}
+    | {f"meta_schedule.thread_extent_{name}_inclusive" for name in ("low", "high")}
+    | {f"software_pipeline_{name}" for name in ("async_stages", "order", "stage")}
+    | {"pragma_auto_unroll_max_step", "pragma_loop_partition_hint", "pragma_unroll_explicit"}
+    | {"double_buffer_scope", "fleet.left_to_compiler", "schedule_rule", "warp_execution"}
+    | {"meta_schedule.auto_tensorize", "meta_schedule.auto_tensorize_init", "meta_schedule.tiling_structure"}
+)
+"""Keys of annotations. Their values are numbers, but for those of `_WORDS`."""
+
+_INTRINSIC = r"(?:[A-Za-z][\w.]{0,99})?"
+_WORDS = {
+    "meta_schedule.auto_tensorize": re.compile(f'"{_INTRINSIC}"'),
+    "meta_schedule.auto_tensorize_init": re.compile(f'"{_INTRINSIC}"'),
+    "meta_schedule.tiling_structure": re.compile('"[SR]{1,32}"'),
+}
+"""Words that are the value of an annotation, between quotation marks as TVM writes a text."""
+
+_SCOPE = re.compile(r"global|shared(?:\.dyn)?|local|warp|wmma\.(?:matrix_a|matrix_b|accumulator)|m16n8k8\.matrix[ABC]")
+_ATTRIBUTES = {
+    "Annotate": re.compile("|".join(map(re.escape, sorted(ANNOTATIONS)))),
+    "Unannotate": re.compile("|".join(map(re.escape, sorted(ANNOTATIONS)))),
+    "Bind": re.compile(r"(?:blockIdx|threadIdx|vthread)(?:\.[xyz])?"),
+    "CacheRead": _SCOPE,
+    "CacheWrite": _SCOPE,
+    "SetScope": _SCOPE,
+    "GetSBlock": re.compile(r".{0,1000}"),
+    "ReIndex": re.compile(r"read|write"),
+    "Tensorize": re.compile(_INTRINSIC),
+}
+"""Words that an instruction may have as attributes; others have none."""
+
+_MAPS = {"TransformLayout", "TransformBlockLayout"}
+_VARIABLE = re.compile(r"[A-Za-z_]\w{0,31}")
+_MOST_INTEGER = 2**63
+_DEEPEST = 4
+
+
+def check_trace(trace_json: str) -> None:
+    """Refuse a schedule that holds anything but known steps with numbers, names and known words.
+
+    Raises:
+        InvalidRequest: names the instruction by its number and kind, and the key or value that is not allowed.
+    """
+    if len(trace_json) > MOST_TRACE_BYTES:
+        raise InvalidRequest(f"its trace has {len(trace_json):,} bytes, more than {MOST_TRACE_BYTES:,}")
+    try:
+        instructions, decisions = json.loads(trace_json)
+        for number, (kind, inputs, attributes, outputs) in enumerate(instructions):
+            refused = _refused(kind, inputs, attributes, outputs)
+            if refused:
+                raise InvalidRequest(f"instruction {number} of its trace, {str(kind)[:40]!r}: {refused} is not allowed")
+        for number, decision in decisions:
+            if not _is_plain([number, decision]):
+                raise InvalidRequest(f"a decision of instruction {str(number)[:20]} of its trace is no number")
+    except (RecursionError, TypeError, ValueError) as error:
+        raise InvalidRequest("its trace is not JSON as MetaSchedule writes it") from error
+
+
+def _refused(kind: object, inputs: object, attributes: object, outputs: object) -> str:
+    """Return what an instruction has that is not allowed, in words; "" for nothing."""
+    if not isinstance(kind, str) or kind not in INSTRUCTIONS:
+        return "this kind"
+    if not (isinstance(inputs, list) and isinstance(attributes, list) and isinstance(outputs, list)):
+        return "its form"
+    bad = _first_bad(attributes, kind, _ATTRIBUTES.get(kind), has_variables=False)
+    bad = bad or _first_bad(outputs, kind, None, has_variables=True)
+    if bad:
+        return bad
+    key = str(attributes[0])[:60] if kind == "Annotate" and attributes else ""
+    bad = _first_bad(inputs, kind, _WORDS.get(key), has_variables=True)
+    return f"{bad} for the key {key!r}" if bad and key else bad or ""
+
+
+def _first_bad(
+    values: list[object], kind: str, words: re.Pattern[str] | None, *, has_variables: bool, depth: int = 0
+) -> str | None:
+    """Return the first part of an instruction that is not allowed, in words; None if all is."""
+    for value in values:
+        if isinstance(value, str):
+            if (has_variables and _VARIABLE.fullmatch(value)) or (words is not None and words.fullmatch(value)):
+                continue
+            if kind not in _MAPS or not value.startswith("{"):
+                return repr(value[:60])
+            check_nodes(value, INDEX_MAP_TYPES)
+        elif isinstance(value, list):
+            if depth == _DEEPEST:
+                return "a list so deep"
+            bad = _first_bad(value, kind, words, has_variables=has_variables, depth=depth + 1)
+            if bad is not None:
+                return bad
+        elif not _is_plain(value):
+            return repr(value)[:60]
+    return None
+
+
+def _is_plain(value: object, depth: int = 0) -> bool:
+    """Tell whether a value is a number, nothing, or a list of such."""
+    if isinstance(value, list):
+        return depth < _DEEPEST and all(_is_plain(one, depth + 1) for one in value)
+    return value is None or (isinstance(value, int | float) and abs(value) < _MOST_INTEGER)
