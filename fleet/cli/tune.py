@@ -23,6 +23,7 @@ from fleet.library import Library, Optimizer
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.fleets import fleet_behind, serving
 from fleet.optimizer.job import TuneOptions, TuneReport
+from fleet.optimizer.order import is_data
 from fleet.optimizer.service import tune as run_tune
 
 
@@ -72,7 +73,7 @@ def _has_optimizer(options: TuneOptions) -> bool:
     Raises:
         InvalidRequest: nobody does, and the job is for several boards.
     """
-    if options.tracker is not None:
+    if options.tracker is not None and is_data(options.model):
         with Library.open(options.library) as library:
             optimizers = library.queue.optimizers()
         if optimizers and asyncio.run(_serving(optimizers, options.tracker)):

@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fleet.base.plain import from_plain, to_plain
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
 from fleet.library import Job, Library
+from fleet.models.importing.external_data import weight_files
+from fleet.models.importing.program_file import PROGRAM_SUFFIX
 from fleet.models.model import check_exists, is_of_transformers
 from fleet.optimizer.job import TuneOptions
 from fleet.optimizer.strategies import strategy_of
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
 FORMAT = 1
 """Incremented when an older optimizer would misread an order."""
 
-_OF_TRANSFORMERS = "hf:"
+_DATA = frozenset({".onnx", ".tflite", PROGRAM_SUFFIX})
+"""Types of model files that are read as data. The others have pickles, Python functions or classes by name."""
+
 _MOST = 2**31 - 1
 """Trials, and seeds: what a database's integer holds."""
 
@@ -93,6 +93,25 @@ def check_options(options: TuneOptions, now: datetime) -> None:
         raise InvalidRequest(f"the seed {options.seed} is out of bounds; choose one from 0 to {_MOST}")
 
 
+def is_data(model: Path) -> bool:
+    """Tell whether reading a model's file runs no code of its author, so that it may go into the queue."""
+    return not is_of_transformers(model) and model.suffix in _DATA
+
+
+def check_is_data(model: Path) -> None:
+    """Refuse a model whose file is code: an optimizer would run it with its own account.
+
+    Raises:
+        InvalidRequest: it is one.
+    """
+    if not is_data(model):
+        known = ", ".join(f"*{suffix}" for suffix in sorted(_DATA))
+        raise InvalidRequest(
+            f"{model} is of a format that is code, and an optimizer runs no code of others; tune it with 'fleet tune', "
+            f"or submit it as {known}"
+        )
+
+
 def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str = "") -> Job:
     """Store a job with its model's files, for any optimizer to run.
 
@@ -100,15 +119,16 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
         fleet_id: see `JobOrder`.
 
     Raises:
-        ImportFailed: there is no such model.
-        InvalidRequest: see `check_options`.
+        ImportFailed: there is no such model, or it names weights outside of its folder.
+        InvalidRequest: see `check_options` and `check_is_data`.
         LibraryError, DiskFull: it could not be stored.
     """
     check_exists(options.model, takes_programs=True)
     check_options(options, datetime.now(UTC))
-    source, name = _source_of(options.model)
+    check_is_data(options.model)
+    source = options.model.parent
     files = {path: library.model_files.add(source / path) for path in _files_of(options.model)}
-    anywhere = replace(options, model=Path(name), tracker=None, library=None, snapshots=None)
+    anywhere = replace(options, model=Path(options.model.name), tracker=None, library=None, snapshots=None)
     order = JobOrder(
         options=replace(anywhere, workers=None, cluster=None, build_cache=None),
         files=files,
@@ -122,52 +142,27 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
 
 
 def restore_model(library: Library, order: JobOrder, folder: Path) -> Path:
-    """Write a job's model into a folder and return what `load_model` reads.
+    """Write a job's model into a folder and return its path there.
 
     Raises:
         NotFound: the library has it no more, or damaged.
         LibraryError: it cannot be read.
-        InvalidRequest: a path leads out of the folder.
+        InvalidRequest: the order names a file that did not come with it, a path that leads out of the folder, or a
+            format that is code.
     """
+    name = str(order.options.model)
+    check_is_data(order.options.model)
+    if name not in order.files:
+        raise InvalidRequest(f"the order has no file {name!r}, and no file of this machine is taken; submit it again")
     for path, digest in order.files.items():
         place = folder / path
         if not place.resolve().is_relative_to(folder.resolve()):
             raise InvalidRequest(f"the model's file {path} would lie outside of its folder")
         place.parent.mkdir(parents=True, exist_ok=True)
         library.model_files.write(digest, place)
-    name = str(order.options.model)
-    if not order.files:
-        return order.options.model
-    if is_of_transformers(name):
-        return Path(f"{_OF_TRANSFORMERS}{folder / name.removeprefix(_OF_TRANSFORMERS)}")
     return folder / name
 
 
-def _source_of(model: Path) -> tuple[Path, str]:
-    """Return the folder that a model's files are relative to, and its name there."""
-    if not is_of_transformers(model):
-        return model.parent, model.name
-    folder = Path(str(model).removeprefix(_OF_TRANSFORMERS))
-    return folder.parent, f"{_OF_TRANSFORMERS}{folder.name}" if folder.is_dir() else str(model)
-
-
 def _files_of(model: Path) -> list[str]:
-    """Return the paths of a model's files, relative to its folder's parent or to the file's own folder."""
-    if is_of_transformers(model):
-        folder = Path(str(model).removeprefix(_OF_TRANSFORMERS))
-        found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-        return [str(path.relative_to(folder.parent)) for path in found]
-    return [model.name, *(_weight_files(model) if model.suffix == ".onnx" else [])]
-
-
-def _weight_files(path: Path) -> list[str]:
-    """Return the files beside an ONNX file that hold its weights."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        proto: ModelProto = onnx.load(str(path), load_external_data=False)
-    except (DecodeError, OSError):
-        return []  # whoever reads the model says what is wrong with it
-    entries = (entry for tensor in proto.graph.initializer for entry in tensor.external_data)
-    return sorted({entry.value for entry in entries if entry.key == "location"})
+    """Return the paths of a model's files, relative to its folder; see `weight_files`."""
+    return [model.name, *(weight_files(model) if model.suffix == ".onnx" else [])]

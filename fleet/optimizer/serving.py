@@ -217,7 +217,17 @@ class Optimizer:
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
             model = await patiently(partial(restore_model, shop.library, order, folder))
-            here = replace(order.options, model=model, snapshots=self._snapshots)
+            # Where it runs and what it reads here is for this process to say, whatever the order has.
+            here = replace(
+                order.options,
+                model=model,
+                tracker=None,
+                library=None,
+                snapshots=self._snapshots,
+                workers=None,
+                cluster=None,
+                build_cache=None,
+            )
             wanted = for_each_kind(here)
             tunes = {f"{job.name} {place}": self._tune(each, entry, shop) for place, each in enumerate(wanted)}
             return await together(tunes)

@@ -21,10 +21,19 @@ from fleet.optimizer.service import Workshop
 from fleet.optimizer.serving import Optimizer
 from fleet.optimizer.turns import Cores
 from fleet.testing import SimulatedAgent, eventually, serve_tracker
+from fleet.workloads.programs import matmul
 
-ORDER = JobOrder(options=TuneOptions(model=Path("matmul-8"), selector="kind=simulated"))
+OPTIONS = TuneOptions(model=Path("product.json"), selector="kind=simulated")
 UNREADABLE = {"format": 99}
 """The order of a job that fails as soon as it is taken."""
+
+
+def order(library: Library, folder: Path) -> dict[str, object]:
+    """Return the order of a job that searches for a small product."""
+    (folder / "product.json").write_text(matmul(8).mod_json)
+    return JobOrder(
+        options=OPTIONS, files={"product.json": library.model_files.add(folder / "product.json")}
+    ).to_plain()
 
 
 @asynccontextmanager
@@ -72,7 +81,7 @@ async def test_an_optimizer_outlasts_its_library(
 @pytest.mark.slow
 async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(library: Library, tmp_path: Path) -> None:
     """As after a machine slept: its optimizer has room for more, and finds its own job to be nobody's."""
-    running = library.queue.submit(title="m", spec=ORDER.to_plain())
+    running = library.queue.submit(title="m", spec=order(library, tmp_path))
     async with serving(library, tmp_path, jobs=2) as optimizer:
         await eventually(lambda: library.queue.get(running.name).state is JobState.RUNNING or optimizer.done())
         with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
@@ -92,7 +101,7 @@ async def test_a_job_whose_claim_expired_meanwhile_is_not_begun_a_second_time(li
 @pytest.mark.slow
 async def test_a_job_whose_claim_expires_at_once_leaves_its_place_to_the_next(library: Library, tmp_path: Path) -> None:
     """Between two looks for jobs of one and the same round: it was begun again, where there was room for another."""
-    running = library.queue.submit(title="m", spec=ORDER.to_plain())
+    running = library.queue.submit(title="m", spec=order(library, tmp_path))
     next_one = library.queue.submit(title="n", spec=UNREADABLE)
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         database.executescript(  # the first claim is over when it is made, and its renewals come too late
@@ -138,7 +147,7 @@ async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_
     """To read it again and again does not help, as it does where a library is away: that took two minutes."""
     (tmp_path / "m.onnx").write_bytes(b"model")
     options, files = (
-        replace(ORDER.options, model=Path("m.onnx")),
+        replace(OPTIONS, model=Path("m.onnx")),
         {"m.onnx": library.model_files.add(tmp_path / "m.onnx")},
     )
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
@@ -154,7 +163,7 @@ async def test_a_job_whose_model_is_damaged_fails_at_once(library: Library, tmp_
 @pytest.mark.slow
 async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Library, tmp_path: Path) -> None:
     """Its job is seen to have no process any more, and waits for another one."""
-    job = library.queue.submit(title="m", spec=ORDER.to_plain())
+    job = library.queue.submit(title="m", spec=order(library, tmp_path))
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         async with serving(library, tmp_path, jobs=1) as optimizer:
             await eventually(lambda: library.queue.get(job.name).state is JobState.RUNNING or optimizer.done())
@@ -163,3 +172,29 @@ async def test_an_optimizer_ends_although_its_library_takes_nothing(library: Lib
             )
 
     assert library.queue.get(job.name).state is JobState.RUNNING
+
+
+@pytest.mark.slow
+async def test_an_order_that_names_a_file_of_the_optimizers_disk_fails(library: Library, tmp_path: Path) -> None:
+    """One without files, and one whose model is another file than those that came with it: nothing is read or run."""
+    mine = tmp_path / "secret.json"
+    mine.write_text(matmul(8).mod_json)
+    came = {"m.json": library.model_files.add(mine)}
+    orders = [
+        JobOrder(options=replace(OPTIONS, model=mine)),
+        JobOrder(options=replace(OPTIONS, model=mine), files=came),
+        JobOrder(options=replace(OPTIONS, model=Path("../secret.json")), files=came),
+        JobOrder(options=replace(OPTIONS, model=Path("hf:BertConfig"))),
+        JobOrder(options=replace(OPTIONS, model=Path("m.pt2")), files={"m.pt2": came["m.json"]}),
+        JobOrder(options=replace(OPTIONS, model=Path("m.keras")), files={"m.keras": came["m.json"]}),
+    ]
+    names = [library.queue.submit(title="m", spec=one.to_plain()).name for one in orders]
+
+    async with serving(library, tmp_path, jobs=1) as optimizer:
+        await eventually(
+            lambda: {library.queue.get(name).state for name in names} == {JobState.FAILED} or optimizer.done()
+        )
+
+    said = [library.queue.get(name).message for name in names]
+    assert [text for text in said[:3] if "no file of this machine is taken" not in text] == []
+    assert [text for text in said[3:] if "a format that is code" not in text] == []

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import onnx
 import pytest
 
 from fleet.base.plain import from_plain, to_plain
 from fleet.domain.jobs import parse_priority
 from fleet.domain.measuring import ErrorKind
-from fleet.errors import InvalidRequest
-from fleet.library import Job
+from fleet.errors import ImportFailed, InvalidRequest
+from fleet.library import Job, Library
 from fleet.optimizer.job import ModelReport, ProgressReport, TuneOptions, TuneReport, WorkloadReport, trial_evaluator
-from fleet.optimizer.order import JobOrder, check_options, order_of
+from fleet.optimizer.order import JobOrder, check_options, order_of, submit
 from fleet.optimizer.serving import for_each_kind
 from fleet.optimizer.strategies import STRATEGIES, strategy_of
 from fleet.optimizer.weakness import Weakness
@@ -172,3 +173,79 @@ def test_an_unknown_strategy_is_refused_with_what_to_use_instead(name: str, inst
     """A name that AutoTVM knows, or one with a slip."""
     with pytest.raises(InvalidRequest, match=instead):
         strategy_of(name)
+
+
+SECRET = b"the submitter's private key"
+
+
+def external(location: str) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[1], data_location=1)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def model_with(place: str, location: str) -> onnx.ModelProto:
+    """Return a model with external data at one of the places of the format that may have some."""
+    tensor, out = external(location), onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    constant = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
+    node, weights = constant, []
+    if place == "weight":
+        node, weights = onnx.helper.make_node("Identity", ["w"], ["y"]), [tensor]
+    if place == "branch":
+        branch = onnx.helper.make_graph([constant], "branch", [], [out])
+        node = onnx.helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [out], weights))
+
+
+@pytest.mark.parametrize("place", ["weight", "constant", "branch"])
+@pytest.mark.parametrize("way", ["absolute", "parent", "link", "linked folder"])
+def test_a_strangers_model_takes_no_file_along(place: str, way: str, tmp_path: Path) -> None:
+    """Weights that it names elsewhere are refused before anything is read: they would lie in the library for all."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "home/id_ed25519").write_bytes(SECRET)
+    (tmp_path / "models/link").symlink_to(tmp_path / "home/id_ed25519")
+    (tmp_path / "models/linked folder").symlink_to(tmp_path / "home")
+    locations = {
+        "absolute": str(tmp_path / "home/id_ed25519"),
+        "parent": "../home/id_ed25519",
+        "link": "link",
+        "linked folder": "linked folder/id_ed25519",
+    }
+    model = tmp_path / "models/stranger.onnx"
+    model.write_bytes(model_with(place, locations[way]).SerializeToString())
+
+    with Library.open(tmp_path / "library.sqlite") as library, pytest.raises(ImportFailed, match="for its weights"):
+        submit(library, TuneOptions(model=model), holder="me")
+
+    assert SECRET not in (tmp_path / "library.sqlite").read_bytes()
+    assert (
+        not (tmp_path / "library.sqlite-wal").exists() or SECRET not in (tmp_path / "library.sqlite-wal").read_bytes()
+    )
+
+
+def test_weights_beside_a_model_come_along(tmp_path: Path) -> None:
+    """In its folder or below, wherever in the graph they are named."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/w.bin").write_bytes(bytes(4))
+    (tmp_path / "m.onnx").write_bytes(model_with("branch", "weights/w.bin").SerializeToString())
+
+    with Library.open(tmp_path / "library.sqlite") as library:
+        job = submit(library, TuneOptions(model=tmp_path / "m.onnx"), holder="me")
+
+    assert set(order_of(job).files) == {"m.onnx", "weights/w.bin"}
+
+
+@pytest.mark.parametrize("name", ["m.pt2", "m.keras", "hf:BertConfig"])
+def test_a_format_that_is_code_is_refused_from_the_queue(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer would run it as its own account."""
+    monkeypatch.chdir(tmp_path)
+    Path("m.pt2").touch()
+    Path("m.keras").touch()
+
+    with Library.open("library.sqlite") as library:
+        with pytest.raises(InvalidRequest, match=r"a format that is code.*fleet tune"):
+            submit(library, TuneOptions(model=Path(name)), holder="me")
+        assert library.jobs() == []
