@@ -24,6 +24,7 @@ from fleet.base.clock import Clock, SystemClock
 from fleet.base.machine import account_name
 from fleet.base.network import check_address, host_of, is_answered, is_loopback
 from fleet.base.settings import look_up
+from fleet.client.connection import no_tracker
 from fleet.client.device import Device
 from fleet.client.leases import HeldLease, OnQueued, Renew, Waiting
 from fleet.client.stream import TrackerStream
@@ -271,7 +272,8 @@ class Fleet:
             return self
         calls = TrackerCalls(self.address)
         if not is_loopback(host_of(self.address)):
-            await calls.connection.channel()  # a tracker of this machine may still start, and write what it takes
+            with contextlib.suppress(TrackerUnavailable):  # it may still start
+                await calls.connection.channel()  # a tracker of this machine may still write what it takes
         self._calls = calls
         self._stream = TrackerStream(self._calls.leases, self.holder, self._clock)
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
@@ -286,10 +288,7 @@ class Fleet:
             await self._abandon()
             if isinstance(error, TimeoutError):
                 await self._explain()
-                raise TrackerUnavailable(
-                    f"no tracker answers at {self.address} (tried for {self._connect_timeout_sec:g} s): "
-                    "is it running? start one with: fleet up"
-                ) from None
+                raise no_tracker(self.address, f" (tried for {self._connect_timeout_sec:g} s)") from None
             raise
         self._renewing = asyncio.create_task(self._renew(), name="renew certificate")
         return self

@@ -6,9 +6,11 @@ writes them then, and a renewed certificate is used from its first day.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from fleet.errors import NotJoined
+from fleet.base.network import is_answered
+from fleet.errors import NotJoined, TrackerUnavailable
 from fleet.identity.credentials import Credentials, Proof
 from fleet.identity.store import CredentialStore
 from fleet.wire.rpc import Channel, make_channel
@@ -42,15 +44,16 @@ class TrackerConnection:
         """Return the channel to use now.
 
         Raises:
-            NotJoined: this account has no credentials for the tracker.
-            ConfigError: they cannot be used.
+            NotJoined: this account has no credentials for the tracker, and something answers there.
+            TrackerUnavailable: the same, and nothing answers, so that nobody knows whose tracker it would be.
+            ConfigError: the credentials cannot be used.
         """
         version = self._store.version(self.address)
         if self._proof is None or version != self._version:
             found = _kept(self.address, self._store, self._proof)
             found = found or await _find_proof(self.address, self._store)
             if found is None:
-                raise not_joined(self.address)
+                raise await _no_credentials(self.address)
             if found != self._proof:
                 self._channels.append(make_channel(self.address, found))
             self._proof, self._version = found, version
@@ -72,6 +75,14 @@ def not_joined(address: str) -> NotJoined:
     )
 
 
+def no_tracker(address: str, tried: str = "") -> TrackerUnavailable:
+    """Return the error of an address where nothing answers."""
+    return TrackerUnavailable(
+        f"no tracker answers at {address}{tried}: is it running? start one with: fleet up, or for other machines: "
+        "fleet tracker serve --allow-network"
+    )
+
+
 async def account_credentials(address: str) -> Callable[[], Credentials]:
     """Return what gives this account's credentials for a tracker as they are then: renewed ones in their time.
 
@@ -88,6 +99,12 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
         return kept if isinstance(kept, Credentials) else first
 
     return current
+
+
+async def _no_credentials(address: str) -> NotJoined | TrackerUnavailable:
+    """Return the reason why no credentials were found: those kept for another address are known by what answers."""
+    is_there = await asyncio.to_thread(is_answered, address)
+    return not_joined(address) if is_there else no_tracker(address)
 
 
 def _kept(address: str, store: CredentialStore, known: Proof | None) -> Proof | None:

@@ -127,6 +127,8 @@ class TrackerStream:
                     return
             except NotJoined as error:
                 self.last_error, self.not_joined = str(error), error
+            except TrackerUnavailable as error:
+                self.last_error = str(error)
             except ConfigError as error:
                 self.last_error = str(error)
                 if not self.was_up.is_set():
