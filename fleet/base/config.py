@@ -86,12 +86,17 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvm-fleet"
 
 
+def state_dir() -> Path:
+    """Return the folder for state of this account on this machine: tvm-fleet in the XDG state folder."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tvm-fleet"
+
+
 def credentials_dir() -> Path:
     """Return the folder of this account's keys: $FLEET_CREDENTIALS_DIR, else in tvm-fleet of the XDG state folder."""
     named = os.environ.get("FLEET_CREDENTIALS_DIR")
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tvm-fleet" / "credentials"
+    return state_dir() / "credentials"
 
 
 def at_home(path: str | Path) -> Path:

@@ -1,9 +1,12 @@
 """Turns on the cores between processes: two optimizers on one machine, or an optimizer and somebody's `fleet tune`.
 
-Three files that are locked by flock(2), which the kernel releases however a process ends. `gate` is held while somebody
-comes in, so that nobody overtakes; `building` and `measuring` are held by whoever does that. Who comes in waits until
-nobody holds what cannot go on beside it. A lock is asked for again and again: a thread that waits in the kernel cannot
-be cancelled.
+Three files that are locked by flock(2), which the kernel releases however a process ends. `gate` is held while a
+process enters, so that none overtakes; `building` and `measuring` are held during that work. A process enters once no
+other holds a lock that excludes its own. Locks are polled: a thread that waits in the kernel cannot be cancelled.
+
+The files lie in a folder that only this account can open. In a folder of all accounts, any of them could hold the gate
+and delay every turn of the others. Two accounts that tune on one machine take no turns: measurements beside foreign
+work are marked as disturbed.
 """
 
 from __future__ import annotations
@@ -14,12 +17,16 @@ import enum
 import fcntl
 import logging
 import os
-import tempfile
+import platform
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
+
+from fleet.base.config import state_dir
+from fleet.base.private_files import make_private_dir
+from fleet.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +34,7 @@ _LOOK_SEC = 0.02
 _MOST_WAIT_SEC = 300.0
 """Longer than any turn of ours. Whoever is stopped, or has been forgotten in a debugger, must not stop all others."""
 
-_MODE = 0o666
-"""Users of one machine share its cores. Nothing is ever written into the files."""
+_MODE = 0o600
 
 
 class Side(enum.Enum):
@@ -43,17 +49,18 @@ class MachineTurns:
     """The turns of one machine, as one process takes them."""
 
     def __init__(self, folder: Path, *, most_wait_sec: float = _MOST_WAIT_SEC) -> None:
-        """Use `of_this_machine`, or a folder that all who take turns can open files in."""
+        """Use `of_this_machine`, or a folder of this account."""
         self._folder = folder
         self._most_wait_sec = most_wait_sec
 
     @classmethod
     def of_this_machine(cls) -> Self | None:
-        """Return the turns that all processes here take; None where the temporary folder is not shared or usable."""
-        folder = Path(tempfile.gettempdir()) / "tvm-fleet-turns"
+        """Return the turns of all processes of this account on this machine; None if its state folder is unusable."""
+        folder = state_dir() / "turns" / platform.node()  # homes may be shared by machines
         try:
+            make_private_dir(folder.parent)
             os.close(_opened(folder / "gate"))
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             logger.warning("no turns with other processes", extra={"folder": str(folder), "error": str(error)})
             return None
         return cls(folder)
@@ -95,14 +102,5 @@ class MachineTurns:
 
 
 def _opened(path: Path) -> int:
-    """Open a lock file, which another user may have made: such a one may not be opened as if it were to be made."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with contextlib.suppress(PermissionError):  # another user was quicker
-        if not path.parent.is_dir():  # the first time, or where what lies in temporary folders for days is removed
-            path.parent.mkdir(exist_ok=True)
-            path.parent.chmod(0o1777)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
-    with contextlib.suppress(PermissionError):
-        os.fchmod(descriptor, _MODE)
-    return descriptor
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # at first, or after somebody cleaned up
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)

@@ -50,9 +50,6 @@ _TUNED_TRIALS = 6
 _CLIENTS = 3
 _HOLDERS = 3
 _DEVICES = ("a-0", "a-1", "b-0", "b-1", "c")
-_STAYS = ("tvm-fleet-turns",)
-"""Folders in which processes of this machine agree on who has the cores: made once."""
-
 _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
 
 
@@ -306,13 +303,7 @@ class Site:
         return [
             *(f"process {process.pid} {process.info['name']}" for process in alive(others)),
             *(f"port {port.laddr}" for port in ports),
-            *(
-                str(path)
-                for folder in folders
-                if folder.exists()
-                for path in folder.iterdir()
-                if path.name not in _STAYS
-            ),
+            *(str(path) for folder in folders if folder.exists() for path in folder.iterdir()),
             *(f"shared memory {segment}" for segment in segments),
         ]
 

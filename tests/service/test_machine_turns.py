@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +142,51 @@ async def test_turns_go_on_when_their_files_were_tidied_away(tmp_path: Path) -> 
 
     async with turns.turn(Side.MEASURING):
         assert (tmp_path / "turns").is_dir()
+
+
+_FOREIGN = """
+import fcntl, os, pathlib, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+held = []
+for folder in map(pathlib.Path, sys.argv[1:]):
+    for path in [folder / name for name in ("gate", "building", "measuring")]:
+        try:
+            held.append(os.open(path, os.O_RDONLY | os.O_CREAT))
+            fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass
+print("mine", flush=True)
+sys.stdin.read()
+"""
+
+
+async def _measure_alone() -> None:
+    turns = MachineTurns.of_this_machine()
+    assert turns is not None
+    async with asyncio.timeout(20), turns.turn(Side.MEASURING_ALONE):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another account takes root")
+def test_another_account_of_the_machine_delays_no_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It locks every file that it can open: each turn was late by five minutes."""
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("XDG_STATE_HOME", name)
+        Path(name).chmod(0o755)
+        asyncio.run(_measure_alone())
+        files = list(Path(name).rglob("gate"))
+        folders = [str(path.parent) for path in files] + [str(Path(tempfile.gettempdir()) / "tvm-fleet-turns")]
+        words = [sys.executable, "-c", _FOREIGN, *folders]
+        with subprocess.Popen(
+            words, cwd="/", env=here(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as foreign:
+            assert foreign.stdout is not None
+            assert foreign.stdout.readline() == "mine\n"
+            asyncio.run(_measure_alone())
+            foreign.communicate()
+
+    assert len(files) == 1
+    assert "another process has had the cores for long" not in caplog.text
