@@ -223,7 +223,10 @@ def _variant(found: Mapping[str, Any]) -> Variant:
 
 
 def _tensor_type(found: Mapping[str, Any]) -> TensorType:
-    return TensorType(name=str(found["name"]), shape=tuple(map(int, found["shape"])), dtype=str(found["dtype"]))
+    shape = tuple(map(int, found["shape"]))
+    if any(size < 0 for size in shape):
+        raise ValueError(f"{shape} is no shape")
+    return TensorType(name=str(found["name"]), shape=shape, dtype=str(found["dtype"]))
 
 
 def _used_record(found: Mapping[str, Any]) -> UsedRecord:

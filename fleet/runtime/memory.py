@@ -50,8 +50,15 @@ def check_types(types: Iterable[TensorType]) -> None:
 
 
 def staged(wanted: TensorType, device: tvm_ffi.Device) -> Staged:
-    """Return a place for an input in the memory of a device."""
-    return _Here(wanted) if device.type == "cpu" else _OnDevice(wanted, device)
+    """Return a place for an input in the memory of a device.
+
+    Raises:
+        ArtifactRefused: there is not that much memory.
+    """
+    try:
+        return _Here(wanted) if device.type == "cpu" else _OnDevice(wanted, device)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise ArtifactRefused(f"there is no memory for the input {wanted.name!r}, {wanted}: {error}") from error
 
 
 def arrays_of(returned: object) -> list[Array]:

@@ -189,8 +189,15 @@ class LoadedModel:
 
 
 def stored_arrays(package: Package, names: Sequence[str]) -> list[Array]:
-    """Read .npy files of a package."""
-    return [np.load(io.BytesIO(read_file(package, name)), allow_pickle=False) for name in names]
+    """Read .npy files of a package.
+
+    Raises:
+        ArtifactRefused: one is missing, or no array.
+    """
+    try:
+        return [np.load(io.BytesIO(read_file(package, name)), allow_pickle=False) for name in names]
+    except (EOFError, MemoryError, OverflowError, SyntaxError, TypeError, ValueError) as error:
+        raise ArtifactRefused(f"an array of {package.path} is damaged ({error}); get the model again") from error
 
 
 def _device(manifest: Manifest, index: int) -> tvm_ffi.Device:

@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
 from fleet.errors import ArtifactRefused, ConfigError
@@ -32,6 +32,12 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 _READABLE = 0o644 << 16
 _UNIX = 3
 _PIECE_BYTES = 1024 * 1024
+
+MOST_MANIFEST_BYTES = 1024 * 1024
+"""A model of 200 operators has 60 kB. As Python's values, JSON takes up to 25 times as much."""
+
+_MOST_RATIO = 100
+"""An archive is written without compression; only a bomb has more than this once it is compressed again."""
 
 
 class Package(Protocol):
@@ -55,11 +61,21 @@ class Folder:
         self.path = path
 
     def open_file(self, name: str) -> IO[bytes]:
-        return (self.path / name).open("rb")
+        return self._place(name).open("rb")
 
     @contextlib.contextmanager
     def library_file(self, name: str) -> Iterator[Path]:
-        yield self.path / name
+        yield self._place(name)
+
+    def _place(self, name: str) -> Path:
+        """Return where a file lies. Raises ArtifactRefused if that is outside of the folder, as by a symbolic link."""
+        check_name(name, self.path)
+        place = (self.path / name).resolve()
+        if not place.is_relative_to(self.path.resolve()):
+            raise ArtifactRefused(f"{name} in {self.path} leads out of the folder; get the model again")
+        if place.exists() and not place.is_file():
+            raise ArtifactRefused(f"{name} in {self.path} is no file; get the model again")
+        return place
 
 
 class Archive:
@@ -71,12 +87,17 @@ class Archive:
             self._zip = zipfile.ZipFile(path)
         except _DAMAGED as error:
             raise ArtifactRefused(f"{path} is no exported model, or cut short; make one with: fleet export") from error
+        unpacked_bytes = sum(entry.file_size for entry in self._zip.infolist())
+        if unpacked_bytes > _MOST_RATIO * path.stat().st_size:
+            raise ArtifactRefused(f"{path} unpacks to {unpacked_bytes:,} bytes, more than {_MOST_RATIO} times its size")
 
     def open_file(self, name: str) -> IO[bytes]:
+        check_name(name, self.path)
         return self._zip.open(name)
 
     @contextlib.contextmanager
     def library_file(self, name: str) -> Iterator[Path]:
+        check_name(name, self.path)
         with tempfile.TemporaryDirectory(prefix="fleet-model-") as folder:
             path = Path(folder) / Path(name).name
             try:
@@ -85,6 +106,17 @@ class Archive:
             except (KeyError, *_DAMAGED) as error:
                 raise ArtifactRefused(f"{self.path} lacks {name}, or it is damaged ({error})") from error
             yield path
+
+
+def check_name(name: str, where: object) -> None:
+    """Refuse a name of a file that is not below the package.
+
+    Raises:
+        ArtifactRefused: it is absolute, or leads upwards.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
+        raise ArtifactRefused(f"{where} names the file {name!r}, which is not in it; get the model again")
 
 
 def open_package(path: Path | str) -> Package:
@@ -109,18 +141,29 @@ def read_manifest(package: Package) -> Manifest:
     Raises:
         ArtifactRefused: it has no manifest, or one that this version cannot read.
     """
-    return parse_manifest(read_file(package, MANIFEST), where=str(package.path))
+    content = read_file(package, MANIFEST, most_bytes=MOST_MANIFEST_BYTES)
+    manifest = parse_manifest(content, where=str(package.path))
+    stored = [name for one in manifest.variants for name in (*one.check.inputs, *one.check.outputs)]
+    for name in (manifest.library, *stored, *manifest.files):
+        check_name(name, package.path)
+    missing = sorted({manifest.library, *stored} - manifest.files.keys())
+    if missing:
+        raise ArtifactRefused(f"the manifest of {package.path} lists no file {missing[0]!r}; get the model again")
+    return manifest
 
 
-def read_file(package: Package, name: str) -> bytes:
+def read_file(package: Package, name: str, *, most_bytes: int | None = None) -> bytes:
     """Read one file.
 
     Raises:
-        ArtifactRefused: it is missing or damaged.
+        ArtifactRefused: it is missing, damaged or too large.
     """
     try:
         with package.open_file(name) as file:
-            return file.read()
+            content = file.read(-1 if most_bytes is None else most_bytes + 1)
+            if most_bytes is not None and len(content) > most_bytes:
+                raise ArtifactRefused(f"{name} in {package.path} has more than {most_bytes:,} bytes")
+            return content
     except (KeyError, OSError, *_DAMAGED) as error:
         raise ArtifactRefused(f"{package.path} lacks {name}, or it is damaged ({error}); export it again") from error
 

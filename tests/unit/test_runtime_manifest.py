@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +27,11 @@ from fleet.runtime.manifest import (
     format_manifest,
     parse_manifest,
 )
-from fleet.runtime.memory import check_types
+from fleet.runtime.memory import check_types, staged
+from fleet.runtime.model import stored_arrays
 from fleet.runtime.package import open_package, read_file, read_manifest, verify, write_archive
+
+tvm_ffi = pytest.importorskip("tvm_ffi")
 
 CONTENT = {"library.so": b"machine code", "check/input0.npy": b"in", "check/output0.npy": b"out"}
 MANIFEST = Manifest(
@@ -47,7 +53,8 @@ MANIFEST = Manifest(
         "library.so": FileFacts(
             sha256="6ccd7ab86d9ae8ff3bb1ec4e72d2a2b3b9a2ff9cb2a3c9b8ad5ddd9aa8b1a8a0",
             size_bytes=len(CONTENT["library.so"]),
-        )
+        ),
+        **{name: FileFacts(sha256="", size_bytes=3) for name in ("check/input0.npy", "check/output0.npy")},
     },
     check=Check(
         inputs=("check/input0.npy",), outputs=("check/output0.npy",), tolerances=(1e-5,), reference="onnx", seed=3
@@ -132,6 +139,104 @@ def test_a_zip_of_something_else_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ArtifactRefused, match=r"lacks manifest\.json"):
         read_manifest(open_package(tmp_path / "a.zip"))
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../outside.so", "check/../../outside.so", "..", "", "a\0b"])
+@pytest.mark.parametrize("field", ["library", "check"])
+def test_a_file_outside_of_the_package_is_refused(name: str, field: str, tmp_path: Path) -> None:
+    """A model of the right form could load any library of the machine, or show any file as its stored output."""
+    (tmp_path / "outside.so").write_bytes(b"theirs")
+    changed = (
+        replace(MANIFEST, library=name)
+        if field == "library"
+        else replace(MANIFEST, check=replace(MANIFEST.check, outputs=(name,)))
+    )
+    listed = replace(changed, files={**MANIFEST.files, name: FileFacts(sha256="", size_bytes=6)})
+    write_archive(tmp_path / "a.fleet", listed, CONTENT)
+    zipfile.ZipFile(tmp_path / "a.fleet").extractall(tmp_path / "a")
+
+    for path in (tmp_path / "a.fleet", tmp_path / "a"):
+        package = open_package(path)
+        with pytest.raises(ArtifactRefused, match="which is not in it"):
+            read_manifest(package)
+        with pytest.raises(ArtifactRefused):
+            read_file(package, name)
+        with pytest.raises(ArtifactRefused), package.library_file(name):
+            pass
+
+
+def test_a_symbolic_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:
+    """Nor is a pipe opened, which would wait for ever."""
+    write_archive(tmp_path / "a.fleet", MANIFEST, CONTENT)
+    zipfile.ZipFile(tmp_path / "a.fleet").extractall(tmp_path / "a")
+    (tmp_path / "outside.so").write_bytes(b"theirs")
+    library = tmp_path / "a" / "library.so"
+    package = open_package(tmp_path / "a")
+
+    library.unlink()
+    library.symlink_to(tmp_path / "outside.so")
+    with pytest.raises(ArtifactRefused, match="leads out of the folder"), package.library_file("library.so"):
+        pass
+    with pytest.raises(ArtifactRefused, match="leads out of the folder"):
+        verify(package, MANIFEST)
+    library.unlink()
+    os.mkfifo(library)
+    with pytest.raises(ArtifactRefused, match="is no file"):
+        read_file(package, "library.so")
+
+
+def test_a_file_that_the_manifest_does_not_list_is_refused(tmp_path: Path) -> None:
+    """It would have no hash to be compared with."""
+    write_archive(tmp_path / "a.fleet", replace(MANIFEST, files={}), CONTENT)
+
+    with pytest.raises(ArtifactRefused, match="lists no file"):
+        read_manifest(open_package(tmp_path / "a.fleet"))
+
+
+@pytest.mark.parametrize("content", [b"[" * 2**26, b"[]," * 2**24, b'"' + b"a" * 2**26], ids=["deep", "many", "long"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["archive", "folder"])
+def test_a_manifest_of_very_many_bytes_is_refused_before_it_is_parsed(
+    content: bytes, is_packed: bool, tmp_path: Path
+) -> None:
+    """One of 64 MiB that is packed into 64 kB took 2.1 GiB as values of Python."""
+    path = tmp_path / "a"
+    if is_packed:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("manifest.json", content)
+    else:
+        path.mkdir()
+        (path / "manifest.json").write_bytes(content)
+
+    tracemalloc.start()
+    with pytest.raises(ArtifactRefused, match=r"unpacks to|has more than 1,048,576 bytes"):
+        read_manifest(open_package(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * 2**20
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**50,)])
+def test_an_input_larger_than_the_memory_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArtifactRefused, match="no memory for the input 'x'"):
+        staged(TensorType(name="x", shape=shape, dtype="float32"), tvm_ffi.device("cpu", 0))
+
+
+def test_a_negative_size_is_malformed() -> None:
+    found = json.loads(format_manifest(MANIFEST))
+    found["inputs"][0]["shape"] = [-5]
+
+    with pytest.raises(ArtifactRefused, match="is malformed"):
+        parse_manifest(json.dumps(found), where="it")
+
+
+def test_a_stored_array_that_claims_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    """Its header names 2^50 numbers."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f4", "fortran_order": False, "shape": (2**50,)})
+    write_archive(tmp_path / "a.fleet", MANIFEST, {**CONTENT, "check/input0.npy": content.getvalue()})
+
+    with pytest.raises(ArtifactRefused, match="is damaged"):
+        stored_arrays(open_package(tmp_path / "a.fleet"), ["check/input0.npy"])
 
 
 def test_a_model_for_another_machine_is_refused() -> None:
