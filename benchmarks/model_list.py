@@ -41,6 +41,7 @@ _SMALL_CONVOLUTIONS = Budget(static=1.3, short=1.0, long=0.9)
 _LARGE_CONVOLUTIONS = Budget(static=1.5, short=1.15, long=1.0)
 _MIXED = Budget(static=1.5, short=1.1, long=1.0)
 _TRANSFORMERS = Budget(static=1.5, short=1.0, long=0.9)
+_RECURRENT = Budget(static=1.0, short=1.0, long=1.0)
 _INT8 = Budget(static=2.0, short=1.3, long=1.0)
 
 ENTRIES = (
@@ -58,6 +59,8 @@ ENTRIES = (
     Entry(name="bert_base", budget=_TRANSFORMERS),
     Entry(name="vit", budget=_TRANSFORMERS),
     Entry(name="llama", budget=_TRANSFORMERS),
+    Entry(name="lstm", budget=_RECURRENT),
+    Entry(name="gru", budget=_RECURRENT),
     Entry(name="resnet18_int8", budget=_INT8, is_int8=True),
     *(Entry(name=name, budget=_MIXED) for name in HELD_OUT),
 )

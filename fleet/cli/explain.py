@@ -113,8 +113,10 @@ def _roofline_data(roofline: Roofline) -> dict[str, object]:
 def _lowered(model: Path, target_json: str, shapes: Shapes, batch_size: int | None) -> Explanation:
     from fleet.graph.explaining import explain as explain_module
     from fleet.models.model import import_model, load_model
+    from fleet.workloads.default_schedule import needs_schedule
 
-    mod = import_model(load_model(model, shapes=shapes, batch_size=batch_size))
+    loaded = load_model(model, shapes=shapes, batch_size=batch_size)
+    mod = import_model(loaded, unrolls=needs_schedule(target_json))
     try:
         return explain_module(mod, target_json, lambda lowered: _scheduled(lowered, target_json))
     except Exception as error:

@@ -21,6 +21,7 @@ _VECTOR, _VECTORS = 8, 16
 
 _CONVOLUTION = r"(?:depthwise_|winograd_)?conv[123]d(?:_transpose)?"
 _PRODUCT = r"batch_matmul|matmul|dense"
+_RECURRENT = r"lstm|gru|rnn"
 _ANCHOR = (
     r"(?:adaptive_)?(?:avg|max)_pool[123]d|(?:batch|group|instance|layer|rms)_norm|(?:log_)?softmax"
     r"|(?:arg)?(?:max|min)|mean|prod|std|sum|variance"
@@ -33,7 +34,7 @@ _OTHER = (
     r"|scatter_(?:elements|nd)|sigmoid|silu|sin|slice|softplus|split|square|squeeze|stack|strided_slice|subtract|take"
     r"|tanh|tile|topk|transpose|tri[lu]|where"
 )
-_WORD = re.compile(rf"(?:tir_)?({_CONVOLUTION}|{_PRODUCT}|{_ANCHOR}|{_OTHER})\d*(?:[_-]|$)(?:\d+$)?")
+_WORD = re.compile(rf"(?:tir_)?({_CONVOLUTION}|{_PRODUCT}|{_RECURRENT}|{_ANCHOR}|{_OTHER})\d*(?:[_-]|$)(?:\d+$)?")
 _BLOCK = re.compile(rf"(?:^|_)({_CONVOLUTION}|{_PRODUCT}|softmax)(?:_|$)", re.IGNORECASE)
 
 
@@ -78,6 +79,8 @@ def _describe_anchor(operators: list[str], shapes: list[tuple[int, ...]], output
             return _convolution(operator, shapes, output)
         if re.fullmatch(_PRODUCT, operator):
             return _product(shapes, output)
+        if re.fullmatch(_RECURRENT, operator):
+            return _recurrent(operator, shapes)
     anchor = next((operator for operator in operators if re.fullmatch(_ANCHOR, operator)), operators[0])
     if "pool" in anchor and len(output) > 2 and len(shapes[0]) == len(output):
         return _pooling(anchor, shapes[0], output)
@@ -113,6 +116,15 @@ def _block_names(mod_json: str) -> Iterator[str]:
                 yield str(nodes[node["data"]["name_hint"]]["data"])
     except (ValueError, TypeError, LookupError):
         return
+
+
+def _recurrent(operator: str, shapes: list[tuple[int, ...]]) -> str | None:
+    """Read steps, batch and columns off the products with the input and the weights of the state."""
+    if len(shapes) < 2 or (len(shapes[0]), len(shapes[1])) != (5, 5):
+        return None
+    steps, batch, directions, *_ = shapes[0]
+    both = " bidirectional" if directions > 1 else ""
+    return f"{operator}{both} {_size((steps, batch, shapes[1][2]))}"
 
 
 def _convolution(operator: str, shapes: list[tuple[int, ...]], output: tuple[int, ...]) -> str | None:

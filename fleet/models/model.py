@@ -115,13 +115,18 @@ def load_model(
     return for_several_shapes(reader(path, wanted, batch_size, random_weights_seed))
 
 
-def import_model(model: Model) -> IRModule:
+def import_model(model: Model, *, unrolls: bool = False) -> IRModule:
     """Return a model as Relax functions, for its own shapes; for those of its others, give it these.
+
+    Args:
+        unrolls: write the steps of recurrent layers out, for targets that run no program of a whole layer: GPUs.
 
     Raises:
         ImportFailed: an operator that cannot be imported.
     """
     try:
+        if model.format is ModelFormat.ONNX:
+            return import_onnx(model, unrolls=unrolls)
         return _IMPORTERS[model.format](model)
     except ImportFailed as error:
         raise ImportFailed(f"{model.title}: {error}") from error
@@ -138,7 +143,6 @@ KNOWN_TYPES = ", ".join([*(f"*{suffix}" for suffix in _READERS), "hf:FOLDER", "h
 """The types of files that can be read, in words."""
 
 _IMPORTERS = {
-    ModelFormat.ONNX: import_onnx,
     ModelFormat.TORCH: import_torch,
     ModelFormat.TFLITE: import_tflite,
     ModelFormat.PROGRAM: import_program,

@@ -16,8 +16,8 @@ from fleet.domain.measuring import ErrorKind
 from fleet.errors import InvalidRequest, MeasurementError
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import BaselineBuilt, Check, Checked, ReferenceFailed, ReferenceMade, Verdict
-from fleet.optimizer.index_inputs import largest_index_of
-from fleet.optimizer.numerics import InputStyle, compare, make_inputs
+from fleet.optimizer.index_inputs import inputs_of
+from fleet.optimizer.numerics import InputStyle, compare
 from fleet.optimizer.searcher import Searcher
 from fleet.optimizer.weakness import Weakness, find_weakness
 from fleet.spaces.packing import pack_all
@@ -100,8 +100,7 @@ class Checker:
         """Find inputs for which the unscheduled program's output is a real test; return why there are none."""
         weakness: Weakness | None = None
         for attempt, style in enumerate(InputStyle):
-            seed, largest = self._conditions.seed + attempt, largest_index_of(workload)
-            inputs = make_inputs(workload.args, seed, style, largest_index=largest)
+            inputs = inputs_of(workload, self._conditions.seed + attempt, style)
             outputs = await self._run(expected.artifact, inputs)
             found = find_weakness(outputs)
             if not expected.outputs or found is None:

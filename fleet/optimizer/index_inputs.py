@@ -1,12 +1,13 @@
-"""How large the indices may be that a model is run with: no input tells how many rows the table has that it is for."""
+"""Random inputs for models and programs: the largest index that their tables have, and numbers of a size that suits."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from fleet.domain.measuring import TensorSpec
 from fleet.models.model import Model
 from fleet.models.reference import is_refused
-from fleet.optimizer.numerics import LARGEST_INDICES, Array, is_index, make_inputs
+from fleet.optimizer.numerics import LARGEST_INDICES, Array, InputStyle, is_index, make_inputs
 from fleet.workloads.workload import Workload
 
 
@@ -25,6 +26,13 @@ def largest_index_of(workload: Workload) -> int:
     """Return what `make_inputs` should take as the largest index for a single program."""
     limit = workload.largest_index
     return LARGEST_INDICES[0] if limit is None else min(LARGEST_INDICES[0], limit)
+
+
+def inputs_of(workload: Workload, seed: int, style: InputStyle = InputStyle.NORMAL) -> list[Array | TensorSpec]:
+    """Return random inputs that suit a single program, and the specs of its outputs."""
+    return make_inputs(
+        workload.args, seed, style, largest_index=largest_index_of(workload), scales=workload.input_scales
+    )
 
 
 def _all_at(model: Model, largest: int) -> list[Array]:

@@ -104,14 +104,21 @@ def make_inputs(
     style: InputStyle = InputStyle.NORMAL,
     *,
     largest_index: int = LARGEST_INDICES[0],
+    scales: Sequence[tuple[int, float]] = (),
 ) -> list[Array | TensorSpec]:
     """Return an array for each input, and for each output its spec, which the device allocates.
 
     Integers lie in [-8, 8], so that sums of products stay within 32 bits; those of 32 and 64 bits in
     [0, largest_index], since most are indices, and a negative one is none in PyTorch. Booleans are fair coins.
+
+    Args:
+        scales: factors by place, for floats that have to be smaller than others.
     """
-    rng = np.random.default_rng(seed)
-    return [spec if spec.is_output else _random(rng, spec, style, largest_index) for spec in args]
+    rng, factors = np.random.default_rng(seed), dict(scales)
+    return [
+        spec if spec.is_output else _scaled(_random(rng, spec, style, largest_index), factors.get(place, 1.0))
+        for place, spec in enumerate(args)
+    ]
 
 
 def is_index(spec: TensorSpec) -> bool:
@@ -183,6 +190,10 @@ def largest_difference(
 
 
 _SCALES = {InputStyle.LARGE: 30.0, InputStyle.SMALL: 0.03}
+
+
+def _scaled(array: Array, factor: float) -> Array:
+    return array if factor == 1.0 else (array * factor).astype(array.dtype)
 
 
 def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle, largest_index: int) -> Array:

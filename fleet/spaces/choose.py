@@ -26,6 +26,7 @@ from fleet.spaces.int8 import dot_tiles, schedule_dot_product, use_instruction
 from fleet.spaces.loops import add_missing_loops
 from fleet.spaces.padding import padded_columns
 from fleet.spaces.product import Placed, finish_product, place_product, schedule_product
+from fleet.spaces.recurrent import is_recurrence, recurrence_schedule
 from fleet.spaces.rows import RowTile
 from fleet.spaces.simple import main_reduction, schedule_rest
 from fleet.spaces.tiles import Tile, tiles
@@ -82,6 +83,8 @@ def space_of(mod: IRModule, target_json: str) -> Space | None:
             choices=tuple(of_attention),
             schedules_at=lambda places: attention_schedules(mod, facts, [of_attention[place] for place in places]),
         )
+    if is_recurrence(mod):
+        return Space(choices=(), schedules_at=lambda _: iter([recurrence_schedule(mod, facts)]))
     stages = winograd_stages(Schedule(mod))
     if stages:
         return _winograd_space(mod, facts, stages)

@@ -21,6 +21,7 @@ from fleet.models.importing.program_file import one_function
 from fleet.models.model import Model, ModelFormat, import_model
 from fleet.workloads.applying import apply_schedules
 from fleet.workloads.concats import join_concats, skipped_programs
+from fleet.workloads.default_schedule import needs_schedule
 from fleet.workloads.several_shapes import free_name, one_program
 from fleet.workloads.workload import Workload, has_known_sizes, workload_of
 
@@ -88,7 +89,7 @@ def compile_model(
 
 def _fused(model: Model, target_json: str) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
-    mod = import_model(model)
+    mod = import_model(model, unrolls=needs_schedule(target_json))
     try:
         return lower(mod, target_json)
     except Exception as error:

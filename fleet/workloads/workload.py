@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload
+from fleet.models.recurrent_program import input_scales
 from fleet.spaces.blocks import child_blocks
 from fleet.workloads.lookups import largest_index
 
@@ -45,6 +46,9 @@ class Workload:
 
     largest_index: int | None = None
     """Of the integers among its inputs, as far as they are indices; None: none is."""
+
+    input_scales: tuple[tuple[int, float], ...] = ()
+    """Factors for random inputs, by place of the argument. Larger numbers would make rounding decide the outputs."""
 
     @property
     def operator(self) -> str:
@@ -87,6 +91,7 @@ def workload_of(mod: IRModule | PrimFunc, *, name: str, weight: int = 1) -> Work
         flop=float(estimate_tir_flops(mod)),
         args=argument_specs(mod),
         largest_index=largest_index(mod),
+        input_scales=input_scales(mod),
     )
 
 

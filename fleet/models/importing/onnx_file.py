@@ -19,6 +19,7 @@ from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import ImportFailed
 from fleet.models.importing.complaint import complaint
+from fleet.models.importing.onnx_frontend import to_relax
 from fleet.models.importing.roundings import count_roundings
 from fleet.models.importing.shapes import OpenShape, Shapes, close_shapes
 from fleet.models.importing.value import Model, ModelFormat
@@ -66,20 +67,22 @@ def _model(title: str, proto: onnx.ModelProto, specs: tuple[TensorSpec, ...]) ->
     )
 
 
-def import_onnx(model: Model) -> IRModule:
+def import_onnx(model: Model, *, unrolls: bool = False) -> IRModule:
     """Return the model as Relax functions, its operators rewritten where TVM's frontend does not know them.
+
+    Args:
+        unrolls: see `fleet.models.model.import_model`.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
     """
     import onnx
-    from tvm.relax.frontend.onnx import from_onnx
 
-    proto = prepared(onnx.load_from_string(model.content))
+    proto = prepared(onnx.load_from_string(model.content), unrolls=unrolls)
     with warnings.catch_warnings(record=True) as doubts:  # of ONNX's checker, many lines of which TVM goes on after
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # TVM prints what it cannot convert where our data goes
-                return from_onnx(proto)
+                return to_relax(proto)
         except KeyError as error:  # a name that nothing computes; the checker says which and why
             said = " ".join(str(doubts[0].message).split()) if doubts else str(error)
             raise ImportFailed(f"TVM cannot import the model: {said}") from error

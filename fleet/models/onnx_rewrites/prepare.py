@@ -9,29 +9,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.models.onnx_rewrites import operators, recurrent, resizing, training
+from fleet.models.onnx_rewrites import operators, resizing, training
 from fleet.models.onnx_rewrites.folding import fold_constants, use_tensor_constants
 from fleet.models.onnx_rewrites.functions import with_functions_inlined
 from fleet.models.onnx_rewrites.graph import rewrite
 from fleet.models.onnx_rewrites.plain_names import use_plain_names
+from fleet.models.onnx_rewrites.recurrent import UNROLLING
+from fleet.models.onnx_rewrites.recurrent_joined import DOMAIN, JOINING
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-RULES = {**operators.RULES, **recurrent.RULES, **resizing.RULES, **training.RULES}
+_RULES = {**operators.RULES, **resizing.RULES, **training.RULES}
 
 
-def prepared(proto: ModelProto) -> ModelProto:
+def prepared(proto: ModelProto, *, unrolls: bool = False) -> ModelProto:
     """Return a model that computes the same, with as few operators as possible that TVM does not know.
+
+    Args:
+        unrolls: write the steps of recurrent layers out; else each layer is one operator of our own.
 
     Raises:
         ImportFailed: the model contradicts itself, or has an operator that cannot be written down: a recurrent layer of
             unknown length, a BatchNormalization in training.
     """
+    from onnx import helper
+
     proto = with_functions_inlined(proto)
     use_plain_names(proto)
     use_tensor_constants(proto)
     fold_constants(proto)
-    if rewrite(proto, RULES):
+    if rewrite(proto, {**_RULES, **(UNROLLING if unrolls else JOINING)}):
+        proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
         fold_constants(proto)
     return proto

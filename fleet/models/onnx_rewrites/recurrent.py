@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, which TVM does not import, as matrix products and element-wise operators.
+"""LSTM, GRU and RNN as matrix products and element-wise operators, for targets without a program for all steps.
 
 The steps are written out one after the other, so the sequence length has to be known. The products with the input
 are one for all steps; only those with the state wait for each other. Equations, gate orders and the meaning of each
@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet.errors import ImportFailed
-from fleet.models.onnx_rewrites.graph import Replacement, Rule, attributes_of, called, number, present
+from fleet.models.onnx_rewrites.graph import Replacement, Rule, called, present
+from fleet.models.onnx_rewrites.recurrent_node import (
+    BIASES,
+    GATES,
+    INITIAL_C,
+    INITIAL_H,
+    PEEPHOLES,
+    SEQUENCE_LENS,
+    read_recurrent,
+)
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-_ACTIVATIONS = frozenset({"Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"})
-"""Functions that are ONNX operators of the same name, with the same defaults."""
-
-_SEQUENCE_LENS, _INITIAL_H, _INITIAL_C, _PEEPHOLES = 4, 5, 6, 7
 _MAX_STEPS = 4096
 
 _State = tuple[str, ...]
@@ -155,7 +158,7 @@ def unroll(node: NodeProto, write: Replacement) -> bool:
     return _Unrolling(node, write).run()
 
 
-RULES: dict[str, Rule] = dict.fromkeys(_GATES, unroll)
+UNROLLING: dict[str, Rule] = dict.fromkeys(GATES, unroll)
 
 
 class _Unrolling:
@@ -164,14 +167,13 @@ class _Unrolling:
     def __init__(self, node: NodeProto, write: Replacement) -> None:
         self._node = node
         self._write = write
-        attributes = attributes_of(node)
-        self._kind = node.op_type
-        self._directions = _directions(attributes)
-        self._activations = self._named_activations(attributes)
-        self._clip = float(clip) if isinstance(clip := attributes.get("clip"), float) else None
-        self._is_batch_first = bool(number(node, "layout"))
-        self._steps, self._batch = self._sizes()
-        self._hidden = number(node, "hidden_size") or self._hidden_of_weights()
+        self._facts = facts = read_recurrent(node, write.values)
+        if not 1 <= facts.steps <= _MAX_STEPS:
+            raise ImportFailed(f"{called(node)} has {facts.steps} steps; 1 to {_MAX_STEPS} can be written out")
+        self._kind = facts.kind
+        self._directions = facts.directions
+        self._is_batch_first = facts.is_batch_first
+        self._steps, self._batch, self._hidden = facts.steps, facts.batch, facts.hidden
 
     def run(self) -> bool:
         """Write all directions, and put their outputs together."""
@@ -191,7 +193,7 @@ class _Unrolling:
         """Write one direction. Return each step's answer [batch, hidden], in order of time, and the last state."""
         one = self._at(index)
         inputs = self._from_inputs(index, given)
-        lengths = present(self._node.input, _SEQUENCE_LENS)
+        lengths = present(self._node.input, SEQUENCE_LENS)
         state = self._initial(index)
         shown = [""] * self._steps
         order = range(self._steps) if name == "forward" else reversed(range(self._steps))
@@ -210,47 +212,46 @@ class _Unrolling:
         goes_on = write.op("Less", write.constant(np.array(step, dtype)), lengths)
         mask = write.op("Reshape", goes_on, write.integers(self._batch, 1))
         held = tuple(write.op("Where", mask, after, before) for after, before in zip(new, state, strict=True))
-        return held, write.op("Where", mask, new[0], write.constant(np.array(0, self._dtype())))
+        return held, write.op("Where", mask, new[0], write.constant(np.array(0, self._facts.dtype)))
 
     def _at(self, index: int) -> _Direction:
         node, write = self._node, self._write
         peepholes: Sequence[str] = ()
-        if present(node.input, _PEEPHOLES):
-            peepholes = write.split(self._part(_PEEPHOLES, index), 3, axis=0)
+        if present(node.input, PEEPHOLES):
+            peepholes = write.split(self._part(PEEPHOLES, index), 3, axis=0)
         bias = ""
-        if present(node.input, 3):
-            bias = write.split(self._part(3, index), 2, axis=0)[1]
-        per_direction = len(_DEFAULTS[self._kind])
+        if present(node.input, BIASES):
+            bias = write.split(self._part(BIASES, index), 2, axis=0)[1]
         return _Direction(
             write=write,
-            activations=self._activations[index * per_direction : (index + 1) * per_direction],
+            activations=self._facts.activations_of(index),
             hidden_size=self._hidden,
             recurrence=write.op("Transpose", self._part(2, index), perm=[1, 0]),
             recurrence_bias=bias,
             peepholes=peepholes,
-            clip=self._clip,
-            is_linear_before_reset=bool(number(node, "linear_before_reset")),
-            couples_gates=bool(number(node, "input_forget")),
+            clip=self._facts.clip,
+            is_linear_before_reset=self._facts.is_linear_before_reset,
+            couples_gates=self._facts.couples_gates,
         )
 
     def _from_inputs(self, index: int, given: str) -> Sequence[str]:
         """Multiply all steps with the input weights at once. Return one [batch, gates * hidden] per step."""
         write = self._write
         product = write.op("MatMul", given, write.op("Transpose", self._part(1, index), perm=[1, 0]))
-        if present(self._node.input, 3):
-            product = write.op("Add", product, write.split(self._part(3, index), 2, axis=0)[0])
+        if present(self._node.input, BIASES):
+            product = write.op("Add", product, write.split(self._part(BIASES, index), 2, axis=0)[0])
         steps = [product] if self._steps == 1 else write.split(product, self._steps, axis=0)
-        shape = write.integers(self._batch, _GATES[self._kind] * self._hidden)
+        shape = write.integers(self._batch, GATES[self._kind] * self._hidden)
         return [write.op("Reshape", step, shape) for step in steps]
 
     def _initial(self, index: int) -> _State:
-        places = (_INITIAL_H, _INITIAL_C) if self._kind == "LSTM" else (_INITIAL_H,)
+        places = (INITIAL_H, INITIAL_C) if self._kind == "LSTM" else (INITIAL_H,)
         return tuple(self._initial_part(place, index) for place in places)
 
     def _initial_part(self, place: int, index: int) -> str:
         write = self._write
         if not present(self._node.input, place):
-            return write.constant(np.zeros((self._batch, self._hidden), self._dtype()))
+            return write.constant(np.zeros((self._batch, self._hidden), self._facts.dtype))
         axis = 1 if self._is_batch_first else 0
         return write.op("Gather", self._node.input[place], write.constant(np.array(index, "int64")), axis=axis)
 
@@ -280,40 +281,3 @@ class _Unrolling:
             axis=axis,
             output=output,
         )
-
-    def _named_activations(self, attributes: dict[str, object]) -> list[str]:
-        given = attributes.get("activations")
-        named = [bytes(name).decode() for name in given] if isinstance(given, list) else []
-        named = named or [*_DEFAULTS[self._kind]] * len(self._directions)
-        strange = sorted({name for name in named if name not in _ACTIVATIONS})
-        if strange or attributes.get("activation_alpha") or attributes.get("activation_beta"):
-            what = f"activation {strange[0]}" if strange else "activations with parameters of its own"
-            raise ImportFailed(f"{self._named()} uses {what}, which is not known here; known: {sorted(_ACTIVATIONS)}")
-        return named
-
-    def _sizes(self) -> tuple[int, int]:
-        shape = self._write.values.shape(self._node.input[0])
-        if shape is None:
-            raise ImportFailed(f"{self._named()}: its sequence length is unknown; give the model's inputs their shapes")
-        steps, batch = (shape[1], shape[0]) if self._is_batch_first else (shape[0], shape[1])
-        if not 1 <= steps <= _MAX_STEPS:
-            raise ImportFailed(f"{self._named()} has {steps} steps; 1 to {_MAX_STEPS} can be written out")
-        return steps, batch
-
-    def _hidden_of_weights(self) -> int:
-        shape = self._write.values.shape(self._node.input[2])
-        if shape is None:
-            raise ImportFailed(f"{self._named()}: its hidden size is unknown")
-        return shape[2]
-
-    def _dtype(self) -> np.dtype[np.generic]:
-        return self._write.values.dtype(self._node.input[0]) or np.dtype("float32")
-
-    def _named(self) -> str:
-        return called(self._node)
-
-
-def _directions(attributes: dict[str, object]) -> tuple[str, ...]:
-    direction = attributes.get("direction", b"forward")
-    name = direction.decode() if isinstance(direction, bytes) else str(direction)
-    return ("forward", "reverse") if name == "bidirectional" else (name,)

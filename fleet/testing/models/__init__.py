@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fleet.base.config import did_you_mean
 from fleet.errors import NotFound
 from fleet.models.random_weights import randomize_weights
-from fleet.testing.models import convolutional, held_out, transformers
+from fleet.testing.models import convolutional, held_out, recurrent, transformers
 from fleet.testing.models.quantized import quantized
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _FLOAT: Mapping[str, Callable[[], ModelProto]] = MappingProxyType(
         "bert_base": transformers.bert_base,
         "vit": transformers.vit,
         "llama": transformers.llama,
+        "lstm": recurrent.lstm,
+        "gru": recurrent.gru,
         "efficientnet": held_out.efficientnet,
         "segformer": held_out.segformer,
         "keyword_spotting": held_out.keyword_spotting,
