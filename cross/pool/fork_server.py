@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 
+from fleet.base.environment import without_secrets
 from fleet.base.scratch import own
 
 MAIN_PATH_VARIABLE = "CROSS_POOL_MAIN_PATH"
@@ -63,8 +64,11 @@ def _own_folder() -> None:
 
 @contextlib.contextmanager
 def _environment(told: Mapping[str, str]) -> Iterator[None]:
-    """Have a process that is started here see some variables, and this one keep its own."""
-    before = {name: os.environ.get(name) for name in told}
+    """Have a process that is started here see some variables and no secrets, and this one keep its own."""
+    hidden = os.environ.keys() - without_secrets(os.environ).keys()
+    before = {name: os.environ.get(name) for name in (*told, *hidden)}
+    for name in hidden:
+        del os.environ[name]
     os.environ.update(told)
     try:
         yield

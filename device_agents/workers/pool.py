@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import random
-import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from device_agents.workers.strays import Strays
 from device_agents.workers.warm import MAX_PACKET_BYTES
 from device_agents.workers.worker import WorkerOrder
 from fleet.base.config import cache_dir, data_dir
+from fleet.base.environment import for_kernels
 from fleet.errors import ConfigError, DeviceClosed, DeviceFaulted
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,6 @@ _FORK_SEC = 5.0
 _FORK_CHECK_SEC = 0.25
 _FORK_ATTEMPTS = 3
 _LONGEST_PAUSE_SEC = 30.0
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH", re.IGNORECASE)
-"""Variables that no worker gets: they are for the agent, or for who started it."""
-
 _USUAL_PATIENCE = Patience()
 _NOTE_SEC = 1.0
 """How often the processes that workers started are written down, for an agent that may be killed; and how long what
@@ -382,7 +379,7 @@ class WorkerPool:
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if not _SECRET.search(name)},
+                env=for_kernels(os.environ),
             )
         finally:
             theirs.close()

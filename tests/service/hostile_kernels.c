@@ -116,7 +116,7 @@ KERNEL(stop_all_and_kill_agent) {
 
 KERNEL(overwrite) {
   int32_t changed = 0;
-  const char* folder = getenv("HOSTILE_STORE");
+  const char* folder = getenv("TVM_HOSTILE_STORE");
   DIR* files = opendir(folder);
   for (struct dirent* entry; files && (entry = readdir(files));) {
     char path[PATH_MAX];
@@ -134,7 +134,7 @@ KERNEL(overwrite) {
 // How many of some files, named with colons between, can be opened: each to be read, and to be written.
 KERNEL(open_secrets) {
   int32_t opened = 0;
-  char* names = strdup(getenv("HOSTILE_FILES"));
+  char* names = strdup(getenv("TVM_HOSTILE_FILES"));
   for (char* name = strtok(names, ":"); name; name = strtok(NULL, ":")) {
     for (int flags = O_RDONLY; flags <= O_WRONLY; flags++) {
       int file = open(name, flags);
@@ -256,4 +256,33 @@ KERNEL(usurp) {
     write(3, frame, answer + 4);
   }
   return 0;
+}
+
+static int holds(const char* path, const char* word) {
+  static char content[1 << 16];
+  int file = open(path, O_RDONLY);
+  if (file < 0) return 0;
+  ssize_t size = read(file, content, sizeof content);
+  close(file);
+  return size > 0 && memmem(content, size, word, strlen(word)) != NULL;
+}
+
+// Bits: where the operator's secret is found. 1 a variable, 2 this process, 4 its parent, 8 any other process.
+KERNEL(find_secrets) {
+  const char* secret = "s3cret";
+  extern char** environ;
+  int32_t found = 0;
+  for (char** variable = environ; *variable; variable++) found |= strstr(*variable, secret) != NULL;
+  char path[64];
+  found |= holds("/proc/self/environ", secret) << 1;
+  snprintf(path, sizeof path, "/proc/%d/environ", getppid());
+  found |= holds(path, secret) << 2;
+  DIR* processes = opendir("/proc");
+  for (struct dirent* entry; processes && (entry = readdir(processes));) {
+    if (atoi(entry->d_name) <= 0) continue;
+    snprintf(path, sizeof path, "/proc/%s/environ", entry->d_name);
+    found |= holds(path, secret) << 3;
+  }
+  if (processes) closedir(processes);
+  return found;
 }

@@ -53,8 +53,12 @@ class Site:
         admit(self.state)
         command = [sys.executable, "-m", "device_agents", "--tracker", self.tracker.address]
         environment = {
-            "HOSTILE_STORE": str(self.state / "artifacts"),
-            "HOSTILE_FILES": ":".join(map(str, self.secrets)),
+            "TVM_HOSTILE_STORE": str(self.state / "artifacts"),
+            "TVM_HOSTILE_FILES": ":".join(map(str, self.secrets)),
+            "FLEET_LIBRARY": "postgresql://fleet:s3cret@db/fleet",
+            "SECRET_OF_OPERATOR": "s3cret",
+            "DATABASE": "postgresql://fleet:s3cret@db/fleet",
+            "TVM_MIRROR": "https://me:s3cret@mirror/",
         }
         self.agent = subprocess.Popen(  # noqa: ASYNC220 - read in a thread
             [*command, "--config", self.folder / "agent.yaml", "--state-dir", self.state],
@@ -183,6 +187,13 @@ async def look_around(site: Site) -> dict[str, object]:
     return {"kind": kind, "found": found}
 
 
+async def find_secrets(site: Site) -> dict[str, object]:
+    """Look for the operator's secrets, see `find_secrets` in hostile_kernels.c."""
+    holder, kind, found = await site.attack("find_secrets")
+    await holder.close()
+    return {"kind": kind, "found": found}
+
+
 async def usurp(site: Site) -> dict[str, object]:
     """Forge the answers of a worker for many batches; then see what the next holder's measurements say."""
     holder = site.holder()
@@ -227,6 +238,7 @@ ATTACKS: dict[str, Callable[[Site], Awaitable[dict[str, object]]]] = {
     for attack in (
         open_secrets,
         look_around,
+        find_secrets,
         overwrite,
         large_answer,
         leave_shared_memory,

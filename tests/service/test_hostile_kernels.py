@@ -101,6 +101,14 @@ def test_a_kernel_sees_and_reaches_nothing_but_its_own(jailed: dict[str, Outcome
     assert bare["look_around"]["found"] & ~64 == 63
 
 
+@pytest.mark.parametrize(("site", "seen"), [("jailed", 15), ("ruled", 15), ("bare", 7)])
+def test_the_agents_environment_is_not_to_be_read(site: str, seen: int, request: pytest.FixtureRequest) -> None:
+    """Neither by variables nor in /proc of worker and keeper; without a jail, root reads that of the agent itself."""
+    outcome = request.getfixturevalue(site)["find_secrets"]
+    assert outcome["kind"] == "UNSPECIFIED"
+    assert outcome["found"] & seen == 0
+
+
 @pytest.mark.parametrize("site", ["jailed", "ruled"])
 def test_shared_memory_is_gone_with_its_worker(site: str, request: pytest.FixtureRequest) -> None:
     """Files in /dev/shm and segments of System V stayed for ever: they are its own, or cannot be made."""

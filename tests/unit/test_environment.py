@@ -1,0 +1,44 @@
+"""Environment variables that child processes get."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cross.pool.build_pool import BuildPool
+from fleet.base.environment import for_kernels, without_secrets
+
+SECRETS = {
+    "FLEET_LIBRARY": "postgresql://fleet:s3cret@db/fleet",
+    "SECRET_OF_OPERATOR": "s3cret",
+    "NVIDIA_API_KEY": "s3cret",
+    "TVM_MIRROR": "https://me:s3cret@mirror/",
+}
+NEEDED = {"PATH": "/bin", "TVM_NUM_THREADS": "2", "LC_ALL": "C", "CUDA_VISIBLE_DEVICES": "0", "PYTHONPATH": "/x"}
+
+
+def test_kernels_see_what_is_on_the_list() -> None:
+    """An unknown variable may be anything."""
+    assert for_kernels({**SECRETS, **NEEDED, "OPERATORS_OWN": "1"}) == NEEDED
+
+
+def test_builds_see_all_but_secrets() -> None:
+    """A user's own builder may read variables of the user's."""
+    assert without_secrets({**SECRETS, **NEEDED, "OPERATORS_OWN": "1"}) == {**NEEDED, "OPERATORS_OWN": "1"}
+
+
+def environment_of_a_build() -> str:
+    """Return all that the build process and its parent were started with."""
+    with open(f"/proc/{os.getppid()}/environ") as file:  # noqa: PTH123 - one read
+        return file.read() + repr(dict(os.environ))
+
+
+@pytest.mark.slow
+def test_a_build_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor has the server that it is forked from, and the process that starts it keeps its own."""
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    with BuildPool(1) as pool:
+        assert "s3cret" not in pool.submit(environment_of_a_build).result()
+    assert os.environ["FLEET_LIBRARY"] == SECRETS["FLEET_LIBRARY"]
