@@ -28,6 +28,12 @@ logger = logging.getLogger(__name__)
 _HASHED_AT_ONCE_BYTES = 256 * 1024
 """Takes a fifth of a millisecond; asking a thread takes as long."""
 
+_BLOCK_BYTES = 4096
+"""A file takes whole blocks, and one more for its name and its inode."""
+
+_MOST_FILES = 65_536
+"""A disk has only so many inodes; a folder of very many files is slow."""
+
 _MOST_UPLOADS = 64
 """Each holds a file open; a client sends one or two at a time."""
 
@@ -45,25 +51,37 @@ def usual_bytes(disk_bytes: int) -> int:
     return min(max(disk_bytes // _DISK_SHARE, 2 * _GIB), 16 * _GIB)
 
 
+def disk_bytes(size_bytes: int) -> int:
+    """Return what a file of this size takes of a disk."""
+    return (-(-size_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES
+
+
 class ArtifactStore:
     """All artifacts of one agent."""
 
-    def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
+    def __init__(self, directory: Path, max_bytes: int | None = None, max_files: int = _MOST_FILES) -> None:
         """Args:
-        max_bytes: what is kept at most; None: what the disk allows, see `usual_bytes`.
+        max_bytes: what is kept at most, in bytes on the disk; None: what the disk allows, see `usual_bytes`.
+        max_files: how many artifacts are kept at most.
         """
         self._directory = directory
         self._incoming = directory / "incoming"
         self._wanted_bytes = max_bytes
         self._max_bytes = max_bytes or 0
         """Known once open."""
-        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._max_files = max_files
+        self._sizes: dict[str, int] = {}
+        self._unused: OrderedDict[str, None] = OrderedDict()
+        """Artifacts that no session uses, the one that was used longest ago first."""
         self._total_bytes = 0
+        """On the disk."""
         self._reserved_bytes = 0
         """Announced by uploads that are not finished."""
         self._uploads = 0
         """How many of them there are."""
         self._users: dict[str, set[Hashable]] = {}
+        self._used_by: dict[Hashable, dict[str, None]] = {}
+        """The same by user, the latest use last."""
         self._checked: set[tuple[str, Hashable]] = set()
         """Which artifacts were hashed for which user."""
 
@@ -82,12 +100,13 @@ class ArtifactStore:
         for status, path in sorted(found, key=lambda pair: (pair[0].st_mtime, pair[1].name)):
             digest = f"sha256:{path.stem}"
             self._sizes[digest] = status.st_size
-            self._total_bytes += status.st_size
-        self._make_room(0)
+            self._total_bytes += disk_bytes(status.st_size)
+            self._unused[digest] = None
+        self._make_room(0, files=0)
 
     @property
     def size_bytes(self) -> int:
-        """Size of all artifacts."""
+        """What all artifacts take of the disk."""
         return self._total_bytes
 
     async def find(self, digest: str, user: Hashable) -> Path | None:
@@ -100,8 +119,7 @@ class ArtifactStore:
         path = self._path(digest)
         if digest not in self._sizes:
             return None
-        self._users.setdefault(digest, set()).add(user)
-        self._sizes.move_to_end(digest)
+        self._use(digest, user)
         if (digest, user) not in self._checked:
             if not await self._is_whole(digest, path):
                 logger.warning("a stored artifact was damaged", extra={"digest": digest})
@@ -119,42 +137,45 @@ class ArtifactStore:
             LimitReached: too many uploads are under way.
         """
         check_digest(digest)
-        if size_bytes > self._max_bytes:
+        if disk_bytes(size_bytes) > self._max_bytes:
             raise CacheFull(
                 f"the artifact has {size_bytes} bytes, this agent keeps {self._max_bytes}; raise cache_max_bytes"
             )
         if self._uploads >= _MOST_UPLOADS:
             raise LimitReached(f"{self._uploads} uploads to this agent are under way; finish one first")
-        self._make_room(size_bytes)
+        self._make_room(disk_bytes(size_bytes), files=1)
         self._make_room_on_disk(size_bytes)
         incoming = Incoming(self, digest, size_bytes, self._incoming / f"{next(self._numbers)}")
-        self._reserved_bytes += size_bytes
+        self._reserved_bytes += disk_bytes(size_bytes)
         self._uploads += 1
         return incoming
 
     def end_upload(self, size_bytes: int) -> None:
         """Give back what an upload had reserved. Called by `Incoming`, once."""
-        self._reserved_bytes -= size_bytes
+        self._reserved_bytes -= disk_bytes(size_bytes)
         self._uploads -= 1
 
     def release(self, user: Hashable) -> None:
         """Release everything that is kept for `user`."""
-        for digest in [digest for digest, users in self._users.items() if user in users]:
+        for digest in self._used_by.pop(user, ()):
             users = self._users[digest]
             users.discard(user)
             self._checked.discard((digest, user))
             if not users:
                 del self._users[digest]
+                self._unused[digest] = None
 
     def admit(self, digest: str, fresh: Path, size_bytes: int, user: Hashable) -> None:
         """Add a complete, checked file. Called by `Incoming`."""
-        self._users.setdefault(digest, set()).add(user)
-        self._checked.add((digest, user))
-        self._make_room(size_bytes if digest not in self._sizes else 0)
+        is_new = digest not in self._sizes
+        if is_new:
+            self._make_room(disk_bytes(size_bytes), files=1)
         fresh.replace(self._path(digest))
-        self._total_bytes += size_bytes - self._sizes.get(digest, 0)
-        self._sizes[digest] = size_bytes
-        self._sizes.move_to_end(digest)
+        if is_new:
+            self._sizes[digest] = size_bytes
+            self._total_bytes += disk_bytes(size_bytes)
+        self._use(digest, user)
+        self._checked.add((digest, user))
 
     def _path(self, digest: str) -> Path:
         return self._directory / f"{digest.removeprefix('sha256:')}.so"
@@ -167,27 +188,41 @@ class ArtifactStore:
         except OSError:
             return False
 
-    def _make_room(self, size_bytes: int) -> None:
-        while self._total_bytes + self._reserved_bytes + size_bytes > self._max_bytes:
-            unused = self._oldest_unused()
-            if unused is None:
+    def _use(self, digest: str, user: Hashable) -> None:
+        self._users.setdefault(digest, set()).add(user)
+        used = self._used_by.setdefault(user, {})
+        used.pop(digest, None)
+        used[digest] = None  # the latest use is the last
+        self._unused.pop(digest, None)
+
+    def _make_room(self, more_bytes: int, *, files: int) -> None:
+        """Let go what nobody uses, until so many bytes on the disk and so many files fit."""
+        while self._total_bytes + self._reserved_bytes + more_bytes > self._max_bytes:
+            if not self._unused:
                 raise CacheFull(
                     f"live sessions use {self._total_bytes} of the {self._max_bytes} bytes that this agent keeps, and "
-                    f"uploads under way {self._reserved_bytes}; {size_bytes} more do not fit; raise cache_max_bytes"
+                    f"uploads under way {self._reserved_bytes}; {more_bytes} more do not fit; raise cache_max_bytes"
                 )
-            self._forget(unused)
+            self._forget(next(iter(self._unused)))
+        while len(self._sizes) + files > self._max_files:
+            if not self._unused:
+                raise CacheFull(
+                    f"live sessions use {len(self._sizes)} artifacts, as many as this agent keeps; end one of them"
+                )
+            self._forget(next(iter(self._unused)))
 
     def _make_room_on_disk(self, size_bytes: int) -> None:
         """Let go what nobody uses where the disk, which is others' too, has less room than the store may take."""
-        while (unused := self._oldest_unused()) and shutil.disk_usage(self._directory).free < size_bytes:
-            self._forget(unused)
-
-    def _oldest_unused(self) -> str | None:
-        return next((digest for digest in self._sizes if digest not in self._users), None)
+        while self._unused and shutil.disk_usage(self._directory).free < size_bytes:
+            self._forget(next(iter(self._unused)))
 
     def _forget(self, digest: str) -> None:
-        self._total_bytes -= self._sizes.pop(digest, 0)
-        self._checked.difference_update((digest, user) for user in self._users.pop(digest, ()))
+        if digest in self._sizes:
+            self._total_bytes -= disk_bytes(self._sizes.pop(digest))
+        self._unused.pop(digest, None)
+        for user in self._users.pop(digest, ()):
+            self._checked.discard((digest, user))
+            self._used_by[user].pop(digest, None)
         self._path(digest).unlink(missing_ok=True)
 
 

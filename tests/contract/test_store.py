@@ -10,12 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from device_agents.serving.store import ArtifactStore
+from device_agents.serving.store import ArtifactStore, disk_bytes
 from fleet.base.digests import digest_of
 from fleet.errors import ArtifactRefused, DiskFull, InvalidRequest
 
-_MAX_BYTES = 1000
-_CONTENTS = [bytes([number]) * size for number, size in enumerate((100, 200, 300, 400, 500, 600))]
+_UNIT_BYTES = 16 * 4096
+_MAX_BYTES = 10 * _UNIT_BYTES
+_MOST_FILES = 4
+_CONTENTS = [bytes([units]) * (units * _UNIT_BYTES - 4096) for units in range(1, 7)]
+"""On the disk each takes a block more."""
+
+_SMALL = [b"%d" % number for number in range(6)]
 
 
 def put(store: ArtifactStore, content: bytes, user: str) -> None:
@@ -144,17 +149,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.store = ArtifactStore(self.path, _MAX_BYTES)
+        self.store = ArtifactStore(self.path, _MAX_BYTES, _MOST_FILES)
         self.store.open()
         self.used = {}
 
-    @rule(content=st.sampled_from(_CONTENTS), user=st.sampled_from("abc"))
+    @rule(content=st.sampled_from(_CONTENTS + _SMALL), user=st.sampled_from("abc"))
     def put(self, content: bytes, user: str) -> None:
         held = {used for contents in self.used.values() for used in contents}
         try:
             put(self.store, content, user)
         except DiskFull:
-            assert sum(map(len, held)) + len(content) > _MAX_BYTES
+            needed = sum(disk_bytes(len(each)) for each in {*held, content})
+            assert needed > _MAX_BYTES or len({*held, content}) > _MOST_FILES or content in held
             return
         self.used.setdefault(user, set()).add(content)
 
@@ -170,8 +176,10 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def is_bounded(self) -> None:
         """The bound holds on the disk, not only in the books."""
-        on_disk = sum(path.stat().st_size for path in self.path.glob("*.so"))
-        assert on_disk == self.store.size_bytes <= _MAX_BYTES
+        found = [path.stat() for path in self.path.glob("*.so")]
+        assert len(found) <= _MOST_FILES
+        assert sum(512 * status.st_blocks for status in found) <= self.store.size_bytes <= _MAX_BYTES
+        assert sum(disk_bytes(status.st_size) for status in found) == self.store.size_bytes
 
     @invariant()
     def what_is_used_is_there(self) -> None:
@@ -187,3 +195,12 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+def test_files_of_a_few_bytes_are_counted_as_the_disk_counts_them(store: ArtifactStore, tmp_path: Path) -> None:
+    """32,000 artifacts of five bytes took 117 MiB of the disk, and counted as 0.15."""
+    for number in range(_MAX_BYTES // 8192 + 10):
+        put(store, b"%05d" % number, "me")
+        store.release("me")
+
+    assert len(files_below(tmp_path)) == _MAX_BYTES // 8192

@@ -30,7 +30,7 @@ CONTENTS = [f"artifact {number}".encode() for number in range(8)]
 
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
-    made = ArtifactStore(tmp_path / "artifacts", 10_000)
+    made = ArtifactStore(tmp_path / "artifacts", 1_000_000)
     made.open()
     return made
 
