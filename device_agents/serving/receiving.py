@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from device_agents.serving.read_ahead import ReadAhead
 from device_agents.serving.session import Session
 from device_agents.serving.store import ArtifactStore
-from fleet.artifacts.artifact import check_architecture
+from fleet.artifacts.artifact import check_architecture, check_complete
 from fleet.artifacts.elf import HEADER_BYTES
 from fleet.artifacts.pieces import DamagedPiece, Inflater
 from fleet.errors import ArtifactRefused, InvalidRequest, NotProgrammable
@@ -43,7 +43,7 @@ async def receive(requests: AsyncIterator[pb.PutArtifactRequest], session: Sessi
         while piece is not None:
             with store.receive(piece.digest, piece.size_bytes) as incoming:
                 digests.append(piece.digest)
-                header = _Header(session, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
+                header = _Header(session, piece.size_bytes, is_bitstream=piece.kind == pb.ARTIFACT_KIND_BITSTREAM)
                 while True:
                     await own_work.begin()
                     chunk = _content(piece, inflater)
@@ -97,12 +97,12 @@ def _content(piece: pb.PutArtifactRequest, inflater: Inflater) -> bytes:
 
 
 class _Header:
-    """Checks the first bytes of an incoming artifact, to refuse one for another architecture right away.
+    """Checks the first bytes of an incoming artifact, to refuse one that cannot be loaded right away.
 
     A bitstream is checked when it is programmed: only then are the board's chip and whether it is partial known.
     """
 
-    def __init__(self, session: Session, *, is_bitstream: bool) -> None:
+    def __init__(self, session: Session, size_bytes: int, *, is_bitstream: bool) -> None:
         """Raises:
         NotProgrammable: a bitstream, and this device has no fabric.
         """
@@ -110,6 +110,7 @@ class _Header:
         if is_bitstream and driver.fabric is None:
             raise NotProgrammable(f"{driver.name} ({driver.kind}) has no fabric to program; it takes no bitstreams")
         self._session = session
+        self._size_bytes = size_bytes
         self._content = b""
         self._is_checked = is_bitstream or not driver.checks_architecture
 
@@ -123,4 +124,5 @@ class _Header:
         if not self._is_checked:
             device = self._session.device
             check_architecture(self._content[:HEADER_BYTES], device.arch, device_name=device.name)
+            check_complete(self._content[:HEADER_BYTES], self._size_bytes)
             self._is_checked = True

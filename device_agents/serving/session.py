@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from device_agents.driver import ProgramOrder
 from device_agents.measuring.cooldown import cool_down
+from device_agents.serving.cleaning import cleaned_call, cleaned_measurement
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.observation import Observation
 from device_agents.serving.referee import Referee
@@ -21,7 +22,7 @@ from device_agents.workers.answers import bound_of_call, bound_of_trial
 from device_agents.workers.handle import WorkerHandle, WorkerLost
 from device_agents.workers.output import OutputBroadcast
 from device_agents.workers.pool import WorkerPool
-from fleet.domain.measuring import ErrorKind
+from fleet.domain.measuring import ErrorKind, check_runs
 from fleet.domain.tokens import Claims
 from fleet.errors import DeviceError, FleetError, InvalidRequest, LeaseRevoked, NotProgrammable
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
@@ -164,12 +165,17 @@ class Session:
                 ErrorKind.ARTIFACT_MISSING,
                 f"{request.artifact_digest} is not on this agent; put it first",
             )
+        try:
+            evaluator = evaluator_from_proto(request.evaluator)
+            check_runs("operator_runs", request.operator_runs)
+        except InvalidRequest as error:
+            return _failed(request.candidate_id, ErrorKind.BAD_ARGUMENTS, str(error))
         timeout_sec = trial_timeout_sec(request)
         async with self.device.turn:
             health = await self.device.health()
             if not health.is_healthy:
                 return _failed(request.candidate_id, ErrorKind.DEVICE_FAULTED, health.reason)
-            rest = await cool_down(evaluator_from_proto(request.evaluator), self.device.read_temp_c)
+            rest = await cool_down(evaluator, self.device.read_temp_c)
             async with self.device.quiet():
                 try:
                     await self._referee.run()
@@ -213,7 +219,7 @@ class Session:
                 return session_service_pb2.CallResponse(
                     error=error_kind_to_proto(lost.kind), error_message=str(lost), signal=lost.signal_number
                 )
-        return response.call
+        return cleaned_call(response.call)
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
         """Program the fabric.
@@ -262,7 +268,7 @@ class Session:
             # What one candidate left in memory must not count against the next.
             await worker.kill()
             self.device.note_killed(worker)
-        return response.measurement
+        return cleaned_measurement(response.measurement)
 
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(lambda _: self.device.driver.is_prepared)

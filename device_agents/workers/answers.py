@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from device_agents.machine.frames import MAX_FRAME_BYTES, BrokenFrame
+from fleet.domain.measuring import MOST_RUNS
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2, worker_pb2
 
 _STRUCTURE_BYTES = 64 * 1024
@@ -21,8 +22,6 @@ _STRUCTURE_OF_OPERATORS_BYTES = 1024 * 1024
 """Ten thousand calls of a model, each with its name."""
 
 _REPEAT_BYTES = 16
-_MOST_REPEATS = 100_000
-"""Counted for a trial: a larger answer would take too much memory if it were not the times that it should be."""
 
 _LEAST_FIELD_BYTES = 2
 _SPEC_BYTES = 1024
@@ -81,7 +80,7 @@ def bound_of_trial(request: measurement_pb2.MeasureRequest) -> AnswerBound:
     """Return how large a measurement can be."""
     knobs = request.evaluator
     repeats = max(knobs.repeat, knobs.max_repeat, knobs.look_runs, 0) + max(request.operator_runs, 0)
-    repeats = min(repeats, _MOST_REPEATS)
+    repeats = min(repeats, MOST_RUNS)
     operators = _STRUCTURE_OF_OPERATORS_BYTES if request.operator_runs else 0
     return AnswerBound(structure_bytes=_STRUCTURE_BYTES + _REPEAT_BYTES * repeats + operators)
 

@@ -21,6 +21,7 @@ from device_agents.workers.limits import MAX_PROCESSES, SAMPLE_SEC, Excess, Work
 from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe
 from device_agents.workers.room import Room
+from fleet.base.text import shown_lines
 from fleet.domain.measuring import ErrorKind
 from fleet.v1 import worker_pb2
 
@@ -48,10 +49,10 @@ class Patience:
 
 
 class WorkerLost(Exception):
-    """A candidate ended its worker, or had to be ended with it."""
+    """A candidate ended its worker, or had to be ended with it. Its text is fit to be shown."""
 
     def __init__(self, kind: ErrorKind, message: str, signal_number: int = 0) -> None:
-        super().__init__(message)
+        super().__init__(shown_lines(message))
         self.kind = kind
         self.signal_number = signal_number
 

@@ -9,6 +9,8 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
+from fleet.base.text import shown_lines
+
 _TAIL_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 _REST_SEC = 0.05
@@ -93,7 +95,7 @@ class OutputBroadcast:
             reader.put(None)
 
     async def follow(self) -> AsyncGenerator[str, None]:
-        """Yield what is written from now on, until `close`."""
+        """Yield what is written from now on, until `close`, without control characters."""
         if self._is_closed:
             return
         reader = _Reader()
@@ -101,7 +103,7 @@ class OutputBroadcast:
         self._readers.append(reader)
         try:
             while (content := await reader.get()) is not None:
-                text = decoder.decode(content)
+                text = shown_lines(decoder.decode(content))
                 if text:
                     yield text
         finally:

@@ -27,6 +27,7 @@ from device_agents.machine.frames import HEADER, format_frame, parse_header
 from device_agents.runtimes.contract import MAX_MESSAGE_CHARS, CandidateFailed, Runtime, WorkerEnd, classify
 from fleet.base.inspection import allow_inspection
 from fleet.domain.measuring import ErrorKind, Measurement
+from fleet.errors import InvalidRequest
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire.measurements import (
     call_from_proto,
@@ -159,7 +160,7 @@ def _answer_call(message: session_service_pb2.CallRequest, path: str, runtime: R
 def _converted(from_proto: Callable[[M], T], message: M) -> T:
     try:
         return from_proto(message)
-    except ValueError as error:
+    except (ValueError, InvalidRequest) as error:
         raise CandidateFailed(ErrorKind.BAD_ARGUMENTS, str(error)) from error
 
 

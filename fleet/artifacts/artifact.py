@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack, cast
 
-from fleet.artifacts.elf import arm_float_abi, read_header
+from fleet.artifacts.elf import arm_float_abi, least_size, read_header
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ArtifactRefused
@@ -97,6 +97,21 @@ def check_architecture(content: bytes, arch: str, *, device_name: str, instead: 
             f"the artifact passes floats in integer registers (soft-float), which {device_name} would load and answer "
             'with garbage; build it with "mfloat-abi": "hard" in the target'
         )
+
+
+def check_complete(start: bytes, size_bytes: int) -> None:
+    """Refuse a library that was cut short: a process that loads it is ended by SIGBUS.
+
+    Args:
+        start: its first `elf.HEADER_BYTES`.
+        size_bytes: of the whole.
+
+    Raises:
+        ArtifactRefused: its tables lie beyond its end.
+    """
+    least = least_size(start)
+    if size_bytes < least:
+        raise ArtifactRefused(f"the file is truncated: {size_bytes} of {least} bytes; build or copy it again")
 
 
 def side_file_of(path: Path) -> Path:

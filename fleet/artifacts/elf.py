@@ -64,6 +64,21 @@ def read_header(content: bytes) -> ElfHeader | None:
     )
 
 
+def least_size(content: bytes) -> int:
+    """Return how many bytes the file has at least, by where its first 64 bytes place its tables; 0: no ELF file.
+
+    Linkers write the table of sections last, so that a file that was cut short is told by its start.
+    """
+    header = read_header(content)
+    if header is None or len(content) < HEADER_BYTES:
+        return 0
+    order = "<" if header.is_little else ">"
+    is_wide = header.bits == 64
+    programs, sections = struct.unpack_from(f"{order}{'QQ' if is_wide else 'II'}", content, 32 if is_wide else 28)
+    sizes = struct.unpack_from(f"{order}HHHH", content, 54 if is_wide else 42)
+    return int(max(programs + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]))
+
+
 def arm_float_abi(content: bytes) -> str:
     """Return how a 32-bit ARM file passes floats: "hard", "soft", or "" where the bytes given do not tell.
 

@@ -24,6 +24,13 @@ def shown(text: str, limit: int | None = None) -> str:
     return text if limit is None else text[:limit]
 
 
+def shown_lines(text: str) -> str:
+    """Return a text of several lines as it may be shown: without control characters, its line breaks kept."""
+    if "\n" not in text:
+        return shown(text)
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def sendable(text: str) -> str:
     """Return a text as UTF-8 can say it: a question mark for each byte of a file's name that is no text."""
     return text.encode(errors="replace").decode()

@@ -11,7 +11,7 @@ from rich.table import Table
 from fleet.cli import options, stepping
 from fleet.cli.tables import duration, make_console
 from fleet.dashboard.words import engine_name
-from fleet.domain.measuring import Evaluator, disturbances_in, spread
+from fleet.domain.measuring import MOST_RUNS, Evaluator, disturbances_in, spread
 from fleet.errors import ErrorKind, MeasurementError
 from fleet.export.serving import ServedShapes, ServeReport
 from fleet.export.serving import serve_check as run_check
@@ -23,7 +23,7 @@ def serve_check(
     model: Annotated[Path, typer.Argument(metavar="MODEL.fleet", help="What fleet export made.")],
     on: stepping.OnOption = None,
     prefer: options.PreferOption = "",
-    repeat: Annotated[int, typer.Option(min=1, help="Repeats to time.")] = 5,
+    repeat: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Repeats to time.")] = 5,
     min_repeat_ms: Annotated[int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")] = 100,
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,

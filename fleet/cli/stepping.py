@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 import fleet.aio
-from fleet.artifacts.artifact import Artifact, side_file_of
+from fleet.artifacts.artifact import Artifact, check_complete, side_file_of
+from fleet.artifacts.elf import HEADER_BYTES
 from fleet.cli import candidates, options
 from fleet.client import held
 from fleet.client.device import Device
@@ -83,9 +84,12 @@ def read_artifact(path: Path, function: str | None) -> Artifact:
     """Return the artifact with the function that was asked for.
 
     Raises:
+        ArtifactRefused: the file was cut short.
         ConfigError: there is no such file, or its side file is malformed.
     """
     try:
+        with path.open("rb") as file:
+            check_complete(file.read(HEADER_BYTES), path.stat().st_size)
         artifact = Artifact.of_file(path)
     except OSError as error:
         raise ConfigError(f"cannot read the artifact {path}: {error.strerror}") from error

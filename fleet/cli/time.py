@@ -12,7 +12,10 @@ from fleet.artifacts.artifact import Artifact
 from fleet.cli import options, stepping
 from fleet.cli.tables import duration, make_console
 from fleet.client.device import Device
-from fleet.domain.measuring import TIMING, Measurement, disturbances_in, spread
+from fleet.domain.measuring import MOST_RUNS, TIMING, Measurement, disturbances_in, spread
+
+_MOST_NUMBER = 10**9
+_MOST_MS = 24 * 3600 * 1000
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,18 +28,23 @@ def time(
     prefer: options.PreferOption = "",
     function: stepping.FunctionOption = None,
     args: stepping.ArgsOption = None,
-    number: Annotated[int, typer.Option(min=1, help="Runs averaged into one repeat, at least.")] = TIMING.number,
-    repeat: Annotated[int, typer.Option(min=1, help="Repeats.")] = TIMING.repeat,
+    number: Annotated[
+        int, typer.Option(min=1, max=_MOST_NUMBER, help="Runs averaged into one repeat, at least.")
+    ] = TIMING.number,
+    repeat: Annotated[int, typer.Option(min=1, max=MOST_RUNS, help="Repeats.")] = TIMING.repeat,
     min_repeat_ms: Annotated[
-        int, typer.Option(min=0, help="Let each repeat last this many milliseconds.")
+        int, typer.Option(min=0, max=_MOST_MS, help="Let each repeat last this many milliseconds.")
     ] = TIMING.min_repeat_ms,
     max_repeat: Annotated[
-        int, typer.Option(min=0, help="Keep repeating, at most this often, until the spread is small; 0: do not.")
+        int,
+        typer.Option(
+            min=0, max=MOST_RUNS, help="Keep repeating, at most this often, until the spread is small; 0: do not."
+        ),
     ] = 0,
     spread_target: Annotated[
         float, typer.Option(min=0.0, callback=options.finite, help="The spread that is small enough for --max-repeat.")
     ] = TIMING.spread_target,
-    cooldown_ms: Annotated[int, typer.Option(min=0, help="Rest between repeats, in milliseconds.")] = 0,
+    cooldown_ms: Annotated[int, typer.Option(min=0, max=_MOST_MS, help="Rest between repeats, in milliseconds.")] = 0,
     cool_below_c: Annotated[
         float,
         typer.Option(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fleet.base.quantities import time_text
 from fleet.base.text import shown
 from fleet.errors import ErrorKind as ErrorKind
+from fleet.errors import InvalidRequest
 
 _SHOWN_CHARS = 200
 """Of an error's text, in a `repr`."""
@@ -101,6 +102,20 @@ Argument = TensorSpec | Tensor | int | float
 """An argument of a function: a `TensorSpec` is allocated on the device, a `Tensor` is sent there."""
 
 
+MOST_RUNS = 100_000
+"""Of one candidate, each with a time of its own in the answer: 0.8 MB."""
+
+
+def check_runs(name: str, count: int) -> None:
+    """Refuse a number of timed runs that no answer can hold.
+
+    Raises:
+        InvalidRequest: there are too many.
+    """
+    if count > MOST_RUNS:
+        raise InvalidRequest(f"{name}={count}: one measurement has at most {MOST_RUNS} timed runs; ask for fewer")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
     """How to time one candidate. Names and meaning are those of TVM's time_evaluator where it has them, except that
@@ -152,6 +167,13 @@ class Evaluator:
     f_preproc: str = ""
     """Global function of the runtime, called with the arguments before each run, as in TVM. Cannot be combined with
     `flush_cache`, which is one of these."""
+
+    def __post_init__(self) -> None:
+        """Raises:
+        InvalidRequest: more runs than one answer can hold.
+        """
+        for name in ("repeat", "max_repeat", "look_runs"):
+            check_runs(name, getattr(self, name))
 
 
 TIMING = Evaluator(repeat=5, min_repeat_ms=50)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fleet.errors import ArtifactRefused
 from fleet.v1 import measurement_pb2, session_service_pb2, tensor_pb2
 from tests.service.agent_bench import Bench, Holder, kind_of, request_for, serve_bench
 from tests.service.tensors import array_of, spec, tensor
@@ -183,10 +184,10 @@ async def test_arguments_that_do_not_fit_are_named(
 
 
 async def test_what_cannot_be_loaded_or_found_says_so(holder: Holder, models: Path) -> None:
-    """A library without its end, and a function that is not in it."""
+    """A library whose symbols are lost, and a function that is not in it."""
     content = (models / "matmul.so").read_bytes()
 
-    torn = await holder.run(content[:4000], args=MATMUL_ARGS)
+    torn = await holder.run(content[:64] + bytes(len(content) - 64), args=MATMUL_ARGS)
     nameless = await holder.run(content, function="nope", args=MATMUL_ARGS)
 
     assert kind_of(torn) in ("LOAD_FAILED", "CRASHED")
@@ -292,3 +293,26 @@ async def test_harmful_native_code_ends_only_its_worker(tmp_path: Path, models: 
         )
 
         assert [kind_of(result) for result in results] == [kind, "UNSPECIFIED"], results
+
+
+async def test_a_library_that_was_cut_short_is_refused(holder: Holder, models: Path) -> None:
+    """Before it is sent to the end; loading it crashed its worker by SIGBUS."""
+    content = (models / "matmul.so").read_bytes()
+
+    with pytest.raises(ArtifactRefused, match=rf"truncated: {len(content) // 2} of {len(content)} bytes"):
+        await holder.put(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("knob", ["repeat", "max_repeat", "look_runs"])
+async def test_more_runs_than_an_answer_holds_are_refused(holder: Holder, models: Path, knob: str) -> None:
+    """TVM answered "unpack requires a buffer of 17179869184 bytes"; the next candidate is served."""
+    digest = await holder.put((models / "matmul.so").read_bytes())
+    endless = measurement_pb2.Evaluator(**{knob: 2**31})
+
+    refused, fine = await holder.measure(
+        [request_for(digest, args=MATMUL_ARGS, evaluator=endless), request_for(digest, args=MATMUL_ARGS)]
+    )
+
+    assert kind_of(refused) == "BAD_ARGUMENTS"
+    assert refused.error_message == f"{knob}=2147483648: one measurement has at most 100000 timed runs; ask for fewer"
+    assert kind_of(fine) == "UNSPECIFIED", fine.error_message

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.artifacts.artifact import Artifact, check_architecture, elf_machine
+from fleet.artifacts.artifact import Artifact, check_architecture, check_complete, elf_machine
 from fleet.domain.measuring import ModuleKind, TensorSpec
 from fleet.errors import ArtifactRefused
 
@@ -42,3 +42,13 @@ def test_an_artifact_for_another_machine_is_refused() -> None:
     with pytest.raises(ArtifactRefused, match="no ELF shared library"):
         check_architecture(b"text, not a library at all", "x86_64", device_name="devices/pc")
     check_architecture(bytes(header), "armv7l", device_name="devices/pi")
+
+
+def test_a_library_that_was_cut_short_is_refused() -> None:
+    """Its header says where its tables lie. Loading one ended the process by SIGBUS."""
+    content = Path(sys.executable).read_bytes()
+
+    check_complete(content[:64], len(content))
+    with pytest.raises(ArtifactRefused, match=rf"truncated: {len(content) // 2} of \d+ bytes"):
+        check_complete(content[:64], len(content) // 2)
+    check_complete(b"text", 4)

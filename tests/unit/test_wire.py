@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.domain.measuring import (
+    MOST_RUNS,
     Call,
     Clocks,
     Disturbance,
@@ -54,20 +55,21 @@ tensors = st.builds(
 arguments = st.lists(specs | tensors | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False), max_size=4).map(
     tuple
 )
+runs = st.integers(1, MOST_RUNS)
 evaluators = st.builds(
     Evaluator,
     number=counts,
-    repeat=counts,
+    repeat=runs,
     min_repeat_ms=counts,
     limit_zero_time_iterations=counts,
     cooldown_interval_ms=counts,
     repeats_to_cooldown=counts,
     flush_bytes=st.integers(0, 2**60),
     flush_cache=st.booleans(),
-    max_repeat=counts,
+    max_repeat=runs,
     spread_target=st.floats(0.001, 1),
     give_up_above_sec=st.floats(0, 100),
-    look_runs=counts,
+    look_runs=runs,
     hopeless_above_sec=st.floats(0, 100),
     behind_above_sec=st.floats(0, 100),
     cool_below_c=st.floats(0, 100),
