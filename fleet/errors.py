@@ -211,7 +211,7 @@ class LibraryError(FleetError):
 
 
 class NoLibrary(LibraryError):
-    """What was named is none: a directory, another file, a version that there never was."""
+    """No library, whatever was named: a directory, another file, another database, a version that there never was."""
 
     exit_code = 2
 

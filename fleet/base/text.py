@@ -16,6 +16,8 @@ _HIDDEN = re.compile(
     "]"
 )
 
+_UNPRINTABLE = re.compile(rf"(?![\t\n\ud800-\udfff]){_HIDDEN.pattern}")
+
 
 def shown(text: str, limit: int | None = None) -> str:
     """Return a text as it may be shown to anybody: one line, without control characters, at most `limit` long."""
@@ -29,6 +31,13 @@ def shown_lines(text: str) -> str:
     if "\n" not in text:
         return shown(text)
     return "\n".join(map(shown, text.split("\n")))
+
+
+def printable(text: str) -> str:
+    """Return a text without the characters that control a terminal or hide. Lines, tabs and odd file names stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNPRINTABLE.sub("", text)
 
 
 def sendable(text: str) -> str:

@@ -234,7 +234,7 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, str]:
     from fleet.export.choice import choose
     from fleet.library import Library
 
-    with Library.open(order.library) as library:
+    with Library.open_to_read(order.library) as library:
         chosen = choose(library, workloads, _within(order)).traces
     others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
     return {**chosen, **{shash: trace for shash, trace in others.items() if trace is not None}}
@@ -246,7 +246,7 @@ def _best_trace(order: BuildOrder, workload: Workload) -> str | None:
     from fleet.workloads.applying import NO_TRACE
 
     within = _within(order)
-    with Library.open(order.library) as library:
+    with Library.open_to_read(order.library) as library:
         checked, unchecked = (library.best(workload.shash, within, checked_only=only) for only in (True, False))
         if not unchecked:
             return None

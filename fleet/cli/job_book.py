@@ -34,8 +34,9 @@ class LibraryJobs:
         """
         with self._library(job_name) as library:
             from fleet.cli.jobs_view import summary_view
+            from fleet.cli.terminal import Clean
 
-            return Group(*summary_view(library.job(job_name), width))
+            return Clean(Group(*summary_view(library.job(job_name), width)))
 
     def cancel(self, job_name: str) -> str:
         """Stop a job as `fleet jobs cancel` does; return what happened.

@@ -84,7 +84,7 @@ app.command("submit", cls=_SubmitCommand)(with_tune_options(_submit))
 @app.command("list")
 def list_(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="How many, newest first.")] = 20,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: JsonOption = False,

@@ -78,7 +78,9 @@ def best(
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
     tvm_version: VersionOption = None,
-    top: Annotated[int, typer.Option("--top", min=1, metavar="K", help="Candidates per workload and device.")] = 1,
+    top: Annotated[
+        int, typer.Option("--top", min=1, max=1_000_000, metavar="K", help="Candidates per workload and device.")
+    ] = 1,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: options.JsonOption = False,
@@ -193,7 +195,10 @@ def snapshots(
 def prune(
     ctx: typer.Context,
     keep: Annotated[
-        int, typer.Option("--keep", min=0, metavar="N", help="Keep the newest N snapshots and jobs, however old.")
+        int,
+        typer.Option(
+            "--keep", min=0, max=1_000_000, metavar="N", help="Keep the newest N snapshots and jobs, however old."
+        ),
     ] = 10,
     days: Annotated[
         float,

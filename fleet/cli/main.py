@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from fleet.base import logs
 from fleet.base.extras import advice_for
 from fleet.base.imports import no_collection
+from fleet.base.text import printable
 from fleet.base.version import package_version
 from fleet.cli.groups import UsageError
 from fleet.cli.options import Settings
@@ -107,7 +108,7 @@ class LazyGroup(TyperGroup):
             return result
         except FleetError as error:
             logger.debug("command failed", exc_info=error)
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {printable(str(error))}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
         except UsageError as error:
             _refuse(error)

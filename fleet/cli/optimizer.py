@@ -19,9 +19,8 @@ from fleet.cli.options import (
     LibraryOption,
     TrackerOption,
 )
-from fleet.cli.stored import naming
+from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import make_console, make_table
-from fleet.library import Library
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -110,7 +109,7 @@ def list_(ctx: typer.Context, library: LibraryOption = None, json_output: JsonOp
 
     Example: fleet optimizer list
     """
-    with Library.open(library) as opened:
+    with existing_library(library) as opened:
         found = opened.queue.optimizers()
     if options.wants_json(ctx, json_output):
         names = ("name", "tracker", "holder", "host", "pid")

@@ -19,6 +19,7 @@ from fleet.base.config import at_home
 from fleet.base.settings import Setting, Source, look_up
 from fleet.cli import candidates
 from fleet.cli.json_out import print_document
+from fleet.cli.terminal import CleanConsole
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError
@@ -245,7 +246,7 @@ def print_json(value: Mapping[str, object]) -> None:
 
 def stderr() -> Console:
     """Return the console for messages to people; data goes to stdout."""
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return CleanConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fleet.base.text import printable
 from fleet.cli import candidates, options
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library
@@ -48,7 +49,7 @@ def report(
         found = Report.of(opened, job)
     content = {"html": found.html, "markdown": found.markdown, "svg": found.plot, "text": found.text}[chosen]()
     if output is None:
-        print(content)
+        print(printable(content))
         return
     try:
         output.write_text(content, encoding="utf-8")

@@ -6,11 +6,11 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import fleet.aio
 from fleet.base.imports import no_collection
 from fleet.cli import options
+from fleet.cli.terminal import CleanConsole
 from fleet.dashboard.view import render
 from fleet.wire.json_shape import snapshot_json
 
@@ -33,7 +33,7 @@ def status(
 
     Example: fleet status --once --tracker 10.0.0.5:9290
     """
-    console = Console(highlight=False, markup=False)
+    console = CleanConsole(highlight=False, markup=False)
     is_once = once or console.is_dumb_terminal or not _is_terminal()
     as_json = options.wants_json(ctx, json_output)
     address = options.tracker_address(ctx, tracker)

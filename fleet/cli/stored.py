@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
-from fleet.base.config import at_home
 from fleet.base.settings import look_up
 from fleet.errors import ConfigError
 from fleet.library import Library
@@ -12,11 +12,16 @@ from fleet.library.engine import database_url, shown_url
 
 
 def existing_library(url_or_path: str | None) -> Library:
-    """Open a library for reading; a file that is not there is a typing error, not a library to make."""
+    """Open a library for reading; a named file that is not there is a typing error.
+
+    The account's own library is empty as long as there is none: no file or folder is made.
+    """
     named = look_up("library", url_or_path).asked
-    if named is not None and "://" not in named and not at_home(named).exists():
-        raise ConfigError(f"there is no library {named}; name the one that a tune wrote with --library")
-    return Library.open(url_or_path)
+    if named is not None:
+        url = database_url(named)
+        if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+            raise ConfigError(f"there is no library {url.database}; name the one that a tune wrote with --library")
+    return Library.open_to_read(url_or_path)
 
 
 def naming(library: str) -> str:

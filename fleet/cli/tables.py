@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.base.quantities import time_text
+from fleet.cli.terminal import CleanConsole
 
 WideOption = Annotated[bool, typer.Option("--wide", help="Show all columns, TVM's names of the workloads included.")]
 
@@ -48,10 +49,10 @@ def make_console(*, is_wide: bool) -> Console:
 
     Words in brackets are words: names of devices, inputs and files come from others.
     """
-    console = Console(highlight=False, markup=False)
+    console = CleanConsole(highlight=False, markup=False)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
-        return Console(highlight=False, markup=False, width=_PIPED_COLUMNS)
-    return Console(highlight=False, markup=False, width=max(console.width, WIDE_COLUMNS)) if is_wide else console
+        return CleanConsole(highlight=False, markup=False, width=_PIPED_COLUMNS)
+    return CleanConsole(highlight=False, markup=False, width=max(console.width, WIDE_COLUMNS)) if is_wide else console
 
 
 def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:

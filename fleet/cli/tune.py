@@ -7,12 +7,11 @@ import signal
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from fleet.base.machine import process_age_sec
 from fleet.cli.json_out import print_document
 from fleet.cli.options import stderr
 from fleet.cli.tables import make_console
+from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_display import display
 from fleet.cli.tune_options import Asked, with_tune_options
 from fleet.cli.tune_view import print_reports, stopped_line
@@ -92,7 +91,7 @@ async def _serving(optimizers: Sequence[Optimizer], tracker: str) -> list[Optimi
 
 def _run(options: TuneOptions) -> TuneReport:
     started_at = time.monotonic() - process_age_sec()
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = CleanConsole(stderr=True, markup=False, highlight=False)
     progress = JobProgress()
     try:
         with display(console, progress, started_at):

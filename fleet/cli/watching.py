@@ -13,6 +13,7 @@ from rich.spinner import Spinner
 from fleet.base.machine import account_name
 from fleet.base.plain import from_plain
 from fleet.cli.stored import naming
+from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_view import render_progress
 from fleet.domain.jobs import trials_text
 from fleet.errors import FleetError
@@ -45,7 +46,7 @@ def watch(library: Library, name: str) -> list[TuneReport]:
         NotFound: no such job.
         FleetError: it failed, or was cancelled or interrupted.
     """
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = CleanConsole(stderr=True, markup=False, highlight=False)
     try:
         job = _watch_live(library, name, console) if console.is_terminal else _watch_lines(library, name, console)
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import grpc
 import grpc.aio
 
+from fleet.base.text import printable
 from fleet.client.measure_stream import MeasureStream
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease
@@ -152,7 +153,7 @@ class SessionCalls:
         answer = await self._answer(self._stub.call(call_to_proto(call), metadata=self._metadata()))
         kind = error_kind_from_proto(answer.error)
         if kind is not None:
-            raise failure(kind, answer.error_message, answer.signal, self._name)
+            raise failure(kind, printable(answer.error_message), answer.signal, self._name)
         return list(map(tensor_from_proto, answer.outputs))
 
     async def program(

@@ -168,7 +168,7 @@ def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
         device_model=options.device_model,
         tvm_version=tvm_version(),
     )
-    with Library.open(options.library) as library:
+    with Library.open_to_read(options.library) as library:
         return choose(library, workloads, within)
 
 

@@ -36,6 +36,7 @@ _AGAIN_SEC = 0.01
 _POSTGRES_LOCK = 0x74766D666C656574
 """Advisory lock held while the tables are made or changed: "tvmfleet" in ASCII."""
 
+_POSTGRES_DRIVER = "postgresql+psycopg"
 _POSTGRES_DISK_FULL = "53100"
 _POSTGRES_READ_ONLY = ("25006", "42501")
 """A transaction that may only read, a role that may."""
@@ -48,7 +49,7 @@ def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
     the user's own.
 
     Raises:
-        LibraryError: the text starts like a URL but is not one.
+        NoLibrary: the text starts like a URL, and is none of a database that a library can be in.
         ConfigError: the configuration cannot be read.
     """
     if url_or_path is None:
@@ -58,11 +59,18 @@ def database_url(url_or_path: str | os.PathLike[str] | None) -> sa.URL:
     try:
         url = sa.make_url(url_or_path)
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise LibraryError(f"{url_or_path!r} is no database URL; give a file, or postgresql://host/database") from error
-    if url.drivername in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise LibraryError(f"a library lives in SQLite or PostgreSQL, not in {url.get_backend_name()}")
+        raise NoLibrary(f"{url_or_path!r} is no database URL; give a file, or postgresql://host/database") from error
+    if url.drivername in ("postgresql", "postgres", _POSTGRES_DRIVER):
+        return url.set(drivername=_POSTGRES_DRIVER)
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise NoLibrary(
+            f"a library lives in SQLite or PostgreSQL, not in {url.drivername}; give a file, or "
+            "postgresql://host/database"
+        )
+    if url.database in (None, "", ":memory:"):
+        raise NoLibrary("a library in memory would be gone with its command; name a file")
+    if url.query:
+        raise NoLibrary(f"the library {url.database} takes no options after '?'; name the file alone")
     return url
 
 
@@ -73,22 +81,32 @@ def shown_url(url: sa.URL) -> str:
     return url.render_as_string(hide_password=True)
 
 
-def open_engine(url: sa.URL, *, is_default: bool = False) -> sa.Engine:
+def open_engine(url: sa.URL, *, is_default: bool = False, makes_file: bool = True) -> sa.Engine:
     """Open the database; make its tables if there are none, bring older ones to today's version where they can be
-    written. `is_default`: the directory is ours to make.
+    written.
+
+    Args:
+        is_default: the directory is ours to make.
+        makes_file: False: stand in for a file that is not there with an empty library in memory.
 
     Raises:
         LibraryError: the database cannot be used; the text says why and what to do.
         DiskFull: no space left to make it.
     """
-    _check_directory(url, make=is_default)
-    engine = _make_engine(url)
+    is_stand_in = not makes_file and url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()
+    if is_stand_in:
+        engine = _make_engine(url, poolclass=sa.StaticPool, creator=_open_in_memory)
+    else:
+        _check_directory(url, make=is_default)
+        engine = _make_engine(url)
     try:
         with translated_errors(engine):
             _prepare(engine)
     except BaseException:
         engine.dispose()
         raise
+    if url.get_backend_name() == "sqlite" and not is_stand_in:
+        _refuse_another_file(engine, Path(str(url.database)))
     return engine
 
 
@@ -104,7 +122,7 @@ def migrate_to(url: sa.URL, version: int, backup: Callable[[sa.Engine, int], Non
     if not schema.OLDEST_VERSION <= version <= schema.SCHEMA_VERSION:
         raise NoLibrary(f"there is no version {version}; known are {schema.OLDEST_VERSION} to {schema.SCHEMA_VERSION}")
     _check_directory(url, make=False)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).is_file():
         raise NoLibrary(f"there is no library {url.database}")
     engine = _make_engine(url)
     try:
@@ -121,9 +139,11 @@ def migrate_to(url: sa.URL, version: int, backup: Callable[[sa.Engine, int], Non
         engine.dispose()
 
 
-def _make_engine(url: sa.URL) -> sa.Engine:
+def _make_engine(url: sa.URL, **options: Any) -> sa.Engine:
     try:
-        if _is_frozen(url):
+        if options:
+            engine = sa.create_engine(url, **options)
+        elif _is_frozen(url):
             engine = sa.create_engine(url, creator=lambda: _open_frozen(str(url.database)))
         else:
             engine = sa.create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
@@ -166,9 +186,9 @@ def _sqlite_url(path: Path) -> sa.URL:
 
 
 def _check_directory(url: sa.URL, *, make: bool) -> None:
-    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+    if url.get_backend_name() != "sqlite":
         return
-    path = Path(url.database)
+    path = Path(str(url.database))
     if make:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,9 +209,9 @@ def _is_frozen(url: sa.URL) -> bool:
 
     Where a log is left, its content counts, so it is opened as any other.
     """
-    if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
+    if url.get_backend_name() != "sqlite":
         return False
-    path = Path(url.database)
+    path = Path(str(url.database))
     may_write = os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
     return path.is_file() and not may_write and not path.with_name(f"{path.name}-wal").exists()
 
@@ -199,6 +219,35 @@ def _is_frozen(url: sa.URL) -> bool:
 def _open_frozen(database: str) -> sqlite3.Connection:
     path = urllib.parse.quote(str(Path(database).absolute()))
     return sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+
+
+def _open_in_memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", check_same_thread=False)
+
+
+def _refuse_another_file(engine: sa.Engine, path: Path) -> None:
+    """Let each transaction fail once the file is not the one that was opened.
+
+    SQLite goes on with a file that was removed, and all that it stores there is lost.
+    """
+    opened = _identity(path)
+
+    def check(_connection: sa.Connection) -> None:
+        if _identity(path) != opened:
+            raise LibraryDamaged(
+                f"the library {path} was removed or replaced while it was in use, and nothing can be stored in it any "
+                "more; put it back from a copy, or begin anew"
+            )
+
+    sa.event.listen(engine, "begin", check, insert=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:

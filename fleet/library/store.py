@@ -76,6 +76,15 @@ class Library:
         url = engines.database_url(url_or_path)
         return cls(engines.open_engine(url, is_default=url_or_path is None and look_up("library").asked is None))
 
+    @classmethod
+    def open_to_read(cls, url_or_path: str | os.PathLike[str] | None = None) -> Self:
+        """Open a library, and make no file or folder: one that is not there is empty. Older ones are migrated.
+
+        Raises:
+            LibraryError: as `open`.
+        """
+        return cls(engines.open_engine(engines.database_url(url_or_path), makes_file=False))
+
     def __repr__(self) -> str:
         return f"<Library {self.url}>"
 

@@ -121,7 +121,7 @@ def report(job: str | None = None, *, library: str | os.PathLike[str] | None = N
         NotFound: the library has no such job.
         LibraryError: the library cannot be used.
     """
-    with Library.open(library) as opened:
+    with Library.open_to_read(library) as opened:
         return Report.of(opened, job)
 
 

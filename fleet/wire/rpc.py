@@ -23,6 +23,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from fleet.base.network import address_of
+from fleet.base.text import printable
 from fleet.errors import (
     AlreadyExists,
     BuildError,
@@ -229,7 +230,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -
     """Return the FleetError that a server raised; `unavailable` when no server answered. Raise it `from error`."""
     trailers: Iterable[Any] = error.trailing_metadata() or ()
     name = next((str(value) for key, value in trailers if key == ERROR_KEY), None)
-    details = error.details() or error.code().name
+    details = printable(error.details() or error.code().name)
     cls = error_classes().get(name or "")
     if cls is not None:
         return cls(details)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from fleet.base.plain import to_plain
 from fleet.cli.main import app
 from fleet.library import JobState, Library
+from fleet.optimizer.cluster.certs import make_certs
 from fleet.optimizer.job import ProgressReport
 from fleet.optimizer.order import order_of, restore_model
 
@@ -64,14 +65,16 @@ def test_what_repeats_a_job_of_a_program_names_it_as_its_user_did(path: str) -> 
 
 @pytest.mark.slow
 def test_what_only_counts_here_is_refused_with_a_job_for_an_optimizer(
-    path: str, model: Path, monkeypatch: pytest.MonkeyPatch
+    path: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody believes that a cluster of builders works for a job that does not take its name along; a variable of the
     environment, which other commands need, is no word about this job."""
     for words in (("--workers", "3"), ("--build-cache", "here"), ("--snapshots", "lab:9390")):
         code, _, err = fleet("jobs", "submit", str(model), "--library", path, *words)
         assert (code, f"so {words[0]} would mean nothing" in err) == (2, True), err
-    dask = fleet("jobs", "submit", str(model), "--library", path, "--dask", "tcp://127.0.0.1:8786", "--workers", "2")
+    make_certs(tmp_path / "certs")
+    cluster = ("--dask", "tls://127.0.0.1:8786", "--dask-certs", str(tmp_path / "certs"))
+    dask = fleet("jobs", "submit", str(model), "--library", path, *cluster, "--workers", "2")
     assert (dask[0], "so --workers, --dask would mean nothing" in dask[2]) == (2, True), dask
 
     monkeypatch.setenv("FLEET_BUILD_CACHE", "here")
