@@ -1,21 +1,59 @@
-"""The command `fleet`, also as `python -m fleet`: light, so that Ctrl-C while the rest is imported is no traceback."""
+"""The command `fleet`, also as `python -m fleet`: imports little before it has set its signal handlers."""
+
+# ruff: noqa: E402 - the first statement guards the imports
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+
+_signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # before the next imports, which take 20 ms: Ctrl-C ends it quietly
+
+import errno
 import os
 import signal
 import sys
+from types import FrameType
 
 _INTERRUPTED_EXIT_CODE = 130
-
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EPIPE)
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def main() -> None:
-    """Import the command line, and run it. What is started before that ends with this process: leaving is enough."""
+    """Import and run the command line.
+
+    Ctrl-C ends it with exit code 130 and without a traceback at every moment: at once while modules are imported and
+    after the command is done, when nothing is left to clean up, and by KeyboardInterrupt while it runs. SIGTERM and
+    SIGHUP end it as an exception does, so that temporary files are removed.
+    """
     _open_closed_streams()
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_EXIT_CODE))
+    signal.signal(signal.SIGINT, _leave_at_once)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP: that stays
+            signal.signal(number, _leave_orderly)
+    if not os.environ.get("COLUMNS", "1").isdigit() or os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # help texts of no width are empty
+    code: int | str | None
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED_EXIT_CODE
+    except SystemExit as error:
+        code = error.code
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        code = f"error: stdout: {error.strerror}"
+    except MemoryError:
+        code = "error: out of memory; is it limited (ulimit -v)?"
+    except ImportError as error:
+        code = f"error: cannot load {error.name}: {error}; is memory limited (ulimit -v), or a package damaged?"
+    signal.signal(signal.SIGINT, _leave_at_once)
+    sys.exit(_flushed(code))
+
+
+def _run() -> int | str | None:
     if "_FLEET_COMPLETE" in os.environ:
         from fleet.cli.completion import answer_shell
 
@@ -27,6 +65,29 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
+    return None
+
+
+def _flushed(code: int | str | None) -> int | str | None:
+    """Write out stdout and return the exit code: a full disk is an error in one line, and a closed pipe needs none."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        failed: int | str = 1
+    except OSError as error:
+        failed = f"error: stdout: {error.strerror}"
+    else:
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code or failed
+
+
+def _leave_at_once(_number: int, _frame: FrameType | None) -> None:
+    os._exit(_INTERRUPTED_EXIT_CODE)
+
+
+def _leave_orderly(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _open_closed_streams() -> None:

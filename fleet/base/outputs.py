@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 from fleet.errors import ConfigError
@@ -23,3 +25,18 @@ def check_output(path: Path) -> None:
         raise ConfigError(f"{path}: there is no folder {folder}; make it, or name a file elsewhere")
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"cannot write {path}: {folder} is read-only, or not yours")
+
+
+def put_file(source: Path, path: Path) -> None:
+    """Put a finished file in its place, whole or not at all, also from another file system.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        shutil.copy(source, partial)
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +15,8 @@ from cross.build.gpu_code import check_tools
 from cross.build.toolchains import find_linker
 from fleet.artifacts.artifact import Artifact
 from fleet.base.config import did_you_mean
-from fleet.base.outputs import check_output
+from fleet.base.outputs import check_output, put_file
+from fleet.base.scratch import scratch_dir
 from fleet.cli import options
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.shapes import parse_shapes
@@ -121,16 +120,12 @@ def run_build(order: BuildOrder) -> BuiltArtifact:
     check_output(order.output)
     check_tools(order.target_json)
     find_linker(order.target_json, order.linker)
-    try:
-        in_folder = tempfile.TemporaryDirectory(prefix=".fleet-build-", dir=order.output.absolute().parent)
-    except OSError as error:
-        raise ConfigError(f"cannot write {order.output}: {error.strerror}") from error
-    with in_folder as scratch:
-        built = _built(order, Path(scratch))
+    with scratch_dir("build") as scratch:
+        built = _built(order, scratch)
         artifact = replace(built.artifact, path=order.output.absolute())
         try:
             artifact.save_facts()
-            shutil.move(built.artifact.path, artifact.path)
+            put_file(built.artifact.path, artifact.path)
         except OSError as error:
             raise BuildError(f"cannot write {order.output}: {error.strerror}") from error
     return replace(built, artifact=artifact)

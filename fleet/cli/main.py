@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import logging
 import os
 import sys
@@ -47,38 +48,59 @@ _TYPES = {"int": "whole number", "int range": "whole number", "float": "number",
 
 _HELP_NAMES = ["-h", "--help"]
 
-_COMMANDS = {
-    "tune": "Tune a model's operators on a device.",
-    "up": "Run tracker and agent for this machine until Ctrl-C.",
-    "build": "Build one workload for a target.",
-    "explain": "Show what becomes of a model before it is tuned.",
-    "export": "Compile a tuned model into one file that runs without a compiler.",
-    "serve-check": "Run an exported model on a device and compare its answers.",
-    "time": "Time an artifact on a device.",
-    "profile": "Time a model's operators in their place, and alone.",
-    "run": "Run an artifact once on a device, on real arrays.",
-    "program": "Program a board's fabric with a bitstream.",
-    "status": "Show the fleet, live.",
-    "devices": "List devices, or show one.",
-    "leases": "List leases, or revoke one.",
-    "request": "List who waits for devices, or cancel a request.",
-    "acquire": "Run a command while holding a device.",
-    "jobs": "Submit tuning runs, and see what became of them.",
-    "report": "Write a page about a tuning run.",
-    "library": "Look into the records of all tuning runs.",
-    "targets": "List the boards that can be built for, or show one.",
-    "doctor": "Say what works on this machine, and what to do about the rest.",
-    "tracker": "Serve a tracker, and decide who joins.",
-    "completion": "Print what makes your shell complete commands and names.",
-    "man": "Print the manual page.",
-    "login": "Join the fleet of a tracker with a token.",
-    "config": "Show which tracker, library, devices and format are used.",
-    "audit": "Show who did what in the fleet.",
-    "optimizer": "Run the jobs that were submitted.",
-    "builder": "Search and build on more machines than one.",
-    "agent": "Serve this machine's devices, or bring an agent to a board.",
+_GROUPS = {
+    "Tune a model": {
+        "tune": "Tune a model",
+        "explain": "Show it before tuning",
+        "profile": "Time its operators",
+        "library": "Browse tuning records",
+        "report": "Write a page about a run",
+        "jobs": "Submit and follow runs",
+    },
+    "Run programs": {
+        "export": "Compile a model to a file",
+        "serve-check": "Check that on a device",
+        "build": "Build one workload",
+        "time": "Time an artifact",
+        "run": "Run an artifact once",
+        "program": "Load a bitstream",
+    },
+    "This machine": {
+        "doctor": "Check what works here",
+        "config": "Show settings",
+        "targets": "List boards to build for",
+    },
+    "Share devices": {
+        "status": "Watch the fleet, live",
+        "devices": "List devices",
+        "leases": "List or revoke leases",
+        "request": "List or cancel requests",
+        "acquire": "Hold a device for a command",
+    },
+    "Operate a fleet": {
+        "up": "Serve this machine",
+        "tracker": "Serve a tracker",
+        "agent": "Serve a board's devices",
+        "optimizer": "Run submitted jobs",
+        "builder": "Build on more machines",
+        "login": "Join a fleet",
+        "audit": "Show the audit log",
+    },
+    "Help": {
+        "help": "Explain a command",
+        "man": "Print the manual page",
+        "completion": "Complete in your shell",
+        "version": "Print the version",
+    },
 }
-"""Names and short help texts. Each command lives in the module of its name, with _ for -."""
+"""Names and short help texts, as `fleet --help` groups them: two columns of at most 18 lines.
+
+Each command lives in the module of its name, with _ for -.
+"""
+
+_COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
+_LEFT = ("Tune a model", "Run programs", "This machine")
+_COLUMN = 40
 
 
 class LazyGroup(TyperGroup):
@@ -96,6 +118,10 @@ class LazyGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:
         return _with_plain_values(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the overview on one screen of 24 lines; `fleet help COMMAND` has the details."""
+        formatter.write(_overview())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -140,6 +166,25 @@ class LazyGroup(TyperGroup):
             where = error.filename or "what the output goes to"
             print(f"error: {where}: {error.strerror}", file=sys.stderr)
             raise typer.Exit(FleetError.exit_code) from None
+
+
+def _overview() -> str:
+    left, right = (
+        [
+            line
+            for title, commands in _GROUPS.items()
+            if (title in _LEFT) is is_left
+            for line in (title, *(f"  {name:12}{text}" for name, text in commands.items()))
+        ]
+        for is_left in (True, False)
+    )
+    rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
+    return (
+        "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
+        "Share devices and tune tensor programs. Begin with: fleet tune model.onnx\n\n"
+        + "\n".join(rows)
+        + "\nfleet help COMMAND, or fleet COMMAND -h, shows its options and an example.\n"
+    )
 
 
 def _is_nowhere() -> bool:

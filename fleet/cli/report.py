@@ -44,7 +44,7 @@ def report(
     """
     from fleet.reports.report import Report
 
-    chosen = format_ or (_FORMATS.get(output.suffix.lower(), "html") if output is not None else "text")
+    chosen = format_ or _format_of(output)
     with existing_library(library) as opened:
         found = Report.of(opened, job)
     content = {"html": found.html, "markdown": found.markdown, "svg": found.plot, "text": found.text}[chosen]()
@@ -56,3 +56,14 @@ def report(
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error.strerror}") from error
     options.stderr().print(f"{output}: {len(content.encode()) / 1e3:.0f} kB")
+
+
+def _format_of(output: Path | None) -> str:
+    if output is None:
+        return "text"
+    if output.suffix.lower() not in _FORMATS:
+        known = ", ".join(_FORMATS)
+        raise ConfigError(
+            f"{output}: no format goes with {output.suffix or 'no ending'}; end it with {known}, or give --format"
+        )
+    return _FORMATS[output.suffix.lower()]

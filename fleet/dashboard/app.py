@@ -33,6 +33,7 @@ from fleet.dashboard.pane_table import PaneTable
 from fleet.dashboard.panes import Choice, parse_filter
 from fleet.dashboard.plain_signs import PlainSigns
 from fleet.dashboard.sources import JobBook, SnapshotSource
+from fleet.dashboard.terminal_input import TolerantDriver
 from fleet.dashboard.things import PANES, deed_about, find, make_sheets
 from fleet.domain.selectors import ANY
 from fleet.domain.snapshot import Snapshot
@@ -95,7 +96,7 @@ class FleetApp(App[None]):
         Args:
             interval_sec: least time between two snapshots.
         """
-        super().__init__(ansi_color=True)
+        super().__init__(driver_class=TolerantDriver, ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self.failure: FleetError | None = None

@@ -99,6 +99,23 @@ async def test_the_terminal_is_left_as_it_was(address: str, terminal: Terminal, 
     assert terminal.before == termios.tcgetattr(terminal.slave)
 
 
+async def test_input_that_is_not_utf8_is_dropped(address: str, terminal: Terminal) -> None:
+    """A Latin-1 key or a pasted binary ended the application with a traceback."""
+    async with status(address, terminal) as process:
+        await terminal.shows(b"pi-2")
+        terminal.type(b"\xff\xe9")
+        terminal.type(b"?")
+        await terminal.shows(b"zoom")
+        terminal.type(b"\x1b")
+        terminal.type(b"\xc3")  # begins a character: the next key is lost with it
+        terminal.type(b"q")
+        await asyncio.sleep(0.1)
+        terminal.type(b"q")
+        assert await process.wait() == 0
+
+    assert b"Traceback" not in terminal.written
+
+
 async def test_no_colour_and_no_sign_but_ascii(address: str, terminal: Terminal) -> None:
     """Where colours are unwanted and the encoding has nothing else; charts, too. Ctrl-C quits."""
     async with status(address, terminal, NO_COLOR="1", PYTHONIOENCODING="ascii") as process:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +18,7 @@ from cross.targets.boards import load_boards
 from device_agents.driver import NoStrays
 from device_agents.drivers.cpu import CpuDriver
 from fleet.artifacts.artifact import Artifact, elf_machine
+from fleet.base.scratch import remove_abandoned
 from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
 from fleet.domain.keys import canonical_target
@@ -26,6 +29,7 @@ from fleet.export.compiling import compile as compile_model
 from fleet.export.targets import target_of
 from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
 from fleet.models.model import bundled_model
+from fleet.testing import eventually_sync
 from tests.system.stored_records import store_record
 
 slow = pytest.mark.slow
@@ -238,3 +242,28 @@ def test_targets_are_listed_and_shown() -> None:
     wrong = CliRunner().invoke(app, ["targets", "show", "jetson-orion"])
     assert wrong.exit_code == 2
     assert "did you mean 'jetson-orin'" in wrong.output
+
+
+@slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
+    """Nothing beside the output ever; after kill -9, the next command removes its temporary folder."""
+    temporary, output = tmp_path / "tmp", tmp_path / "out"
+    temporary.mkdir()
+    output.mkdir()
+    linker = tmp_path / "linker"
+    linker.write_text(f"#!/bin/sh\ntouch {tmp_path}/linking\nexec sleep 60\n")
+    linker.chmod(0o755)
+    words = ["build", "matmul-16", "-o", str(output / "m.so"), "--linker", str(linker)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen([sys.executable, "-m", "fleet", *words], env=environment, start_new_session=True)
+    eventually_sync((tmp_path / "linking").exists, 60.0)
+
+    process.send_signal(number)
+
+    assert process.wait(60) == (-9 if number == signal.SIGKILL else 130 if number == signal.SIGINT else 128 + number)
+    assert list(output.iterdir()) == []
+    if number == signal.SIGKILL:
+        assert [path.name[:12] for path in temporary.iterdir()] == ["fleet-build-"]
+        remove_abandoned(temporary)
+    assert list(temporary.iterdir()) == []

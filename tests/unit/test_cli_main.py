@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +159,46 @@ def test_help_names_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     assert all(name in result.output for name in _COMMANDS)
+
+
+def test_the_overview_fits_the_smallest_terminal() -> None:
+    """24 lines of 80 columns, with the line of the prompt."""
+    lines = CliRunner().invoke(app, ["--help"]).output.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) < 80
+
+
+def test_help_and_version_are_words_as_well() -> None:
+    """As people type them after other tools: `fleet help jobs submit`, `fleet version`."""
+    shown = CliRunner().invoke(app, ["help", "jobs", "submit"])
+    assert (shown.exit_code, "--trials" in shown.output) == (0, True)
+    assert CliRunner().invoke(app, ["help"]).output == CliRunner().invoke(app, ["--help"]).output
+    assert CliRunner().invoke(app, ["version"]).output == CliRunner().invoke(app, ["--version"]).output
+    unknown = CliRunner().invoke(app, ["help", "nope"])
+    assert (unknown.exit_code, unknown.stderr) == (2, "error: No such command 'nope'; see: fleet -h\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--help"], ["version"], ["help", "tune"], ["targets"]])
+def test_a_full_disk_behind_stdout_is_an_error_in_one_line(words: list[str]) -> None:
+    """Help texts are written before a command runs, and what is left is flushed after it."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fleet", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+
+
+@pytest.mark.slow
+def test_too_little_memory_for_the_imports_is_an_error_in_one_line() -> None:
+    """As under `ulimit -v`: no traceback of whichever import failed."""
+    limited = f"ulimit -v 400000; exec {sys.executable} -m fleet build matmul-64"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False)
+
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(_COMMANDS))
