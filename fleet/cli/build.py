@@ -45,6 +45,9 @@ class BuildOrder:
     library: str | None = None
     device_model: str | None = None
     is_untuned: bool = False
+    is_checked: bool = False
+    """Leave out schedules whose output was compared with nothing."""
+
     shapes: Sequence[Shapes]
     input_batch_size: int | None = None
 
@@ -57,6 +60,9 @@ class BuiltArtifact:
     workload: str
     schedule: Schedule
     """Where the schedule came from: the library, TVM's default rules (on GPUs), or our choice without a trial."""
+
+    unchecked: int = 0
+    """Number of schedules whose output no device of ours compared with the unscheduled program's."""
 
 
 def build(
@@ -78,6 +84,10 @@ def build(
     library: options.LibraryOption = None,
     device_model: options.DeviceModelOption = None,
     untuned: options.UntunedOption = False,
+    checked: Annotated[
+        bool,
+        typer.Option("--checked", help="Only schedules whose output was compared with the unscheduled program's."),
+    ] = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     json_output: options.JsonOption = False,
@@ -99,6 +109,7 @@ def build(
         library=library,
         device_model=device_model,
         is_untuned=untuned,
+        is_checked=checked,
         shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,
     )
@@ -140,6 +151,7 @@ def built_data(built: BuiltArtifact) -> dict[str, object]:
         "file": str(built.artifact.path),
         "workload": built.workload,
         "schedule": built.schedule,
+        "unchecked_schedules": built.unchecked,
         "size_bytes": size_bytes,
         **facts,
     }
@@ -157,13 +169,15 @@ def _built(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
 
     load_intrinsics(order.target_json)
     workload = _find_workload(order)
-    trace = None if order.is_untuned else _best_trace(order, workload)
+    best = None if order.is_untuned else _best_trace(order, workload)
+    trace = best.trace_json if best else None
     alone = schedule_alone(module_of(workload.mod_json), order.target_json, trace)
     artifact = build_module(alone.mod, order.target_json, out_dir, args=alone.args, linker=order.linker)
     return BuiltArtifact(
         artifact=replace(artifact, loop_nests=alone.loop_nests),
         workload=workload.name,
-        schedule=_source(order, is_from_library=trace is not None),
+        schedule=_source(order, is_from_library=best is not None),
+        unchecked=int(best is not None and best.is_unchecked),
     )
 
 
@@ -174,9 +188,23 @@ def _built_model(order: BuildOrder, out_dir: Path) -> BuiltArtifact:
     if order.linker:
         raise ConfigError("--linker is for single operators; name one for all builds in $FLEET_LINKER_<ARCH>")
     model = load_model(Path(order.workload), shapes=order.shapes, batch_size=order.input_batch_size)
-    traces = {} if order.is_untuned else _traces(order, extract(model, order.target_json))
+    found = {} if order.is_untuned else _traces(order, extract(model, order.target_json))
+    traces = {shash: best.trace_json for shash, best in found.items()}
     artifact = compile_model(model, order.target_json, traces, out_dir)
-    return BuiltArtifact(artifact=artifact, workload=model.title, schedule=_source(order, is_from_library=bool(traces)))
+    return BuiltArtifact(
+        artifact=artifact,
+        workload=model.title,
+        schedule=_source(order, is_from_library=bool(traces)),
+        unchecked=sum(best.is_unchecked for best in found.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """A schedule of the library."""
+
+    trace_json: str
+    is_unchecked: bool = False
 
 
 def _source(order: BuildOrder, *, is_from_library: bool) -> Schedule:
@@ -224,7 +252,7 @@ def choose_operator(names: list[str], pattern: str, model: str) -> str:
     return fitting[0]
 
 
-def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, str]:
+def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best]:
     """Return the schedules of a model by workload hash: those that every command gives it, then unchecked ones."""
     from fleet.export.choice import choose
     from fleet.library import Library
@@ -232,10 +260,11 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, str]:
     with Library.open_to_read(order.library) as library:
         chosen = choose(library, workloads, _within(order)).traces
     others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
-    return {**chosen, **{shash: trace for shash, trace in others.items() if trace is not None}}
+    found = {shash: _Best(trace) for shash, trace in chosen.items()}
+    return {**found, **{shash: best for shash, best in others.items() if best is not None}}
 
 
-def _best_trace(order: BuildOrder, workload: Workload) -> str | None:
+def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
     """Return the fastest schedule known for the target, NO_TRACE if none is the fastest. Checked ones come first."""
     from fleet.library import Library
     from fleet.workloads.applying import NO_TRACE
@@ -243,11 +272,14 @@ def _best_trace(order: BuildOrder, workload: Workload) -> str | None:
     within = _within(order)
     with Library.open_to_read(order.library) as library:
         checked, unchecked = (library.best(workload.shash, within, checked_only=only) for only in (True, False))
-        if not unchecked:
+        found = checked if order.is_checked else checked or unchecked
+        if not found:
             return None
-        best = (checked or unchecked)[0]
+        best = found[0]
         baseline = library.baseline(workload.shash, best.scope)
-        return best.trace_json if baseline is None or best.median_sec < baseline.median_sec else NO_TRACE
+        if baseline is not None and baseline.median_sec <= best.median_sec:
+            return _Best(NO_TRACE)
+        return _Best(best.trace_json, is_unchecked=not checked)
 
 
 def _within(order: BuildOrder) -> ScopeFilter:
@@ -268,5 +300,13 @@ def _say(built: BuiltArtifact) -> None:
     print(built.artifact.path)
     console = options.stderr()
     console.print(f"{built.workload} with {words[built.schedule]}, linked by {built.artifact.linker}")
+    if built.unchecked:
+        console.print(unchecked_line(built.unchecked), style="yellow")
     if built.artifact.loop_nests:
         console.print(loop_nests_line(built.artifact.loop_nests), style="yellow")
+
+
+def unchecked_line(count: int) -> str:
+    """Return a warning about schedules that were compared with nothing."""
+    schedules, were = ("schedule", "was") if count == 1 else ("schedules", "were")
+    return f"{count} {schedules} {were} never checked against the unscheduled program; --checked leaves such out"

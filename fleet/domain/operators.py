@@ -19,6 +19,9 @@ from fleet.domain.measuring import TensorSpec
 _VECTOR, _VECTORS = 8, 16
 """Channels are padded to a multiple of the first, by less than the second."""
 
+_MOST_NAME = 40
+"""Characters of blocks in the name of a program."""
+
 _CONVOLUTION = r"(?:depthwise_|winograd_)?conv[123]d(?:_transpose)?"
 _PRODUCT = r"batch_matmul|matmul|dense"
 _RECURRENT = r"lstm|gru|rnn"
@@ -100,6 +103,13 @@ def operators_of(name: str) -> list[str]:
         found.append(word[1])
         rest = rest[word.end() :]
     return found
+
+
+def program_name(mod_json: str, args: Sequence[TensorSpec]) -> str:
+    """Return a name for a program that came without one: its blocks and the last argument's shape, "c_128x128"."""
+    blocks = [name for name in _block_names(mod_json) if name != "root"] or ["program"]
+    words = re.sub(r"\W", "_", "_".join(blocks), flags=re.ASCII)[:_MOST_NAME]
+    return "_".join([words, *([_size(args[-1].shape)] if args else [])])
 
 
 def _block_operators(mod_json: str) -> list[str]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.operators import program_name
 from fleet.domain.program_check import check_program
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.domain.trace_check import check_trace
@@ -185,7 +186,7 @@ def _parse_workload(where: str, value: Any) -> StoredWorkload:
     try:
         shash, encoded = value
         int(shash)
-        workload = StoredWorkload(shash=str(shash), name=f"imported-{shash}", mod_json=_decode_module(encoded))
+        workload = StoredWorkload(shash=str(shash), name="imported", mod_json=_decode_module(encoded))
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise NoLibrary(f"{where} is not a workload of MetaSchedule's JSONDatabase: {error}") from error
     _check(where, check_program, workload.mod_json)
@@ -232,7 +233,7 @@ def _parse_args(args: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[TensorS
 
 
 def _with_args(workload: StoredWorkload, args: tuple[TensorSpec, ...]) -> StoredWorkload:
-    return replace(workload, args=args)
+    return replace(workload, name=f"imported_{program_name(workload.mod_json, args)}", args=args)
 
 
 def _with_uids(new: Sequence[NewRecord]) -> list[NewRecord]:

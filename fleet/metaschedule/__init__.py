@@ -16,13 +16,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from fleet.metaschedule.builder import FleetBuilder
     from fleet.metaschedule.cost_model import FleetCostModel
     from fleet.metaschedule.database import FleetDatabase
     from fleet.metaschedule.runner import FleetRunner
     from fleet.metaschedule.space import FleetSpace
 
-__all__ = ["FleetBuilder", "FleetCostModel", "FleetDatabase", "FleetRunner", "FleetSpace", "load_intrinsics"]
+__all__ = [
+    "FleetBuilder",
+    "FleetCostModel",
+    "FleetDatabase",
+    "FleetRunner",
+    "FleetSpace",
+    "host_target",
+    "load_intrinsics",
+]
 
 _HOMES = {
     "FleetBuilder": "fleet.metaschedule.builder",
@@ -31,6 +41,13 @@ _HOMES = {
     "FleetRunner": "fleet.metaschedule.runner",
     "FleetSpace": "fleet.metaschedule.space",
 }
+
+
+def host_target() -> Target:
+    """Return the target of this machine that `fleet tune` and `fleet build` use, so that they find the same records."""
+    from cross.targets.target import host_target_json, make_target
+
+    return make_target(host_target_json())
 
 
 def load_intrinsics(target: object) -> None:

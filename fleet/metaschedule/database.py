@@ -5,6 +5,9 @@
 
 TVM's own databases look a record up by its program alone, so a schedule tuned for one board is applied on another.
 This one returns only records of the same target, device model and TVM version, and none whose output was found wrong.
+
+It knows programs as `fleet tune` cuts them out of a model, which stock lowering does not. For a whole model, compile
+with `relax_pipeline=fleet.pipeline(target)` instead.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ import importlib.metadata
 import json
 import logging
 import os
+import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tvm
 from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.database import PyDatabase, Workload
+from tvm.s_tir.meta_schedule.database import Database, PyDatabase, Workload
 from tvm.target import Target
 
 from fleet.domain.measuring import ErrorKind
+from fleet.domain.operators import program_name
 from fleet.domain.program_check import check_program
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.trace_check import check_trace
@@ -39,6 +45,30 @@ _FAILED_SEC = 1e9
 _NO_DEVICE_MODEL = "name the device model that is measured on, FleetDatabase(..., device_model=...), to store records"
 
 
+@dataclass(slots=True)
+class Queries:
+    """Counts what a compilation looked for."""
+
+    asked: int = 0
+    found: int = 0
+    unchecked: int = 0
+
+    def tell(self) -> None:
+        """Warn about what a user would not expect."""
+        if self.asked and not self.found:
+            warnings.warn(
+                f"the library has no record for any of {self.asked} programs of this module: stock lowering cuts "
+                "a model otherwise than fleet tune; compile with relax_pipeline=fleet.pipeline(target) instead",
+                stacklevel=4,
+            )
+        if self.unchecked:
+            warnings.warn(
+                f"{self.unchecked} of {self.found} schedules were never checked against the unscheduled program; "
+                "FleetDatabase(..., checked=True) leaves them out",
+                stacklevel=4,
+            )
+
+
 @derived_object
 class FleetDatabase(PyDatabase):  # type: ignore[misc]
     """Reads and writes a library."""
@@ -50,7 +80,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         device_model: str | None = None,
         *,
         tvm_version: str | None = None,
-        checked_only: bool = False,
+        checked: bool = False,
     ) -> None:
         """Use an open library, or open one.
 
@@ -60,7 +90,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
             target: the target of the records; None means the one being compiled for. Needed to tune.
             device_model: the hardware they were measured on; None means any, and can store nothing.
             tvm_version: the version they were measured with; None means the installed one, "" any.
-            checked_only: leave out candidates whose output was not compared with the unscheduled program.
+            checked: leave out candidates whose output was not compared with the unscheduled program, as imports.
         """
         super().__init__()
         self._library = library if isinstance(library, Library) else Library.open(library)
@@ -68,7 +98,8 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         self._target = None if target is None else Target(target)
         self._device_model = device_model
         self._tvm_version = importlib.metadata.version("apache-tvm") if tvm_version is None else tvm_version
-        self._checked_only = checked_only
+        self._checked_only = checked
+        self._queries = Queries()
         self._workloads: dict[str, Workload] = {}
         """TVM's workloads by hash, so that records of one share it."""
 
@@ -152,10 +183,26 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         One whose numbers were checked comes before a faster one that was never checked.
         """
         if self._target is not None and not _is_same(self._target, target):
+            self._queries.asked += 1
             return None
         workload = Workload(mod)
-        found = self._best(workload, target, 1, checked_only=True) or self._best(workload, target, 1)
+        checked = self._best(workload, target, 1, checked_only=True)
+        found = checked or self._best(workload, target, 1)
+        self._queries.asked += 1
+        self._queries.found += bool(found)
+        self._queries.unchecked += bool(found) and not checked
         return found[0] if found else None
+
+    def tell(self) -> None:
+        """Warn about a scope in which no program was found, or unchecked schedules were used."""
+        self._queries.tell()
+        self._queries = Queries()
+
+    def describe(self) -> str:
+        """Return what it is in a line."""
+        parts = {"target": self._target, "device_model": self._device_model, "tvm_version": self._tvm_version or None}
+        given = "".join(f", {name}={str(value)!r}" for name, value in parts.items() if value is not None)
+        return f"FleetDatabase({self._library.url!r}{given})"
 
     def _best(
         self, workload: Workload, target: Target | None, k: int, *, checked_only: bool = False
@@ -187,6 +234,22 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         return self._workloads[shash]
 
 
+def _described(database: FleetDatabase) -> str:
+    return database.describe()
+
+
+def _leave(database: FleetDatabase, *raised: object) -> None:
+    """End a `with` block, and warn if the block ended well and found nothing."""
+    Database.__exit__(database, *raised)
+    if raised[0] is None:
+        database.tell()
+
+
+# TVM's decorator passes methods on to TVM by name, and these two are not among them.
+FleetDatabase.__exit__ = _leave
+FleetDatabase.__repr__ = _described  # type: ignore[assignment, method-assign]
+
+
 def _shash(workload: Workload) -> str:
     return str(workload.as_json()[0])
 
@@ -194,7 +257,8 @@ def _shash(workload: Workload) -> str:
 def _stored(workload: Workload, shash: str) -> StoredWorkload:
     facts = workload_of(workload.mod, name="main")
     mod_json = tvm.ir.save_json(workload.mod)
-    return StoredWorkload(shash=shash, name=f"main-{shash}", mod_json=mod_json, flop=facts.flop, args=facts.args)
+    name = f"main_{program_name(mod_json, facts.args)}"
+    return StoredWorkload(shash=shash, name=name, mod_json=mod_json, flop=facts.flop, args=facts.args)
 
 
 def _is_same(one: Target, other: Target) -> bool:

@@ -11,11 +11,18 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
+
 from cross.targets.intrinsics import load_intrinsics
+from fleet.domain.keys import canonical_target
+from fleet.errors import InvalidRequest
 from fleet.spaces.choose import schedules
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
     from tvm.s_tir import Schedule
+    from tvm.s_tir.meta_schedule import TuneContext
     from tvm.s_tir.meta_schedule.space_generator import SpaceGenerator
     from tvm.target import Target
 
@@ -27,6 +34,9 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
         target: what is tuned for. On GPUs the space holds MetaSchedule's rules only.
         most: how many of the fleet's schedules it holds, the most promising ones.
         with_rules: let MetaSchedule's own rules (post-order-apply) compete in the same search.
+
+    Raises:
+        RuntimeError: when a search begins that is for another target; TVM passes errors on as this one.
     """
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply, ScheduleFn, SpaceGeneratorUnion
     from tvm.target import Target
@@ -37,5 +47,28 @@ def FleetSpace(target: Target | dict[str, object], *, most: int = 16, with_rules
     def own_space(schedule: Schedule) -> list[Schedule]:
         return list(itertools.islice(schedules(schedule.mod, target_json), most))
 
-    own = ScheduleFn(own_space)
-    return SpaceGeneratorUnion([own, PostOrderApply()]) if with_rules else own
+    own = [SameTarget(target_json), ScheduleFn(own_space)]
+    return SpaceGeneratorUnion([*own, PostOrderApply()] if with_rules else own)
+
+
+@derived_object
+class SameTarget(PySpaceGenerator):  # type: ignore[misc]
+    """A space without schedules that refuses searches for another target."""
+
+    def __init__(self, target_json: str) -> None:
+        super().__init__()
+        self.sch_rules: list[object] = []
+        self.postprocs: list[object] = []
+        self.mutator_probs: dict[object, float] = {}
+        self._target_json = target_json
+
+    def _initialize_with_tune_context(self, context: TuneContext) -> None:
+        searched = str(context.target)
+        if canonical_target(searched) != canonical_target(self._target_json):
+            raise InvalidRequest(f"FleetSpace is for {self._target_json}, and the search for {searched}; give both one")
+
+    def generate_design_space(self, mod: IRModule) -> list[Schedule]:
+        return []
+
+    def clone(self) -> SameTarget:
+        return SameTarget(self._target_json)

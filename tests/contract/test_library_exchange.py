@@ -73,6 +73,7 @@ def test_what_a_stock_run_wrote_is_read(ms: Any, library: Library, tmp_path: Pat
     assert (exchanged.workloads, exchanged.records, exchanged.known_records) == (2, 8, 0)
     shash = str(ms.database.Workload(matmul(16)).as_json()[0])
     assert library.workload(shash).args == (TensorSpec((16, 16), "float32"),) * 3
+    assert library.workload(shash).name == "imported_C_16x16"
     first, second, third, fourth = library.records(shash)
     assert (first.run_secs, first.scope.device_model, first.scope.tvm_version) == ((1e-3, 1 / 3), "pi4", "0.27.0")
     assert first.provenance == {"imported_from": str(tmp_path / "stock" / RECORD_FILE)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_a_search_starts_from_the_best(ms: Any, library: Library) -> None:
 
 
 def test_a_wrong_candidate_is_not_applied(ms: Any, library: Library) -> None:
-    """A schedule whose output was found wrong gives way to the next; with checked_only only compared ones count."""
+    """A schedule whose output was found wrong gives way to the next; with `checked`, only compared ones count."""
     from tvm.target import Target
 
     mod = matmul(16)
@@ -142,7 +143,7 @@ def test_a_wrong_candidate_is_not_applied(ms: Any, library: Library) -> None:
     commit(ms, database, mod, tiled(mod, 4), 2e-3)
     fast, slow = library.records()
     library.mark_wrong(fast.id)
-    strict = FleetDatabase(library, X86, "pi4", checked_only=True)
+    strict = FleetDatabase(library, X86, "pi4", checked=True)
 
     assert same(database.query_ir_module(mod, Target(X86), "main"), tiled(mod, 4).mod)
     assert strict.query_ir_module(mod, Target(X86), "main") is None
@@ -178,8 +179,10 @@ def test_a_model_gets_the_schedules_of_its_own_board(ms: Any, library: Library) 
     mod = tvm.IRModule({"main": lowered["matmul"].with_attr("global_symbol", "main")})
     commit(ms, FleetDatabase(library, X86, "pi4"), mod, tiled(mod, 4, "matmul"), 1e-3)
 
+    library.mark_checked(library.records()[0].id)
+
     def is_scheduled(target: dict[str, Any], model_name: str) -> bool:
-        with Target(target), FleetDatabase(library, None, model_name):
+        with warnings.catch_warnings(action="ignore"), Target(target), FleetDatabase(library, None, model_name):
             return "is_scheduled" in str(MetaScheduleApplyDatabase()(lowered)["matmul"].attrs)
 
     assert is_scheduled(X86, "pi4")
@@ -201,6 +204,7 @@ def test_compile_relax_applies_the_library(ms: Any, library: Library, monkeypatc
     [task] = ms.relax_integration.extract_tasks(fused, target)
     mod = task.dispatched[0]
     commit(ms, database, mod, tiled(mod, 4, "matmul"), 1e-3)
+    library.mark_checked(library.records()[0].id)
     found: list[Any] = []
     best = library.best
     monkeypatch.setattr(library, "best", lambda *args, **options: found.extend(r := best(*args, **options)) or r)
@@ -224,3 +228,60 @@ def relax_matmul() -> Any:
             out = builder.emit_output(builder.emit(relax.op.matmul(x, y)))
         builder.emit_func_output(out)
     return builder.get()
+
+
+def test_a_module_without_any_record_is_warned_of(ms: Any, library: Library) -> None:
+    """After `fleet tune`, stock lowering with a database found 0 of 6 programs, and nothing told."""
+    import tvm
+    from tvm.target import Target
+
+    database = FleetDatabase(library, X86, "pi4")
+    commit(ms, database, matmul(16), tiled(matmul(16), 4), 1e-3)
+    applied = tvm.relax.transform.MetaScheduleApplyDatabase
+
+    def apply_and_fail() -> None:
+        applied()(matmul(32))
+        raise RuntimeError("the compilation ends")
+
+    with pytest.warns(UserWarning, match=r"no record for any of 1 programs.*relax_pipeline=fleet\.pipeline"):  # noqa: SIM117
+        with Target(X86), database:
+            applied()(matmul(32))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with Target(X86), database:
+            pass  # nothing was looked for
+        with pytest.raises(RuntimeError, match="ends"), Target(X86), database:
+            apply_and_fail()
+    assert [str(one.message) for one in told if "no record" in str(one.message)] == []
+
+
+def test_unchecked_schedules_are_told_of_once(ms: Any, library: Library) -> None:
+    """Imported records were compared with nothing."""
+    import tvm
+    from tvm.target import Target
+
+    database = FleetDatabase(library, X86, "pi4")
+    commit(ms, database, matmul(16), tiled(matmul(16), 4), 1e-3)
+    applied = tvm.relax.transform.MetaScheduleApplyDatabase
+
+    with pytest.warns(UserWarning, match=r"1 of 1 schedules were never checked.*checked=True") as told:  # noqa: SIM117
+        with Target(X86), database:
+            applied()(matmul(16))
+    assert len(told) == 1
+    library.mark_checked(library.records()[0].id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with Target(X86), database:
+            applied()(matmul(16))
+
+
+def test_a_database_names_itself(library: Library) -> None:
+    assert repr(FleetDatabase(library, X86, "pi4")).startswith(f"FleetDatabase({library.url!r}, target='{{")
+    assert "device_model='pi4'" in repr(FleetDatabase(library, X86, "pi4"))
+
+
+def test_programs_have_readable_names(ms: Any, library: Library) -> None:
+    database = FleetDatabase(library, X86, "pi4")
+    database.commit_workload(matmul(16))
+
+    assert [workload.name for workload in library.find_workloads()] == ["main_C_16x16"]

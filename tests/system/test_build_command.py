@@ -267,3 +267,31 @@ def test_nothing_is_left_of_a_build_that_was_ended(number: signal.Signals, tmp_p
         assert [path.name[:12] for path in temporary.iterdir()] == ["fleet-build-"]
         remove_abandoned(temporary)
     assert list(temporary.iterdir()) == []
+
+
+def test_unchecked_schedules_are_told_of_and_left_out_on_request(tmp_path: Path) -> None:
+    """Imported records were compared with nothing; a build took them without a word."""
+    from tvm.s_tir import Schedule
+
+    from fleet.workloads.programs import matmul
+    from fleet.workloads.traces import trace_json
+    from fleet.workloads.workload import module_of
+
+    workload, target = matmul(32), '{"kind": "llvm", "num-cores": 2}'
+    schedule = Schedule(module_of(workload.mod_json))
+    schedule.parallel(schedule.get_loops(schedule.get_sblock("C"))[0])
+    scope = RecordScope(target_json=canonical_target(target), device_model="theirs", tvm_version=tvm_version() or "")
+    path = tmp_path / "library.sqlite"
+    with Library.open(path) as library:
+        library.add_workload(StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json))
+        trace = trace_json(schedule)
+        library.add_record(NewRecord(workload=workload.shash, scope=scope, trace_json=trace, run_secs=(1e-6,)))
+    words = ("build", "matmul-32", "--target", target, "--library", str(path), "-o", str(tmp_path / "a.so"))
+
+    taken, refused = fleet(*words), fleet(*words, "--checked", "--json")
+
+    assert (taken.returncode, refused.returncode) == (0, 0)
+    assert "1 schedule was never checked against the unscheduled program; --checked leaves such out" in taken.stderr
+    said = json.loads(refused.stdout)
+    assert (said["schedule"], said["unchecked_schedules"]) == ("static", 0)
+    assert json.loads(fleet(*words, "--json").stdout)["unchecked_schedules"] == 1

@@ -34,3 +34,17 @@ def test_a_search_tries_the_fleets_schedules_and_metaschedules_own() -> None:
     assert all(len(schedule.trace.decisions) == 0 for schedule in spaces[False])
     assert len(spaces[True]) > 4
     assert any(len(schedule.trace.decisions) > 0 for schedule in spaces[True])
+
+
+def test_a_search_for_another_target_is_refused() -> None:
+    """Schedules for one instruction set were tried for another without a word."""
+    import tvm
+    from tvm import te, topi
+    from tvm.s_tir import meta_schedule as ms
+
+    a, b = (te.placeholder((64, 64), name=name) for name in "ab")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, topi.nn.matmul(a, b)])})
+    other = tvm.target.Target({"kind": "llvm", "mcpu": "core2", "num-cores": 2})
+
+    with pytest.raises(RuntimeError, match=r"FleetSpace is for .* and the search for .*core2"):
+        ms.TuneContext(mod, target=other, space_generator=FleetSpace(HOST), num_threads=1)
