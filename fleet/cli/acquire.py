@@ -29,7 +29,9 @@ def acquire(
     ],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     prefer: options.PreferOption = "",
-    priority: Annotated[int, typer.Option(help="Larger goes first in the queue.")] = 0,
+    priority: Annotated[
+        int, typer.Option(help="Larger goes first in the queue; a user may choose up to 10, an admin up to 100.")
+    ] = 0,
     ttl: Annotated[
         float,
         typer.Option(

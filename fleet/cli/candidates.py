@@ -39,7 +39,7 @@ def leases(ctx: typer.Context, incomplete: str) -> Offers:
     """Offer the live leases."""
 
     def found(fleet: Snapshot) -> Offers:
-        return [(_short(one.name), f"{_short(one.device_name)}, {one.holder}") for one in fleet.leases]
+        return [(_short(one.name), f"{_short(one.device_name)}, {one.held_by}") for one in fleet.leases]
 
     return _beginning(incomplete, _of_fleet(ctx, found))
 
@@ -48,7 +48,7 @@ def requests(ctx: typer.Context, incomplete: str) -> Offers:
     """Offer the waiting requests."""
 
     def found(fleet: Snapshot) -> Offers:
-        return [(one.request_id, f"{one.selector}, {one.holder}") for one in fleet.requests]
+        return [(one.request_id, f"{one.selector}, {one.asked_by}") for one in fleet.requests]
 
     return _beginning(incomplete, _of_fleet(ctx, found))
 

@@ -74,7 +74,7 @@ def revoke(
     if options.wants_json(ctx, json_output or outer_json):
         options.print_json({"leases": [lease_json(lease)]})
         return
-    options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+    options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
 
 
 def _table(snapshot: Snapshot) -> Table:
@@ -86,7 +86,7 @@ def _table(snapshot: Snapshot) -> Table:
         table.add_row(
             words.short_name(lease.name),
             words.short_name(lease.device_name),
-            Text(lease.holder),
+            Text(lease.held_by),
             words.age(lease.granted_at_sec, now_sec),
             words.duration(lease.expires_at_sec - now_sec),
             f"in {words.duration(lease.ends_at_sec - now_sec)}",

@@ -89,7 +89,7 @@ def cancel(
     if options.wants_json(ctx, json_output):
         options.print_json({"requests": [request_json(done)]})
         return
-    options.stderr().print(f"cancelled {done.request_id}: {done.holder} waits no more for {done.selector}")
+    options.stderr().print(f"cancelled {done.request_id}: {done.asked_by} waits no more for {done.selector}")
 
 
 def _whole(beginning: str, known: list[str]) -> str:
@@ -111,7 +111,7 @@ def _table(snapshot: Snapshot) -> Table:
     for each in snapshot.requests:
         table.add_row(
             Text(each.request_id[:_SHOWN_ID_CHARS]),
-            Text(each.holder),
+            Text(each.asked_by),
             Text(each.selector),
             str(each.priority),
             words.age(each.asked_at_sec, snapshot.taken_at_sec),

@@ -81,7 +81,7 @@ def connect(
     Args:
         address: "host:port" of the tracker; as configured, else 127.0.0.1:9290, when None.
         connect_timeout_sec: how long to try before TrackerUnavailable.
-        holder: shown to others, "user@host" when None.
+        holder: shown to others behind the name of this account's certificate; "user@host" when None.
 
     Raises:
         ConfigError: `address` is not host:port.

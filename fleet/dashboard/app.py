@@ -298,10 +298,10 @@ class FleetApp(App[None]):
         try:
             if isinstance(deed, Revoke):
                 lease = await self._source.revoke(deed.lease_name, reason)
-                self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.holder}")
+                self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
             elif isinstance(deed, CancelRequest):
                 request = await self._source.cancel_request(deed.request_id, reason)
-                self.say(f"{request.holder} waits no more for {request.selector}")
+                self.say(f"{request.asked_by} waits no more for {request.selector}")
             else:
                 self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
         except FleetError as error:

@@ -110,7 +110,7 @@ DEVICE_COLUMNS: Sequence[Column[DeviceStatus]] = (
         cell=lambda device, _: STATES[device.state],
         key=lambda device: _text(STATES[device.state].plain),
     ),
-    Column(title="holder", cell=lambda device, _: device.holder or "-", key=lambda device: _text(device.holder)),
+    Column(title="holder", cell=lambda device, _: device.held_by or "-", key=lambda device: _text(device.held_by)),
     Column(
         title="held",
         cell=lambda device, now_sec: words.age(device.granted_at_sec, now_sec),
@@ -155,7 +155,7 @@ REQUEST_COLUMNS: Sequence[Column[PendingRequest]] = (
         cell=lambda request, _: "next" if request.position == 0 else str(request.position + 1),
         key=lambda request: _number(request.position),
     ),
-    Column(title="holder", cell=lambda request, _: request.holder, key=lambda request: _text(request.holder)),
+    Column(title="holder", cell=lambda request, _: request.asked_by, key=lambda request: _text(request.asked_by)),
     Column(title="wants", cell=lambda request, _: request.selector, key=lambda request: _text(request.selector)),
     Column(
         title="priority",

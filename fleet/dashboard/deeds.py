@@ -46,7 +46,7 @@ def deed_about_device(device: DeviceStatus) -> Revoke | None:
         return None
     return Revoke(
         lease_name=device.lease_name,
-        question=f"Take {words.short_name(device.name)} from {device.holder or 'its holder'}? "
+        question=f"Take {words.short_name(device.name)} from {device.held_by or 'its holder'}? "
         "The session ends at once, and what runs there is killed.",
     )
 
@@ -55,7 +55,7 @@ def deed_about_request(request: PendingRequest) -> CancelRequest:
     """Return what can be done about a request: end the wait."""
     return CancelRequest(
         request_id=request.request_id,
-        question=f"Take the request of {request.holder or 'somebody'} for {request.selector} out of the queue? "
+        question=f"Take the request of {request.asked_by or 'somebody'} for {request.selector} out of the queue? "
         "Whoever waits for it is told.",
     )
 

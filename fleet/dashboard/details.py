@@ -25,7 +25,7 @@ _MOST_LISTED = 50
 def device_details(device: DeviceStatus, now_sec: float, lease: Lease | None = None) -> Table:
     """Return what is known about a device, but for its history."""
     inventory, telemetry = device.inventory, device.telemetry
-    holder = f"{device.holder} ({device.lease_name}, for {words.age(device.granted_at_sec, now_sec)})"
+    holder = f"{device.held_by} ({device.lease_name}, for {words.age(device.granted_at_sec, now_sec)})"
     return _facts(
         {
             "name": device.name,
@@ -55,7 +55,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
     facts = _facts(
         {
             "request": request.request_id,
-            "holder": request.holder,
+            "holder": request.asked_by,
             "wants": request.selector,
             "place": "next" if request.position == 0 else f"{request.position} are served before it",
             "priority": str(request.priority),
@@ -74,7 +74,7 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
             "job": job.name,
             "title": job.title or "-",
             "state": JOB_STATES[job.state].plain,
-            "holder": job.holder or "-",
+            "holder": job.held_by or "-",
             "started": f"{words.age(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
             "trials": f"{trials_text(job.trials_done, job.trials_total)}, {job.trials_failed} failed, "
             f"{job.trials_repeated} repeated",
@@ -103,7 +103,7 @@ def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> 
     table = Table(box=None, pad_edge=False, show_header=False)
     for device in would_do[:_MOST_LISTED]:
         is_held = device.state is DeviceState.LEASED
-        held = f"{device.holder} for {words.age(device.granted_at_sec, now_sec)}" if is_held else device.reason
+        held = f"{device.held_by} for {words.age(device.granted_at_sec, now_sec)}" if is_held else device.reason
         table.add_row(Text(words.short_name(device.name)), STATES[device.state], Text(held))
     head = Text(f"{len(would_do)} of {len(snapshot.devices)} devices would do", "bold")
     hidden = len(would_do) - _MOST_LISTED

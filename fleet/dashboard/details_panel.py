@@ -116,4 +116,6 @@ class DetailsPanel(VerticalScroll, can_focus=True):
 def _name(thing: Thing | None) -> str:
     if thing is None:
         return ""
-    return f"{thing.holder} {thing.request_id}" if not isinstance(thing, DeviceStatus | JobStatus) else thing.name
+    if isinstance(thing, DeviceStatus):
+        return thing.name
+    return f"{thing.holder} {thing.name if isinstance(thing, JobStatus) else thing.request_id}"

@@ -119,7 +119,7 @@ QUEUE = Pane(
 JOBS = Pane(
     title="jobs",
     columns=JOB_COLUMNS,
-    name=lambda job: job.name,
+    name=lambda job: f"{job.holder} {job.name}",
     labels=_job_labels,
     empty="no job runs",
 )

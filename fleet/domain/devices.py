@@ -108,6 +108,11 @@ class Telemetry:
     """Latest time of the reference kernel [s]."""
 
 
+def holder_text(holder: str, note: str) -> str:
+    """Return a holder for people: the name that is known, and in brackets what its client calls itself."""
+    return f"{holder} ({note})" if holder and note else holder
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
     """One device as the tracker sees it."""
@@ -143,8 +148,16 @@ class DeviceStatus:
     agent_key_id: str = ""
     """Key of the agent that serves it; empty without TLS."""
 
+    holder_note: str = ""
+    """Name that the holder's client gives itself, where that is not its certificate's."""
+
+    @property
+    def held_by(self) -> str:
+        """The holder, with its note."""
+        return holder_text(self.holder, self.holder_note)
+
     def __repr__(self) -> str:
         model = f", {self.inventory.device_model}" if self.inventory.device_model else ""
-        holder = f", held by {self.holder}" if self.holder else ""
+        holder = f", held by {self.held_by}" if self.holder else ""
         reason = f": {self.reason}" if self.reason else ""
         return shown(f"<DeviceStatus {self.name} {self.state}{model}{holder}{reason}>")

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from fleet.base.text import shown
+from fleet.domain.devices import holder_text
 from fleet.domain.leases import MOST_PRIORITY
 from fleet.errors import InvalidRequest
 
@@ -87,6 +88,14 @@ class JobStatus:
 
     decision: str = ""
     """What it measures now or next and why, for people; empty: nothing was decided yet."""
+
+    holder_note: str = ""
+    """Name that its client gives as the holder's, where that is not its certificate's: that of the submitter."""
+
+    @property
+    def held_by(self) -> str:
+        """The holder, with its note."""
+        return holder_text(self.holder, self.holder_note)
 
     def __repr__(self) -> str:
         trials = f"{trials_text(self.trials_done, self.trials_total)} trials"

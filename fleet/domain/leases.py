@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 from fleet.base.text import shown
+from fleet.domain.devices import holder_text
 from fleet.domain.selectors import Selector, parse_selector
 from fleet.errors import InvalidRequest
 
@@ -38,10 +39,17 @@ class Lease:
     """No renewal reaches past this."""
 
     purpose: str = ""
+    holder_note: str = ""
+    """Name that the client gives itself, where that is not its certificate's."""
 
     def __repr__(self) -> str:
-        holder = f", held by {shown(self.holder)}" if self.holder else ""
+        holder = f", held by {shown(self.held_by)}" if self.holder else ""
         return f"<Lease {self.name} on {self.device_name}, epoch {self.epoch}{holder}>"
+
+    @property
+    def held_by(self) -> str:
+        """The holder, with its note."""
+        return holder_text(self.holder, self.holder_note)
 
 
 class LeaseEnd(enum.StrEnum):
@@ -79,7 +87,7 @@ class LeaseTerms(_PlainTerms, total=False):
     "bitstream=sha256:...". It never makes anybody wait."""
 
     bid: float
-    """What a second of the device is worth. It orders the requests of one holder only; 0 when left out."""
+    """What a second of the device is worth. It orders the requests of one key only; 0 when left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +147,14 @@ class PendingRequest:
     """Why it waits, in a sentence."""
 
     purpose: str = ""
+    holder_note: str = ""
+    """Name that the client gives itself, where that is not its certificate's."""
+
+    @property
+    def asked_by(self) -> str:
+        """The holder, with its note."""
+        return holder_text(self.holder, self.holder_note)
 
     def __repr__(self) -> str:
-        said = shown(f"for {self.selector} by {self.holder}, {self.position} before it: {self.reason}")
+        said = shown(f"for {self.selector} by {self.asked_by}, {self.position} before it: {self.reason}")
         return f"<PendingRequest {said}>"

@@ -66,7 +66,14 @@ class LeaseStream:
         self._outgoing.put_nowait(lease_service_pb2.OpenLeasesRequest(events=events))
 
     def acquire(
-        self, request_id: str, selector: str, *, ttl_sec: float = 30.0, wait_timeout_sec: float = 0.0, priority: int = 0
+        self,
+        request_id: str,
+        selector: str,
+        *,
+        ttl_sec: float = 30.0,
+        wait_timeout_sec: float = 0.0,
+        priority: int = 0,
+        bid: float = 0.0,
     ) -> None:
         """Ask for a device."""
         acquire = lease_pb2.Acquire(
@@ -75,6 +82,7 @@ class LeaseStream:
             ttl=duration(ttl_sec),
             wait_timeout=duration(wait_timeout_sec),
             priority=priority,
+            bid=bid,
         )
         self.say(lease_service_pb2.ClientEvent(acquire=acquire))
 

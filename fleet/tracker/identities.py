@@ -188,7 +188,7 @@ def _subject(attempt: Attempt, name_of: Callable[[str], str]) -> str:
             more = {"more": len(hello.devices) - len(names)} if len(hello.devices) > len(names) else {}
             return json.dumps({"address": hello.address, "devices": names, **more})
         case OpenLeasesRequest(hello=hello):
-            return json.dumps({"holder": hello.holder})
+            return json.dumps({"note": hello.holder})
         case pb.JoinRequest() as request:
             return json.dumps(_joiner(request, name_of))
         case Message() as request:

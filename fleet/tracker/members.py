@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,6 +163,19 @@ class Members:
             names.setdefault(owner, []).append(name)
         found = [replace(each, device_names=tuple(names.get(each.key_id, ()))) for each in self._members.values()]
         return sorted(found, key=lambda each: (each.revoked_at_sec is not None, each.joined_at_sec, each.key_id))
+
+    def display_name(self, caller: Identity) -> str:
+        """Return a member's name; with the beginning of its key where another member joined under that name before."""
+        own = self._members.get(caller.key_id)
+        since_sec = math.inf if own is None else own.joined_at_sec
+        earlier = any(
+            other.name == caller.name
+            and other.key_id != caller.key_id
+            and other.revoked_at_sec is None
+            and other.joined_at_sec <= since_sec
+            for other in self._members.values()
+        )
+        return f"{caller.name}#{caller.key_id[:8]}" if earlier else caller.name
 
     def is_revoked(self, key_id: str) -> bool:
         """Tell whether a key is no member's any more."""

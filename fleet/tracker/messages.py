@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleet.domain.devices import holder_text
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.entries import DeviceEntry, LeaseEntry, RequestEntry
@@ -39,6 +40,7 @@ def lease_to_proto(lease: LeaseEntry) -> lease_pb2.Lease:
         expires_at=timestamp(lease.expires_at_sec),
         ends_at=timestamp(lease.ends_at_sec),
         purpose=lease.purpose,
+        holder_note=lease.note,
     )
 
 
@@ -81,6 +83,7 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
         message.attached_at.CopyFrom(timestamp(device.attached_at_sec))
     if device.lease:
         message.lease_name, message.holder = device.lease.name, device.lease.holder
+        message.holder_note = device.lease.note
         message.granted_at.CopyFrom(timestamp(device.lease.granted_at_sec))
     return message
 
@@ -95,6 +98,7 @@ def request_to_proto(state: TrackerState, request: RequestEntry, position: int) 
         position=position,
         reason=waiting_reason(state, request.selector),
         purpose=request.purpose,
+        holder_note=request.note,
     )
 
 
@@ -113,7 +117,8 @@ def waiting_reason(state: TrackerState, selector: str) -> str:
 
 def _why_busy(device: DeviceEntry, now: float) -> str:
     if device.lease:
-        return f"{device.name} is held by {device.lease.holder} for {max(now - device.lease.granted_at_sec, 0):.0f} s"
+        holder = holder_text(device.lease.holder, device.lease.note)
+        return f"{device.name} is held by {holder} for {max(now - device.lease.granted_at_sec, 0):.0f} s"
     if not device.is_attached:
         return f"{device.name} is offline, its agent is not attached"
     if not device.is_healthy:

@@ -146,7 +146,7 @@ class Tracker:
         self.pace = Pace()
         self.view = FleetView(self.state, self._clock, self.pace)
         self.lease_servicer = LeaseServicer(
-            self.engine, self.view, signer, self.pace, max_unsent=self.settings.max_unsent
+            self.engine, self.view, self.members, signer, self.pace, max_unsent=self.settings.max_unsent
         )
         self.agent_servicer = AgentServicer(self.engine, self.view, self.members, signer.public_key, self.pace)
         self.fleet_servicer = FleetServicer(self.view, self.settings.limits)

@@ -9,19 +9,22 @@ from collections.abc import AsyncIterator
 from itertools import islice
 
 from fleet.base.text import shown
+from fleet.domain.devices import holder_text
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
+from fleet.identity.roles import Identity, Role
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
 from fleet.tracker.core.entries import TrackerLimits
 from fleet.tracker.engine import Engine
+from fleet.tracker.members import Members
 from fleet.tracker.messages import client_event, effect_to_proto, key_of, lease_to_proto, owned_id, request_to_proto
 from fleet.tracker.outbox import Outbox
 from fleet.tracker.pace import Pace
 from fleet.tracker.streams import first_message, when_over
 from fleet.tracker.view import FleetView
-from fleet.v1 import fleet_service_pb2, lease_service_pb2
+from fleet.v1 import fleet_service_pb2, job_pb2, lease_service_pb2
 from fleet.wire.peers import CallContext, caller_of
 from fleet.wire.places import Places
 from fleet.wire.rpc import encoded
@@ -55,9 +58,17 @@ class LeaseServicer:
     """fleet.v1.LeaseService."""
 
     def __init__(
-        self, engine: Engine, view: FleetView, signer: TokenSigner, pace: Pace, *, max_unsent: int = MAX_UNSENT
+        self,
+        engine: Engine,
+        view: FleetView,
+        members: Members,
+        signer: TokenSigner,
+        pace: Pace,
+        *,
+        max_unsent: int = MAX_UNSENT,
     ) -> None:
         self._engine = engine
+        self._members = members
         self._pace = pace
         self._view = view
         self._signer = signer
@@ -65,7 +76,7 @@ class LeaseServicer:
         self.outboxes: dict[str, ClientOutbox] = {}
         """By client: what waits for it."""
 
-        self._users: dict[str, str] = {}
+        self._connected_by: dict[str, ev.ClientConnected] = {}
         """Whose stream each is."""
 
         self._told_positions: dict[str, dict[str, int]] = {}
@@ -104,19 +115,18 @@ class LeaseServicer:
         client_id = first.hello.client_id
         if len(client_id) > _MAX_CLIENT_ID_CHARS:
             raise InvalidRequest(f"the client_id has more than {_MAX_CLIENT_ID_CHARS} characters")
-        key_id = caller_of(context).key_id
-        client_id = owned_id(key_id, client_id)
-        holder = shown(first.hello.holder, MAX_SHOWN_CHARS) or "unknown"
-        user = key_id or holder
+        caller = caller_of(context)
+        client_id = owned_id(caller.key_id, client_id)
+        connected = self._connected(client_id, caller, shown(first.hello.holder, MAX_SHOWN_CHARS))
         older = self.outboxes.get(client_id)
         if older is not None:
             older.close()
         else:
-            self._check_limits(user, holder)
+            self._check_limits(connected)
         outbox: ClientOutbox = Outbox(self._max_unsent)
         self.outboxes[client_id] = outbox
-        self._users[client_id] = user
-        self._engine.submit(ev.ClientConnected(client_id, holder, user))
+        self._connected_by[client_id] = connected
+        self._engine.submit(connected)
         when_over(lambda: self._drop(client_id, outbox))
         reader = asyncio.create_task(self._read(client_id, first, messages, outbox), name=f"client {client_id[-8:]}")
         try:
@@ -150,7 +160,9 @@ class LeaseServicer:
         state, caller = self._engine.state, caller_of(context)
         found = state.waiting(request.request_id)
         for each in found:
-            check_owner(_CANCEL, caller, key_of(each.client_id), what=f"the request of {each.holder}")
+            check_owner(
+                _CANCEL, caller, key_of(each.client_id), what=f"the request of {holder_text(each.holder, each.note)}"
+            )
         shown_id = shown(request.request_id, MAX_SHOWN_CHARS)
         if not found:
             raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
@@ -193,7 +205,16 @@ class LeaseServicer:
         for outbox in self.outboxes.values():
             outbox.close()
 
-    def _check_limits(self, user: str, holder: str) -> None:
+    def _connected(self, client_id: str, caller: Identity, said: str) -> ev.ClientConnected:
+        """Return the event of a client's stream. Its holder is the certificate's, and what it says only a note."""
+        is_admin = caller.role is Role.ADMIN
+        if not caller.key_id:  # without TLS: all are processes of one account, which can only say which they are
+            return ev.ClientConnected(client_id, said or "unknown", is_admin=is_admin)
+        holder = shown(self._members.display_name(caller), MAX_SHOWN_CHARS)
+        note = "" if said == caller.name else said
+        return ev.ClientConnected(client_id, holder, caller.key_id, note, is_admin=is_admin)
+
+    def _check_limits(self, connected: ev.ClientConnected) -> None:
         """Refuse one stream too many.
 
         Raises:
@@ -204,9 +225,11 @@ class LeaseServicer:
             raise LimitReached(f"{len(self.outboxes)} clients are connected, and no more may be; try again later")
         # Counted only where it can matter: a loop over all for each new one would be quadratic.
         if len(self.outboxes) >= limits.max_clients_per_user:
-            own = sum(1 for other in self._users.values() if other == user)
+            own = sum(1 for other in self._connected_by.values() if other.user == connected.user)
             if own >= limits.max_clients_per_user:
-                raise LimitReached(f"{own} clients of {holder} are connected, and no more may be; close some of them")
+                raise LimitReached(
+                    f"{own} clients of {connected.holder} are connected, and no more may be; close some of them"
+                )
 
     def _refresh(self, client_id: str, outbox: ClientOutbox) -> None:
         state = self._engine.state
@@ -251,17 +274,24 @@ class LeaseServicer:
                 await outbox.wait_drained()
             if wish.HasField("job"):
                 if wish.job.ByteSize() <= _MAX_JOB_BYTES:
-                    clean(wish.job)
-                    self._view.set_job(client_id, wish.job)
+                    self._show_job(client_id, wish.job)
             elif event := client_event(client_id, wish):
                 self._engine.submit(event)
+
+    def _show_job(self, client_id: str, job: job_pb2.Job) -> None:
+        clean(job)
+        connected = self._connected_by[client_id]
+        if connected.user:  # with TLS
+            said = job.holder or connected.note
+            job.holder, job.holder_note = connected.holder, said if said != connected.holder else ""
+        self._view.set_job(connected.user or connected.holder, client_id, job)
 
     def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
         outbox.close()
         if self.outboxes.get(client_id) is not outbox:
             return
         del self.outboxes[client_id]
-        del self._users[client_id]
+        del self._connected_by[client_id]
         self._told_positions.pop(client_id, None)
         self._view.lose_client(client_id)
         self._engine.submit(ev.ClientLost(client_id))

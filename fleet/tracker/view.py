@@ -22,6 +22,7 @@ from fleet.tracker.core.state import TrackerState
 from fleet.tracker.history import History
 from fleet.tracker.messages import device_to_proto, lease_to_proto, request_to_proto
 from fleet.tracker.pace import Pace, portions
+from fleet.tracker.shown_jobs import ShownJobs
 from fleet.v1 import device_pb2, fleet_service_pb2, job_pb2
 from fleet.wire.times import timestamp
 
@@ -32,8 +33,6 @@ _PORTION_KEPT = 2_000
 """Entries put together at once that are encoded already."""
 _MOST_PORTIONS = 10
 """If so many times as many portions as there were to do leave as many as before, the snapshot is made nevertheless."""
-_SHOWN_JOB_SEC = 600.0
-_MAX_JOBS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +64,7 @@ class FleetView:
         """Parts of a snapshot, encoded."""
         self._leases: dict[str, tuple[str, bytes]] = {}
         """By device: name of its lease, and that part of a snapshot."""
-        self._jobs: dict[str, tuple[str, float, job_pb2.Job]] = {}
-        """By name: client_id, when it was reported [s], and the job."""
+        self._jobs = ShownJobs()
         self._own_version = 0
         self._shown = Shown(version=-1, content=b"")
         self._making = asyncio.Lock()
@@ -115,26 +113,16 @@ class FleetView:
             raise NoMatchingDevice(no_match_message(selector, self._state.devices))
         return count
 
-    def set_job(self, client_id: str, job: job_pb2.Job) -> None:
-        """Show a job of this client."""
-        if not job.name:
-            return
-        self._jobs.pop(job.name, None)
-        self._jobs[job.name] = (client_id, self._clock.now_sec(), job)
-        if len(self._jobs) > _MAX_JOBS:
-            del self._jobs[next(iter(self._jobs))]
-        self._own_version += 1
+    def set_job(self, user: str, client_id: str, job: job_pb2.Job) -> None:
+        """Show a job of this user's client."""
+        if job.name:
+            self._jobs.put(user, client_id, job, self._clock.now_sec())
+            self._own_version += 1
 
     def lose_client(self, client_id: str) -> None:
         """Show the running jobs of a client that is gone as interrupted."""
-        now = self._clock.now_sec()
-        for name, (owner, _, job) in self._jobs.items():
-            if owner == client_id and job.state == job_pb2.JOB_STATE_RUNNING:
-                ended = job_pb2.Job()
-                ended.CopyFrom(job)
-                ended.state = job_pb2.JOB_STATE_INTERRUPTED
-                self._jobs[name] = (owner, now, ended)
-                self._own_version += 1
+        if self._jobs.lose_client(client_id, self._clock.now_sec()):
+            self._own_version += 1
 
     async def shown(self) -> Shown:
         """Return the fleet at one moment. Who sends it has this turn to himself: a large one takes gRPC 3 ms."""
@@ -172,7 +160,7 @@ class FleetView:
         state = self._state
         self._make_parts(len(self._stale))
         names, devices, leases = list(self._names), self._devices.copy(), list(self._leases.values())
-        requests, jobs = list(state.queue.first(_SHOWN_REQUESTS)), self._shown_jobs()
+        requests, jobs = list(state.queue.first(_SHOWN_REQUESTS)), self._jobs.shown(self._clock.now_sec())
         version = self.version
         first = fleet_service_pb2.Snapshot(
             version=version,
@@ -210,15 +198,6 @@ class FleetView:
         for kept in (self._stale, self._devices, self._leases, self._telemetry):
             kept.pop(name, None)
         self._history.forget(name)
-
-    def _shown_jobs(self) -> list[job_pb2.Job]:
-        oldest_sec = self._clock.now_sec() - _SHOWN_JOB_SEC
-        shown = [
-            job
-            for _, told_at_sec, job in self._jobs.values()
-            if job.state == job_pb2.JOB_STATE_RUNNING or told_at_sec > oldest_sec
-        ]
-        return sorted(shown, key=lambda job: (job.started_at.seconds, job.started_at.nanos, job.name), reverse=True)
 
 
 def _encoded(part: fleet_service_pb2.Snapshot) -> bytes:

@@ -35,7 +35,7 @@ RUNTIME_KIND_PLAIN: RuntimeKind
 RUNTIME_KIND_TVM_RPC: RuntimeKind
 
 class Device(_message.Message):
-    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id")
+    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id", "holder_note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class Device(_message.Message):
     GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
     BITSTREAM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     AGENT_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     inventory: Inventory
     state: DeviceState
@@ -62,7 +63,8 @@ class Device(_message.Message):
     granted_at: _timestamp_pb2.Timestamp
     bitstream_digest: str
     agent_key_id: str
-    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ...) -> None: ...
+    holder_note: str
+    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
 
 class Inventory(_message.Message):
     __slots__ = ("kind", "labels", "target_json", "device_model", "host_fingerprint", "memory_bytes", "core_count", "tvm_version", "facts", "is_simulated", "runtime")

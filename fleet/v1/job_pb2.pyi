@@ -27,7 +27,7 @@ JOB_STATE_QUEUED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class Job(_message.Message):
-    __slots__ = ("name", "title", "holder", "state", "started_at", "trials_done", "trials_total", "trials_failed", "best_us", "untuned_us", "workload_count", "activity", "trials_repeated", "decision", "share_done")
+    __slots__ = ("name", "title", "holder", "state", "started_at", "trials_done", "trials_total", "trials_failed", "best_us", "untuned_us", "workload_count", "activity", "trials_repeated", "decision", "share_done", "holder_note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class Job(_message.Message):
     TRIALS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     SHARE_DONE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     title: str
     holder: str
@@ -58,4 +59,5 @@ class Job(_message.Message):
     trials_repeated: int
     decision: str
     share_done: float
-    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., holder: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trials_done: _Optional[int] = ..., trials_total: _Optional[int] = ..., trials_failed: _Optional[int] = ..., best_us: _Optional[float] = ..., untuned_us: _Optional[float] = ..., workload_count: _Optional[int] = ..., activity: _Optional[str] = ..., trials_repeated: _Optional[int] = ..., decision: _Optional[str] = ..., share_done: _Optional[float] = ...) -> None: ...
+    holder_note: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., holder: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trials_done: _Optional[int] = ..., trials_total: _Optional[int] = ..., trials_failed: _Optional[int] = ..., best_us: _Optional[float] = ..., untuned_us: _Optional[float] = ..., workload_count: _Optional[int] = ..., activity: _Optional[str] = ..., trials_repeated: _Optional[int] = ..., decision: _Optional[str] = ..., share_done: _Optional[float] = ..., holder_note: _Optional[str] = ...) -> None: ...

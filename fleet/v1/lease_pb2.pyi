@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Lease(_message.Message):
-    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose")
+    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Lease(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     ENDS_AT_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     device_name: str
     epoch: int
@@ -28,7 +29,8 @@ class Lease(_message.Message):
     expires_at: _timestamp_pb2.Timestamp
     ends_at: _timestamp_pb2.Timestamp
     purpose: str
-    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ...) -> None: ...
+    holder_note: str
+    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
 
 class LeaseClaims(_message.Message):
     __slots__ = ("lease_name", "device_name", "epoch", "holder", "issued_at", "expires_at", "nonce", "holder_key_id")
@@ -59,7 +61,7 @@ class Token(_message.Message):
     def __init__(self, claims: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingRequest(_message.Message):
-    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose")
+    __slots__ = ("request_id", "holder", "selector", "priority", "asked_at", "position", "reason", "purpose", "holder_note")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +70,7 @@ class PendingRequest(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     holder: str
     selector: str
@@ -76,7 +79,8 @@ class PendingRequest(_message.Message):
     position: int
     reason: str
     purpose: str
-    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ...) -> None: ...
+    holder_note: str
+    def __init__(self, request_id: _Optional[str] = ..., holder: _Optional[str] = ..., selector: _Optional[str] = ..., priority: _Optional[int] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[int] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ...) -> None: ...
 
 class Acquire(_message.Message):
     __slots__ = ("request_id", "selector", "priority", "ttl", "max_duration", "wait_timeout", "purpose", "prefer", "bid")

@@ -32,7 +32,7 @@ Peer: TypeAlias = tuple[str, int]
 
 _LOOK_SEC = 1.0
 _STRANGER_SEC = 15.0
-"""How long a connection may take from its first byte to a member's first call."""
+"""Longest time between a connection's first byte and a member's first call by it."""
 _LEAST_OF_ADDRESS, _MOST_OF_ADDRESS = 64, 2_048
 _SHARE_OF_ADDRESS = 8
 """An address may have this fraction of all connections, within the bounds above."""
@@ -42,7 +42,7 @@ _PORTION = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerLimits:
-    """What strangers may have at one port."""
+    """Bounds on strangers' connections at one port."""
 
     of_address: int
     """Connections of one IPv4 address, or of one network of IPv6 (/64)."""
@@ -192,7 +192,7 @@ def _plain_host(host: str) -> str:
 
 
 def _network(host: str) -> str:
-    """Return what counts as one address: whoever has one of IPv6 has 2^64."""
+    """Return the address, or the network of an IPv6 address: its owner has all 2^64 of it."""
     if ":" not in host:
         return host
     return str(ipaddress.ip_network((host, 64), strict=False))

@@ -29,6 +29,7 @@ def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
         expires_at=timestamp(lease.expires_at_sec),
         ends_at=timestamp(lease.ends_at_sec),
         purpose=lease.purpose,
+        holder_note=lease.holder_note,
     )
 
 
@@ -42,6 +43,7 @@ def lease_from_proto(message: lease_pb2.Lease) -> Lease:
         expires_at_sec=timestamp_sec(message.expires_at),
         ends_at_sec=timestamp_sec(message.ends_at),
         purpose=message.purpose,
+        holder_note=message.holder_note,
     )
 
 
@@ -74,6 +76,7 @@ def request_to_proto(request: PendingRequest) -> lease_pb2.PendingRequest:
         position=request.position,
         reason=request.reason,
         purpose=request.purpose,
+        holder_note=request.holder_note,
     )
 
 
@@ -87,4 +90,5 @@ def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
         position=message.position,
         reason=message.reason,
         purpose=message.purpose,
+        holder_note=message.holder_note,
     )

@@ -14,7 +14,7 @@ MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 """Bound on one message: the largest tensor of a Call."""
 
 MAX_REQUEST_BYTES = 1024 * 1024
-"""Bound on one request, except those that carry arrays or artifacts."""
+"""Bound on one request without arrays or artifacts."""
 
 MAX_PIECE_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
 """Bound on one message of a stream of pieces: 1 MiB of an artifact or array, and the names beside it."""
@@ -30,13 +30,13 @@ _MAX_STREAMS = 1_000
 """Calls of one connection that may be under way at once."""
 
 HANDSHAKE_SEC = 5.0
-"""How long a connection may take to become one: TLS is three round trips."""
+"""Longest handshake of a connection: TLS is three round trips."""
 
 _IDLE_SEC = 600.0
 """A connection without a call ends after this time; clients connect again by themselves."""
 
 RESERVED_FILES = 256
-"""Files kept back from connections: the journal, the log, what is started."""
+"""Files kept back from connections: the journal, the log, child processes."""
 
 _BOTH: Mapping[str, int] = {
     "grpc.max_send_message_length": MAX_MESSAGE_BYTES,

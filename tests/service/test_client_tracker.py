@@ -60,7 +60,7 @@ async def test_a_waiting_client_is_told_its_place_and_why() -> None:
             assert told[0].position == 0
             assert "devices/one" in told[0].reason
         device = await waiting
-        assert device.lease.holder == "bob@lab"
+        assert device.lease.holder_note == "bob@lab"
         await device.release()
 
 
@@ -276,7 +276,7 @@ async def test_names_that_are_no_text_are_sent_all_the_same() -> None:
     async with one_device() as (tracker, _, _), fleet.aio.connect(tracker.address, holder=name) as client:
         client.publish(JobStatus(name="jobs/1", title=name, holder=name, activity=name, decision=name))
         async with client.acquire("simulated", purpose=name) as device:
-            assert (device.lease.holder, device.lease.purpose) == ("caf?.onnx", "caf?.onnx")
+            assert (device.lease.holder_note, device.lease.purpose) == ("caf?.onnx", "caf?.onnx")
 
         async def is_shown() -> bool:
             return [job.title for job in (await client.snapshot()).jobs] == ["caf?.onnx"]

@@ -63,7 +63,7 @@ async def test_a_compressed_message_is_refused_as_it_came(
 
 
 async def test_the_refusal_says_that_the_message_is_compressed(address: str) -> None:
-    """Whoever writes a client of his own reads what to change."""
+    """The author of another client reads how to change it."""
     async with rpc.make_channel(address, SECRET) as channel:
         call = channel.calls.unary_unary("/fleet.v1.FleetService/CheckSelector")
         with pytest.raises(grpc.aio.AioRpcError, match="compressed; send it without"):

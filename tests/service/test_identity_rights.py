@@ -116,7 +116,7 @@ async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
             holder.acquire(name, "simulated")
         await eventually(lambda: len(holder.queued) == 2)
 
-        with pytest.raises(NotAllowed, match="the request of tester@here is another's"):
+        with pytest.raises(NotAllowed, match=r"the request of a test's user \(tester@here\) is another's"):
             await cancel(served.address, mallory, "2")
         assert served.tracker.state.waiting("2")
         await cancel(served.address, alice, "2")

@@ -220,7 +220,7 @@ async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
             deeds = [deed for deed in await admin.deeds(100) if deed.key_id == key_id]
             return [(deed.subject, deed.outcome) for deed in deeds if deed.action == "LeaseService.OpenLeases"]
 
-        assert [('{"holder": "tester@here"}', "ok"), ("", "KeyRevoked"), ("", "KeyRevoked")] == await outcomes()
+        assert [('{"note": "tester@here"}', "ok"), ("", "KeyRevoked"), ("", "KeyRevoked")] == await outcomes()
 
 
 async def test_an_agents_stream_is_audited_with_what_it_offers() -> None:

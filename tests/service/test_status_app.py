@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 import fleet.aio
+from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
 from fleet.cli.job_book import LibraryJobs
 from fleet.dashboard.app import FleetApp
@@ -29,6 +30,8 @@ from fleet.testing.identity import credentials
 from fleet.tracker.core.entries import TrackerLimits
 
 pytestmark = pytest.mark.slow
+
+WHO = f"{account_name()} (ann@desk)"
 
 LIMITS = TrackerLimits(grace_sec=0.3)
 REASON = Reason(
@@ -179,15 +182,15 @@ async def test_a_lease_is_revoked_only_after_a_yes(client: fleet.aio.Fleet) -> N
     async with client.acquire("name=pi-0") as device, screen_of(client) as screen:
         await screen.shows("leased", "x revoke lease")
         await screen.press("x")
-        await screen.shows("Take pi-0 from ann@desk?")
+        await screen.shows(f"Take pi-0 from {WHO}?")
         await screen.press("n")
         await screen.shows_no("Take pi-0")
         assert device.ended is None
 
         await screen.press("x")
-        await screen.shows("Take pi-0 from ann@desk?")
+        await screen.shows(f"Take pi-0 from {WHO}?")
         await screen.press("y")
-        await screen.shows("devices/pi-0 is no longer held by ann@desk")
+        await screen.shows(f"devices/pi-0 is no longer held by {account_name()}")
         await eventually(lambda: "ann@desk, in fleet status" in str(device.ended))
 
 
@@ -199,11 +202,11 @@ async def test_a_wait_is_ended_after_a_yes(client: fleet.aio.Fleet) -> None:
         await screen.press("tab")
         await screen.shows("x cancel request")
         await screen.press("x")
-        await screen.shows("Take the request of ann@desk for name=pi-0 out of the queue?")
+        await screen.shows(f"Take the request of {WHO} for name=pi-0 out of the")
         await screen.press("y")
         with pytest.raises(Cancelled, match="ann@desk, in fleet status"):
             await waiting
-        await screen.shows("ann@desk waits no more for name=pi-0", "nobody waits")
+        await screen.shows(f"{WHO} waits no more for name=pi-0", "nobody waits")
 
 
 async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.Fleet) -> None:
@@ -215,7 +218,7 @@ async def test_who_may_not_is_told_so(served: ServedTracker, client: fleet.aio.F
                 await user.revoke(device.lease.name)
             await screen.shows("x revoke lease")
             await screen.press("x")
-            await screen.shows("Take pi-0 from ann@desk?")
+            await screen.shows(f"Take pi-0 from {WHO}?")
             await screen.press("y")
             await screen.shows("is another's; its holder or an admin can do this")
         assert device.ended is None

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 import fleet.aio
+from fleet.base.machine import account_name
 from fleet.errors import AlreadyExists, InvalidRequest, LimitReached, NoMatchingDevice, TrackerUnavailable
 from fleet.identity.certificates import make_key
 from fleet.identity.roles import Role
@@ -171,7 +172,7 @@ async def test_one_client_cannot_fill_the_queue() -> None:
     assert (len(greedy.queued), len(second.queued)) == (3, 1)
     assert {refused.error_class for refused in (*greedy.refused.values(), *second.refused.values())} == {"QueueFull"}
     assert "this client" in greedy.refused["r5"].message
-    assert "mallory" in second.refused["r5"].message
+    assert f"requests of {account_name()} wait" in second.refused["r5"].message
 
 
 async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
@@ -191,7 +192,7 @@ async def test_selectors_of_one_user_and_of_all_are_bounded() -> None:
             modest.acquire(f"for {name}", f"simulated,name={name}")
             await eventually(lambda name=name: {f"for {name}"} & {*modest.queued, *modest.refused})
         assert (list(greedy.refused), list(modest.refused)) == (["for ***"], ["for ****"])
-        assert "mallory waits with 2 different selectors" in greedy.refused["for ***"].message
+        assert f"{account_name()} waits with 2 different selectors" in greedy.refused["for ***"].message
         assert "requests with 3 different selectors wait already" in modest.refused["for ****"].message
         modest.say(lease_service_pb2.ClientEvent(cancel=lease_service_pb2.Cancel(request_id="for ***")))
         modest.acquire("then", "simulated,name=****")
@@ -209,7 +210,7 @@ async def test_streams_of_one_user_and_of_all_are_bounded() -> None:
             return LeaseStream(served.address, client_id, holder=user, proof=proofs[user])
 
         async with stream("1", "mallory"), stream("2", "mallory"):
-            with pytest.raises(LimitReached, match="2 clients of mallory"):
+            with pytest.raises(LimitReached, match="2 clients of a test's user"):
                 await stream("3", "mallory").open()
             async with stream("4", "alice"), stream("1", "mallory"):
                 with pytest.raises(LimitReached, match="3 clients are connected"):
@@ -300,8 +301,8 @@ async def test_no_word_of_a_stranger_reaches_a_terminal_as_more_than_words() -> 
         snapshot = await snapshot_of(served)
     assert stream.refused["evil"].error_class == "InvalidRequest"
     (device,), (lease,), (shown_job,) = snapshot.devices, snapshot.leases, snapshot.jobs
-    texts = [device.reason, device.inventory.labels["note"], device.telemetry.last_error, device.holder]
-    texts += [lease.holder, lease.purpose, shown_job.title]
+    texts = [device.reason, device.inventory.labels["note"], device.telemetry.last_error, device.holder_note]
+    texts += [lease.holder_note, lease.purpose, shown_job.title]
     assert texts == ["x[2Jy "] * 7
 
 

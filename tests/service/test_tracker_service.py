@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from fleet.base.machine import account_name
 from fleet.domain.tokens import TokenVerifier
 from fleet.errors import AlreadyExists, InvalidRequest, NoMatchingDevice, NotFound, TrackerUnavailable
 from fleet.testing import FakeClock, LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
@@ -84,7 +85,7 @@ async def test_release_fences_the_agent_and_serves_the_next(served: ServedTracke
         second = await eventually(lambda: two.granted.get("r1"))
         await eventually(lambda: agent.fences["devices/a"] == first.lease.epoch)
         assert queued.position == 0
-        assert queued.reason.startswith("devices/a is held by alice@lab for ")
+        assert queued.reason.startswith(f"devices/a is held by {account_name()} (alice@lab) for ")
         assert second.lease.epoch > first.lease.epoch
         ended = await eventually(lambda: one.ended.get(first.lease.name))
         assert ended.end == lease_service_pb2.LEASE_END_RELEASED
@@ -390,7 +391,8 @@ async def test_snapshot_shows_the_whole_fleet(served: ServedTracker) -> None:
         shown = await snapshot(served.address)
 
         assert [device.name for device in shown.devices] == ["devices/a", "devices/b"]
-        assert [device.holder for device in shown.devices] == ["tester@here", ""]
+        assert [device.holder for device in shown.devices] == [account_name(), ""]
+        assert [device.holder_note for device in shown.devices] == ["tester@here", ""]
         assert [request.position for request in shown.requests] == [0, 1, 2]
         assert (shown.request_count, shown.grant_count, len(shown.leases)) == (3, 1, 1)
 

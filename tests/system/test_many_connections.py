@@ -1,4 +1,4 @@
-"""Strangers who open very many connections keep nobody out of a tracker."""
+"""A tracker serves newcomers beside very many connections of strangers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_connections_that_say_one_byte_keep_nobody_out(tracker: Server, source: 
 
 
 def test_idle_connections_over_tls_keep_nobody_out(tracker: Server, tmp_path: Path) -> None:
-    """The key that everybody has who has not joined opens TLS, and no more is done with it."""
+    """The public key of strangers opens TLS, and nothing more follows."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""Which connections of strangers are closed."""
+"""Choosing the connections of strangers to close."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _peers(host: str, numbers: range) -> dict[int, Peer]:
 
 
 def test_few_and_young_ones_stay() -> None:
-    """Whoever is about to join or to call is left alone."""
+    """Nothing is closed that is about to join or to call."""
     strangers = Strangers(LIMITS)
 
     assert strangers.to_close(_peers("10.0.0.1", range(3)), 0.0) == []
@@ -37,7 +37,7 @@ def test_the_oldest_of_an_address_go_first() -> None:
 
 
 def test_one_network_of_ipv6_is_one_address() -> None:
-    """Whoever has one address there has 2^64 of them."""
+    """The owner of one address there has 2^64 of them."""
     found = {number: (f"2001:db8:1:2::{number}", 4_000) for number in range(5)}
 
     assert Strangers(LIMITS).to_close(found, 0.0) == [0, 1]

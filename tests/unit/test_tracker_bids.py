@@ -1,4 +1,4 @@
-"""Bids order the requests of one holder, and nobody else's."""
+"""Bids order the requests of one user, and leave everybody else's turns alone."""
 
 from __future__ import annotations
 

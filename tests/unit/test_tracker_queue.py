@@ -29,13 +29,14 @@ step = st.one_of(
 
 
 def make_request(
-    number: int, selector: str, priority: int = 0, *, holder: str = "", bid: float = 0.0, asked_sec: float | None = None
+    number: int, selector: str, priority: int = 0, *, user: str = "", bid: float = 0.0, asked_sec: float | None = None
 ) -> RequestEntry:
     asked_sec = float(number) if asked_sec is None else asked_sec
     return RequestEntry(
         client_id="c",
         request_id=str(number),
-        holder=holder,
+        holder="anybody@here",
+        user=user,
         selector=selector,
         priority=priority,
         ttl_sec=30.0,
@@ -83,9 +84,9 @@ def _apply(
             queue.set_free(name)
         case "busy", [str(name)] if name in labels:
             queue.set_busy(name)
-        case "push", [str(selector), int(priority), str(holder), int(bid)]:
+        case "push", [str(selector), int(priority), str(user), int(bid)]:
             asked_sec = number * BID_REACH_SEC / 4
-            requests.append(make_request(number, selector, priority, holder=holder, bid=bid, asked_sec=asked_sec))
+            requests.append(make_request(number, selector, priority, user=user, bid=bid, asked_sec=asked_sec))
             queue.push(requests[-1])
         case "discard", [int(index)] if requests:
             queue.discard(requests.pop(index % len(requests)))
@@ -119,7 +120,7 @@ def _highest_bid(fitting: list[RequestEntry]) -> RequestEntry:
     rivals = [
         other
         for other in fitting
-        if (other.holder, other.priority) == (first.holder, first.priority)
+        if (other.user, other.priority) == (first.user, first.priority)
         and other.order[0] - first.due_sec <= BID_REACH_SEC
     ]
     return max(rivals, key=lambda other: other.bid)
@@ -148,32 +149,32 @@ def _served(requests: list[RequestEntry]) -> list[RequestEntry]:
     )
 )
 @settings(max_examples=40, deadline=None)
-def test_bids_change_places_of_one_holders_requests_only(asked: list[tuple[str, int, int, int]]) -> None:
+def test_bids_change_places_of_one_users_requests_only(asked: list[tuple[str, int, int, int]]) -> None:
     """Whatever is bid, each holder is served at the same turns, with the same priorities, and nobody waits for ever."""
     requests = [
-        make_request(number, SELECTORS[0], priority, holder=holder, bid=bid, asked_sec=20.0 * asked_at)
-        for number, (holder, priority, bid, asked_at) in enumerate(asked)
+        make_request(number, SELECTORS[0], priority, user=user, bid=bid, asked_sec=20.0 * asked_at)
+        for number, (user, priority, bid, asked_at) in enumerate(asked)
     ]
     without = [
-        make_request(number, SELECTORS[0], priority, holder=holder, asked_sec=20.0 * asked_at)
-        for number, (holder, priority, _, asked_at) in enumerate(asked)
+        make_request(number, SELECTORS[0], priority, user=user, asked_sec=20.0 * asked_at)
+        for number, (user, priority, _, asked_at) in enumerate(asked)
     ]
 
     served, plain = _served(requests), _served(without)
 
-    turns = [[(request.holder, request.priority) for request in order] for order in (served, plain)]
+    turns = [[(request.user, request.priority) for request in order] for order in (served, plain)]
     assert turns[0] == turns[1]
     for place, request in enumerate(served):
         assert sum(other.due_sec <= request.due_sec + BID_REACH_SEC for other in plain) > place
 
 
 def test_the_highest_bid_goes_first_within_ones_own() -> None:
-    """A bid takes the first of its holder's places; equal ones keep their order."""
+    """A bid takes the first of its user's places; equal ones keep their order."""
     requests = [
-        make_request(0, SELECTORS[0], holder="a", bid=1.0),
-        make_request(1, SELECTORS[0], holder="b", bid=9.0),
-        make_request(2, SELECTORS[0], holder="a", bid=3.0),
-        make_request(3, SELECTORS[0], holder="a", bid=3.0),
+        make_request(0, SELECTORS[0], user="a", bid=1.0),
+        make_request(1, SELECTORS[0], user="b", bid=9.0),
+        make_request(2, SELECTORS[0], user="a", bid=3.0),
+        make_request(3, SELECTORS[0], user="a", bid=3.0),
     ]
 
     assert ["2", "1", "3", "0"] == [request.request_id for request in _served(requests)]

@@ -1,6 +1,6 @@
 """Which batches are worth measuring next, and which workloads are finished: a pure decision on plain values.
 
-Worth of a batch: `weight x priority x max over horizons h of E[improvement after h batches] / h`, relative to the
+Worth of a batch: `weight x max over horizons h of E[improvement after h batches] / h`, relative to the
 current latency of its job, per device second plus the builders' price. What comes too late for the job's deadline
 gains nothing, nor does what goes beyond its target. Before any comparison every workload that matters gets a first
 batch, since nobody knows what that gains; and every now and then the turn goes to the workload that has had the fewest

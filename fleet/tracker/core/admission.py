@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from fleet.base.text import shown
 from fleet.domain.selectors import parse_selector
-from fleet.errors import InvalidRequest
-from fleet.tracker.core.entries import BITSTREAM_LABEL, DeviceEntry, RequestEntry, TrackerLimits
+from fleet.errors import InvalidRequest, NotAllowed
+from fleet.tracker.core.entries import BITSTREAM_LABEL, ClientEntry, DeviceEntry, RequestEntry, TrackerLimits
 from fleet.tracker.core.events import Acquire
 
 MAX_SHOWN_CHARS = 500
@@ -24,10 +24,11 @@ _LISTED_DEVICES = 10
 """A refusal lists this many of the devices there are."""
 
 
-def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: TrackerLimits) -> RequestEntry:
+def make_request(event: Acquire, client: ClientEntry, now: float, arrival: int, limits: TrackerLimits) -> RequestEntry:
     """Return the request that an event asks for, within the tracker's limits. `arrival` counts all requests.
 
     Raises:
+        NotAllowed: a priority that takes an admin.
         InvalidRequest: no id, a malformed selector, a priority or bid out of bounds, or texts that are too long.
     """
     if not event.request_id:
@@ -35,15 +36,13 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
     if len(event.request_id) > _MAX_REQUEST_ID_CHARS:
         raise InvalidRequest(_TOO_MUCH)
     selector = checked_selector(event.selector)
-    if abs(event.priority) > limits.max_priority:
-        allowed = f"-{limits.max_priority} to {limits.max_priority}"
-        raise InvalidRequest(f"priority {event.priority} is out of bounds; choose one from {allowed}")
+    _check_priority(event.priority, client, limits)
     ttl_sec = event.ttl_sec if event.ttl_sec > 0 else limits.default_ttl_sec
     duration_sec = event.max_duration_sec if event.max_duration_sec > 0 else limits.max_duration_sec
     return RequestEntry(
         client_id=event.client_id,
         request_id=event.request_id,
-        holder=holder,
+        holder=client.holder,
         selector=selector,
         priority=event.priority,
         ttl_sec=min(max(ttl_sec, limits.min_ttl_sec), limits.max_ttl_sec),
@@ -54,7 +53,18 @@ def make_request(event: Acquire, holder: str, now: float, arrival: int, limits: 
         order=(now - event.priority * limits.aging_sec, arrival),
         preferred=preferred_selector(event.selector, event.prefer),
         bid=checked_bid(event.bid),
+        user=client.user,
+        note=client.note,
     )
+
+
+def _check_priority(priority: int, client: ClientEntry, limits: TrackerLimits) -> None:
+    if abs(priority) > limits.max_priority:
+        allowed = f"-{limits.max_priority} to {limits.max_priority}"
+        raise InvalidRequest(f"priority {priority} is out of bounds; choose one from {allowed}")
+    if priority > client.max_priority:
+        allowed = f"-{limits.max_priority} to {client.max_priority}"
+        raise NotAllowed(f"priority {priority} takes the role admin; the role user may choose one from {allowed}")
 
 
 def checked_selector(text: str) -> str:

@@ -21,7 +21,10 @@ def connect(book: Book, event: ev.ClientConnected) -> None:
     client = book.clients.setdefault(event.client_id, ClientEntry(client_id=event.client_id, holder=event.holder))
     if client.requests:
         _park_requests(book, client)
-    client.holder, client.is_connected = event.holder, True
+    limits = book.limits
+    client.max_priority = limits.max_priority if event.is_admin else limits.max_user_priority
+    client.is_connected = True
+    _name(book, client, event.holder, event.note)
     _belong_to(book, client, event.user or event.holder)
     book.effects.append(ev.Welcomed(client.client_id, tuple(client.leases.values())))
 
@@ -51,6 +54,16 @@ def _leave_queue(book: Book, client_id: str) -> None:
         book.timers.set(("leave", client_id), book.now_sec, partial(_leave_queue, book, client_id))
     elif not client.leases:
         book.forget_client(client)
+
+
+def _name(book: Book, client: ClientEntry, holder: str, note: str) -> None:
+    """Show these names; leases of before the tracker's restart have those that the journal kept."""
+    client.holder, client.note = holder, note
+    for lease in client.leases.values():
+        if (lease.holder, lease.note) != (holder, note):
+            lease.holder, lease.note = holder, note
+            book.changes.leases[lease.device_name] = book.devices[lease.device_name]
+            book.version += 1
 
 
 def _belong_to(book: Book, client: ClientEntry, user: str) -> None:

@@ -32,7 +32,9 @@ class TrackerLimits:
     aging_sec: float = 60.0
     """A request gains one step of priority each time it has waited this long."""
     max_priority: int = 100
-    """Largest priority, positive or negative; with aging it bounds how long anyone can be passed by."""
+    """Largest priority of an admin, and of everybody below zero; with aging it bounds how long anyone can be passed."""
+    max_user_priority: int = 10
+    """Largest priority of a user: that of an urgent job, as if it had been asked ten minutes earlier."""
     max_waiting: int = 200_000
     """Requests that wait, of everybody."""
     max_waiting_per_user: int = 100_000
@@ -76,6 +78,8 @@ class LeaseEntry:
     granted_at_sec: float
     expires_at_sec: float
     ends_at_sec: float
+    note: str = ""
+    """Name that the client gives itself, where that is not its holder's. The journal does not keep it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -139,14 +143,18 @@ class RequestEntry:
     purpose: str
     order: tuple[float, int]
     """Requests are served in this order: moment of asking moved by priority, then number of arrival. One that is passed
-    by a higher bid of its holder gets the other's."""
+    by a higher bid of its user gets the other's."""
     preferred: str = ""
     """Canonical selector of the devices that it would rather have; a part of `selector`. Empty: any.
 
     The journal does not keep it: the client says it again when it repeats the request after a restart.
     """
     bid: float = 0.0
-    """What it says it is worth, >= 0: orders the requests of one holder. The journal does not keep it either."""
+    """What it says it is worth, >= 0: orders the requests of one user. The journal does not keep it either."""
+    user: str = ""
+    """Key of the client, among whose requests the bid counts. Not in the journal: it comes with the client's stream."""
+    note: str = ""
+    """See LeaseEntry."""
     due_sec: float = field(init=False)
     """Moment of its first place in the order."""
 
@@ -167,6 +175,10 @@ class ClientEntry:
     holder: str
     user: str = ""
     """Whose share of the queue its requests count in."""
+    note: str = ""
+    """See LeaseEntry."""
+    max_priority: int = 0
+    """Largest that its requests may have."""
     is_connected: bool = False
     lost_until_sec: float = 0.0
     """When a lost client's leases end."""

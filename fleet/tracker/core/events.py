@@ -71,6 +71,10 @@ class ClientConnected:
     holder: str
     user: str = ""
     """Whose share of the queue its requests count in; empty: its holder's."""
+    note: str = ""
+    """Name that the client gives itself, where that is not its holder's."""
+    is_admin: bool = True
+    """Whether its requests may have every priority."""
 
 
 @dataclass(frozen=True, slots=True)

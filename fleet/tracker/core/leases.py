@@ -60,6 +60,7 @@ def grant(book: Book, device: DeviceEntry, request: RequestEntry) -> None:
         granted_at_sec=now_sec,
         expires_at_sec=min(now_sec + request.ttl_sec, ends_at_sec),
         ends_at_sec=ends_at_sec,
+        note=request.note,
     )
     device.epoch, device.lease = lease.epoch, lease
     book.leases[lease.name] = lease

@@ -5,8 +5,9 @@ used first), and its requests in the order of service. A freed device looks only
 it. The order of service never changes while a request waits: priority + age / aging grows equally fast for all, so the
 moment of asking moved by the priority sorts them for good.
 
-Bids are what clients say of themselves, so they move nobody else: whose turn it is decides the order, and of that
-holder's requests with the same priority the highest bid takes the turn. The one that it passes gets its place.
+Bids are what clients say of themselves, so they count among the requests of one user alone, whom the tracker knows by
+the key of a certificate: the order decides whose turn it is, and of that user's requests with the same priority the
+highest bid takes the turn. The request that it passes gets its place.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _MAX_OVERLAPS = 64
 
 
 BID_REACH_SEC = 600.0
-"""No bid moves a request of its holder further back than among those that were asked so much later: none starves."""
+"""No bid moves a request of its user further back than among those that were asked so much later: none starves."""
 _MAX_BIDS = 64
-"""So many of a holder's highest bids are looked at for one that suits the device."""
+"""So many of a user's highest bids are looked at for one that suits the device."""
 
 
 class Group:
@@ -93,7 +94,7 @@ class Queue:
         self._requests: dict[tuple[float, int], RequestEntry] = {}
         self._all = SortedList()
         self._bids: dict[tuple[str, int], SortedList] = {}
-        """Requests with a bid, by holder and priority: (-bid, order)."""
+        """Requests with a bid, by user and priority: (-bid, order)."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -239,7 +240,7 @@ class Queue:
         return None if best is None else self._requests[best]
 
     def highest_bid(self, first: RequestEntry, device_name: str) -> RequestEntry:
-        """Return who takes the turn of a request on a device: itself, or one of its holder that bids more."""
+        """Return the request that takes another's turn on a device: that itself, or one of its user that bids more."""
         latest_sec = first.due_sec + BID_REACH_SEC
         for negative, order in islice(self._bids.get(_bidder(first), ()), _MAX_BIDS):
             if -negative <= first.bid:
@@ -390,7 +391,7 @@ class Queue:
 
 
 def _bidder(request: RequestEntry) -> tuple[str, int]:
-    return request.holder, request.priority
+    return request.user, request.priority
 
 
 def _exact_name(selector: Selector) -> str | None:

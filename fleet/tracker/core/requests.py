@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from functools import partial
 
-from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, QueueFull, WaitTimeout
+from fleet.errors import Cancelled, DiskFull, InvalidRequest, NoMatchingDevice, NotAllowed, QueueFull, WaitTimeout
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases
 from fleet.tracker.core.admission import checked_bid, make_request, no_match_message, preferred_selector
@@ -53,15 +53,16 @@ def _take_up(book: Book, client: ClientEntry, parked: RequestEntry, event: ev.Ac
     with contextlib.suppress(InvalidRequest):  # it was well formed when the request was let in
         parked.preferred = preferred_selector(parked.selector, event.prefer)
         parked.bid = checked_bid(event.bid)
+    parked.holder, parked.note, parked.user = client.holder, client.note, client.user
     _serve_or_wait(book, client, parked)
 
 
 def _take_in(book: Book, client: ClientEntry, event: ev.Acquire) -> None:
     book.arrivals += 1
     try:
-        request = make_request(event, client.holder, book.now_sec, book.arrivals, book.limits)
-    except InvalidRequest as error:
-        book.refuse(client.client_id, event.request_id, InvalidRequest, str(error))
+        request = make_request(event, client, book.now_sec, book.arrivals, book.limits)
+    except (InvalidRequest, NotAllowed) as error:
+        book.refuse(client.client_id, event.request_id, type(error), str(error))
         return
     if not book.queue.is_known(request.selector):
         message = no_match_message(event.selector, book.devices)

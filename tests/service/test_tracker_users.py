@@ -1,0 +1,127 @@
+"""A tracker knows its users by their keys, whatever their clients say."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import fleet.aio
+from fleet.client.identity_calls import IdentityCalls
+from fleet.errors import NotAllowed
+from fleet.identity.certificates import issue_own, make_key, own_key_id
+from fleet.identity.credentials import Credentials
+from fleet.identity.roles import Role
+from fleet.testing import LeaseStream, SimulatedAgent, eventually, serve_tracker
+from fleet.testing.identity import authority
+from fleet.v1 import job_pb2, lease_service_pb2
+
+
+def _member(name: str, role: Role = Role.USER) -> Credentials:
+    return issue_own(authority(), make_key(), name=name, role=role, now=dt.datetime.now(dt.UTC))
+
+
+def _job(stream: LeaseStream, name: str, title: str, state: job_pb2.JobState = job_pb2.JOB_STATE_RUNNING) -> None:
+    job = job_pb2.Job(name=name, title=title, holder="ann@lab", state=state)
+    stream.say(lease_service_pb2.ClientEvent(job=job))
+
+
+async def test_a_bid_under_anothers_name_takes_none_of_its_turns() -> None:
+    """A second key that called itself like a user took 100 turns in a row from him, for a bid of 1e-6."""
+    ann, mallory = _member("ann@lab"), _member("mallory@lab")
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "0", holder="ann@lab", proof=ann) as first,
+        LeaseStream(served.address, "0", holder="ann@lab", proof=mallory) as other,
+    ):
+        held = (await first.grant("held", "simulated")).lease.name
+        first.acquire("early", "simulated")
+        await eventually(lambda: "early" in first.queued)
+        other.acquire("late", "simulated", bid=1e-6)
+        await eventually(lambda: "late" in other.queued)
+
+        first.release(held)
+        await eventually(lambda: first.granted.get("early") or other.granted.get("late"))
+
+        assert ("early" in first.granted, "late" in other.granted) == (True, False)
+
+
+async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
+    """What the client calls itself stands beside it: in snapshots, for a request that waits, and in the audit log."""
+    mallory = _member("mallory@lab")
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "0", holder="ann@lab", proof=mallory) as stream,
+        fleet.aio.connect(served.address) as client,
+    ):
+        await stream.grant("1", "simulated")
+        stream.acquire("2", "simulated")
+        await eventually(lambda: "2" in stream.queued)
+        snapshot = await client.snapshot()
+        async with IdentityCalls(served.address) as calls:
+            (entry,) = (each for each in await calls.deeds(20) if each.name == "mallory@lab")
+
+    (device,), (lease,), (request,) = snapshot.devices, snapshot.leases, snapshot.requests
+    expected = ("mallory@lab", "ann@lab")
+    assert [(each.holder, each.holder_note) for each in (device, lease, request)] == 3 * [expected]
+    assert [device.held_by, lease.held_by, request.asked_by] == 3 * ["mallory@lab (ann@lab)"]
+    assert (entry.action, entry.subject) == ("LeaseService.OpenLeases", '{"note": "ann@lab"}')
+
+
+async def test_a_member_who_joins_under_anothers_name_is_told_apart() -> None:
+    """Names of certificates are their owners' choice: the later one shows the beginning of its key."""
+    ann, mallory = _member("ann@lab"), _member("ann@lab")
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a", "devices/b"]),
+        LeaseStream(served.address, "0", holder="ann@lab", proof=ann) as first,
+        LeaseStream(served.address, "0", holder="ann@lab", proof=mallory) as other,
+    ):
+        genuine = (await first.grant("1", "simulated")).lease
+        false = (await other.grant("1", "simulated")).lease
+
+    key_id = own_key_id(mallory.key_pem)
+    assert [genuine.holder, false.holder] == ["ann@lab", f"ann@lab#{key_id[:8]}"]
+
+
+async def test_a_users_priority_has_a_bound() -> None:
+    """With 100 any user passed everybody; an urgent job's 10, and anything less, may be chosen."""
+    async with (
+        serve_tracker() as served,
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "0", proof=_member("ann@lab")) as user,
+        LeaseStream(served.address, "0", proof=_member("boss@lab", Role.ADMIN)) as admin,
+    ):
+        await user.grant("held", "simulated")
+        for number in (11, 10, -100):
+            user.acquire(str(number), "simulated", priority=number)
+        admin.acquire("100", "simulated", priority=100)
+        await eventually(lambda: {"10", "-100"} <= user.queued.keys() and "11" in user.refused and admin.queued)
+
+    refused = user.refused["11"]
+    assert (refused.error_class, "11" in user.queued) == (NotAllowed.__name__, False)
+    assert refused.message == "priority 11 takes the role admin; the role user may choose one from -100 to 10"
+
+
+async def test_nobody_overwrites_or_crowds_out_anothers_jobs() -> None:
+    """A job of another user's name, and 1,100 others, left nothing of this one's in the status."""
+    async with (
+        serve_tracker() as served,
+        LeaseStream(served.address, "0", proof=_member("ann@lab")) as ann,
+        LeaseStream(served.address, "0", proof=_member("mallory@lab")) as mallory,
+        fleet.aio.connect(served.address) as client,
+    ):
+        _job(ann, "jobs/resnet", "resnet50")
+        ann.acquire("first", "name=none")
+        await eventually(lambda: ann.refused)
+        _job(mallory, "jobs/resnet", "not yours", job_pb2.JOB_STATE_FAILED)
+        for number in range(1_100):
+            _job(mallory, f"jobs/{number}", "flood")
+        mallory.acquire("last", "name=none")
+        await eventually(lambda: mallory.refused)  # events are taken in order
+        jobs = (await client.snapshot()).jobs
+
+    (genuine,) = (job for job in jobs if job.holder == "ann@lab")
+    assert (genuine.title, str(genuine.state)) == ("resnet50", "RUNNING")
+    assert len(jobs) == 1 + 200
+    assert {job.held_by for job in jobs} == {"ann@lab", "mallory@lab (ann@lab)"}
