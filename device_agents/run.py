@@ -5,15 +5,15 @@ longer than a moment, another one before: `agent listening on 127.0.0.1:PORT, wa
 devices/x`. Ends with the reason if the tracker's first answer is that it will not have this agent; one that has served
 goes on dialling, since that may be put right, and open sessions do without a tracker.
 
-Ends cleanly on SIGTERM and SIGINT, at any time; at once on a second one, and after a while in any case, whatever hangs.
-What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep, and end.
+Ends cleanly on SIGTERM, SIGINT and SIGHUP, at any time; at once on a second one, and after a while in any case,
+whatever hangs. What is left then goes as after a kill -9: the keepers of the workers see its end, kill what they keep,
+and end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import threading
 from collections.abc import Coroutine
@@ -29,6 +29,7 @@ from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
+from fleet.base.signals import ENDING, on_signals
 from fleet.errors import ConfigError, FleetError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
@@ -112,9 +113,7 @@ def _told(options: AgentOptions) -> AgentOptions:
 
 async def _serve(options: AgentOptions) -> int:
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, stopped)
+    on_signals(ENDING, _stop, stopped)
     where = str(options.config_path or "agent.yaml")
     config = _config(options, where)
     if options.tracker is not None:

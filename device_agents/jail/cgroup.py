@@ -7,6 +7,7 @@ unit makes that its own, with controllers for memory and processes. Without cont
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ logger = logging.getLogger(__name__)
 
 _CONTROLLERS = ("memory", "pids")
 _AGENTS_OWN = "fleet-agent"
+_PLACE = "fleet-workers-"
+"""Another prefix than that of earlier releases, whose agents hold no lock."""
+
+_CLAIMS = 3
 _MOST_TASKS = 4096
 """Processes and threads: those of a parallel loop on a large machine, many times over."""
 
@@ -27,6 +32,9 @@ class Groups:
     path: Path
     controllers: tuple[str, ...] = ()
     """Those that limit the groups."""
+
+    lock: int = -1
+    """Held as long as the agent lives: a place without it belongs to nobody."""
 
     def make(self, name: str, memory_bytes: int) -> Path | None:
         """Make a group; None when it cannot be made."""
@@ -50,6 +58,8 @@ class Groups:
             remove(group)
         with contextlib.suppress(OSError):
             self.path.rmdir()
+        with contextlib.suppress(OSError):
+            os.close(self.lock)
 
 
 def open_groups(name: str, root: Path = Path("/")) -> Groups:
@@ -63,9 +73,10 @@ def open_groups(name: str, root: Path = Path("/")) -> Groups:
         OSError: there is no cgroup v2, or it is not this user's.
     """
     own = _make_way(own_group(root))
-    groups = Groups(path=own / f"fleet-{name}", controllers=_usable_controllers(own))
-    groups.close()
-    groups.path.mkdir(exist_ok=True)
+    for place in sorted(own.glob(f"{_PLACE}*")):
+        _remove_abandoned(place)
+    path = own / f"{_PLACE}{name}"
+    groups = Groups(path=path, controllers=_usable_controllers(own), lock=_claim(path))
     try:
         if not (groups.path / "cgroup.kill").exists():
             raise OSError("this kernel cannot kill a cgroup; Linux 5.14 can")
@@ -77,6 +88,38 @@ def open_groups(name: str, root: Path = Path("/")) -> Groups:
         groups.close()
         raise
     return groups
+
+
+def _claim(path: Path) -> int:
+    """Make a place and hold its lock; another agent that starts now may take it for abandoned before that.
+
+    Raises:
+        OSError: it cannot be made, or an agent holds it.
+    """
+    for _ in range(_CLAIMS):
+        path.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            lock = _lock(path)
+            if path.is_dir():
+                return lock
+            os.close(lock)
+    raise OSError(f"{path} was removed again and again")
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Kill what is left in the groups of an agent that is dead, and remove them. The lock of a live one is held."""
+    with contextlib.suppress(OSError):
+        Groups(path=place, lock=_lock(place)).close()
 
 
 def own_group(root: Path = Path("/")) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
+
+from fleet.base import signals
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +19,7 @@ async def end(process: asyncio.subprocess.Process, limit_sec: float = _END_SEC) 
 
     Returns after `limit_sec` in any case: no signal ends a process that waits for a driver inside the kernel.
     """
-    if process.returncode is None:
-        # Not process.kill(): it would reap a process that has just ended, and asyncio would miss its exit code.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    signals.send(process, signal.SIGKILL)
     try:
         async with asyncio.timeout(limit_sec):
             # To asyncio a process has ended only once its pipe is closed, so unread output would keep it for ever.

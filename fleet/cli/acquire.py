@@ -90,7 +90,7 @@ def acquire(
     async def work() -> int:
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
-            options.cancel_on(signal.SIGTERM)
+            options.cancel_on(signal.SIGTERM, signal.SIGHUP)
             async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:
                     console.print(f"got {device.name}")

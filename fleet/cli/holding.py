@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from fleet.base import signals
 from fleet.base.scratch import scratch_dir
 from fleet.client import held
 from fleet.client.device import Device
@@ -112,8 +113,7 @@ def _forwarding(process: asyncio.subprocess.Process) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def forward(number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
+        signals.send(process, number)
 
     for number in _FORWARDED:
         loop.add_signal_handler(number, forward, number)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Annotated
 
 import typer
 
+from fleet.base.signals import ENDING
 from fleet.cli import options
 from fleet.cli.options import (
     BuildCacheGbOption,
@@ -94,7 +94,7 @@ def serve(
     )
 
     async def work() -> None:
-        options.cancel_on(signal.SIGTERM, signal.SIGINT)
+        options.cancel_on(*ENDING)
         await run(wanted)
 
     try:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fleet.base.config import at_home
 from fleet.base.settings import Setting, Source, look_up
+from fleet.base.signals import on_signals
 from fleet.cli import candidates
 from fleet.cli.json_out import print_document
 from fleet.cli.terminal import CleanConsole
@@ -285,8 +286,7 @@ def cancel_on(*numbers: signal.Signals) -> None:
     task = asyncio.current_task()
     if task is None:
         return
-    for number in numbers:
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_signals(numbers, task.cancel)
 
 
 def run(work: Coroutine[object, object, T]) -> T:

@@ -71,7 +71,7 @@ def program(
     is_json = options.wants_json(ctx, json_output)
 
     async def work() -> int:
-        options.cancel_on(signal.SIGTERM)
+        options.cancel_on(signal.SIGTERM, signal.SIGHUP)
         address = options.tracker_address(ctx, tracker)
         async with (
             fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from fleet.base.machine import process_age_sec
+from fleet.base.signals import on_signals
 from fleet.cli.json_out import print_document
 from fleet.cli.options import stderr
 from fleet.cli.tables import make_console
@@ -105,5 +106,5 @@ async def _until_stopped(options: TuneOptions, progress: JobProgress, started_at
     """Run the job; SIGTERM stops it as Ctrl-C does."""
     task = asyncio.current_task()
     if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        on_signals((signal.SIGTERM, signal.SIGHUP), task.cancel)
     return await run_tune(options, progress, started_at=started_at)

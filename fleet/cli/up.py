@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 import fleet.aio
 from fleet.base.config import TRACKER_PORT, data_dir
+from fleet.base.signals import ENDING
 from fleet.cli import options
 from fleet.errors import ConfigError
 
@@ -34,7 +34,7 @@ def up(
         raise ConfigError(f"there is no file {config}")
 
     async def work() -> None:
-        options.cancel_on(signal.SIGTERM, signal.SIGINT)
+        options.cancel_on(*ENDING)
         local = fleet.aio.LocalFleet(
             state_dir=state_dir or data_dir() / "local",
             port=port,

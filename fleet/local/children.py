@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.base import signals
 from fleet.errors import ConfigError, FleetError
 
 logger = logging.getLogger(__name__)
@@ -118,8 +119,7 @@ class Child:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(number)
+                signals.send(process, number)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_STOP_TIMEOUT_SEC):
                         await process.wait()

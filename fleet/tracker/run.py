@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import signal
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,11 @@ from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import listening_host
 from fleet.base.open_files import raise_file_limit
+from fleet.base.signals import ENDING, on_signals
 from fleet.errors import FleetError
+
+_STOP_SEC = 15.0
+"""A tracker ends within a second; one that hangs must not outlive the process that started it for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +96,21 @@ def run_tracker(options: TrackerOptions) -> int:
     return 0
 
 
+def _stop(stop: asyncio.Event) -> None:
+    """Begin to end: at once on a second signal, and after a while in any case, whatever hangs."""
+    if stop.is_set():
+        os._exit(1)
+    stop.set()
+    timer = threading.Timer(_STOP_SEC, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+
+
 async def _serve(options: TrackerOptions) -> None:
     from fleet.tracker.server import Tracker, TrackerConfig  # clients only want a tracker's command line
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    on_signals(ENDING, _stop, stop)
     config = TrackerConfig(
         host=options.host,
         port=options.port,

@@ -308,3 +308,24 @@ async def test_an_unknown_device_has_no_history(client: Fleet) -> None:
     """The tracker says so instead of showing an empty hour."""
     with pytest.raises(NotFound, match="devices/nobody"):
         await client.history("devices/nobody")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """However it ends: as its terminal closes, or by kill -9, while a client holds a device."""
+    up = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fleet.cli.main", "up", "--port", "0"),
+        *("--config", str(config), "--state-dir", str(tmp_path / "state")),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert up.stderr is not None
+    line = await asyncio.wait_for(up.stderr.readline(), _START_SEC)
+    address = line.decode().partition("tracker on ")[2].partition(",")[0]
+    family = psutil.Process(up.pid).children(recursive=True)
+    assert len(family) >= 2
+    async with fleet.aio.connect(address) as client, client.acquire("simulated"):
+        os.kill(up.pid, number)
+        await eventually(lambda: not alive(family), 30)
+    code = await up.wait()
+    assert code in (-signal.SIGKILL, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import struct
@@ -197,3 +198,22 @@ def test_the_kernels_own_kill_at_the_limit_is_told(tmp_path: Path) -> None:
     assert not cgroup.ran_out_of_memory(tmp_path)
     (tmp_path / "memory.events").write_text("low 0\nmax 12\noom 1\noom_kill 1\n")
     assert cgroup.ran_out_of_memory(tmp_path)
+
+
+def test_places_of_dead_agents_are_removed(tmp_path: Path) -> None:
+    """An agent with a temporary state directory has another name each time; that of a live one stays."""
+    groups = tmp_path / "groups"
+    (groups / "fleet-workers-dead").mkdir(parents=True)
+    (groups / "fleet-workers-live").mkdir()
+    proc = tmp_path / "root/proc/self"
+    proc.mkdir(parents=True)
+    (proc / "mountinfo").write_text(f"1 2 0:1 / {groups} rw - cgroup2 cgroup2 rw\n")
+    (proc / "cgroup").write_text("0::/\n")
+    live = os.open(groups / "fleet-workers-live", os.O_RDONLY)
+    fcntl.flock(live, fcntl.LOCK_EX)
+
+    with pytest.raises(OSError, match="cannot kill a cgroup"):  # no true one
+        cgroup.open_groups("mine", tmp_path / "root")
+
+    os.close(live)
+    assert [path.name for path in groups.iterdir()] == ["fleet-workers-live"]

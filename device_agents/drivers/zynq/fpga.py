@@ -14,11 +14,13 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
 from device_agents.drivers.zynq import writer as fpga_writer
 from device_agents.drivers.zynq.overlay import make_overlay
+from fleet.base import signals
 from fleet.errors import DiskFull, ProgrammingFailed
 
 logger = logging.getLogger(__name__)
@@ -209,8 +211,7 @@ class FpgaManager:
             raise ProgrammingFailed(_failed(path, number, self.state))
 
     async def _give_up(self, process: asyncio.subprocess.Process) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        signals.send(process, signal.SIGKILL)
         try:
             await asyncio.wait_for(process.wait(), _DIES_SEC)
         except TimeoutError:
