@@ -75,7 +75,7 @@ _GROUPS = {
         "devices": "List devices",
         "leases": "List or revoke leases",
         "request": "List or cancel requests",
-        "acquire": "Hold a device for a command",
+        "acquire": "Hold a device",
     },
     "Operate a fleet": {
         "up": "Serve this machine",
