@@ -62,7 +62,7 @@ def deploy(
     if config is not None and not config.is_file():
         raise ConfigError(f"there is no file {config} to bring along")
     there = Destination(host=_named(host), directory=directory.removeprefix("~/"), ssh=_command(ssh))
-    address = options.running_fleet(ctx, tracker)
+    address = options.tracker_setting(ctx, tracker).asked
     seen = look(there)
     how = Start(options=_agent_options(seen, address, config, allow_network), config=config, with_systemd=systemd)
     there = settled(there, seen, how)

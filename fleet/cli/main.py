@@ -244,7 +244,7 @@ def root(
 
     Run an agent on each board and a tracker in the middle, ask for devices by what they are, and tune on all of them.
 
-    Example: fleet up, and in another terminal: fleet tune model.onnx --tracker 127.0.0.1:9290
+    Example: fleet up, and in another terminal: fleet tune model.onnx
     """
     logs.setup(log_level or "warning")
     allow_plain_text()

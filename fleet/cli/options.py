@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleet.base.config import at_home
+from fleet.base.network import is_answered
 from fleet.base.settings import Setting, Source, look_up
 from fleet.base.signals import on_signals
 from fleet.cli import candidates
@@ -24,6 +25,7 @@ from fleet.cli.terminal import CleanConsole
 from fleet.domain.leases import LONGEST_SEC, PendingRequest
 from fleet.domain.selectors import parse_selector
 from fleet.errors import ConfigError, FleetError
+from fleet.identity.store import CredentialStore
 
 if TYPE_CHECKING:
     from cross.build.cache import BuildCache
@@ -67,6 +69,14 @@ TrackerOption = Annotated[
         "--tracker",
         metavar="HOST:PORT",
         help="The tracker. Default: $FLEET_TRACKER, else that of 'fleet config show', else 127.0.0.1:9290.",
+    ),
+]
+
+
+PrivateOption = Annotated[
+    bool,
+    typer.Option(
+        "--private", help="Start a tracker and an agent for this run, also where a tracker runs on this machine."
     ),
 ]
 
@@ -213,9 +223,33 @@ def tracker_address(ctx: typer.Context, given: str | None) -> str:
     return tracker_setting(ctx, given).value
 
 
-def running_fleet(ctx: typer.Context, given: str | None) -> str | None:
-    """Return its address for a command that starts a fleet of its own where nobody names a tracker: None."""
-    return tracker_setting(ctx, given).asked
+def running_fleet(ctx: typer.Context, given: str | None, is_private: bool) -> str | None:
+    """Return the tracker for a command that can start a fleet of its own, or None for it to do so.
+
+    One rule for all: the named tracker, else the one that runs on this machine and that this account belongs to, which
+    is said on stderr, else a private one.
+
+    Args:
+        is_private: --private was given.
+
+    Raises:
+        ConfigError: --private and --tracker contradict each other.
+    """
+    if is_private:
+        if given is not None:
+            raise ConfigError("--private starts a fleet for this run, --tracker names a running one; give one of them")
+        return None
+    setting = tracker_setting(ctx, given)
+    if setting.asked is not None or not is_answered(setting.value):
+        return setting.asked
+    if CredentialStore().find(setting.value) is None:
+        stderr().print(
+            f"another account's tracker runs at {setting.value}; its jobs may disturb times measured here",
+            style="yellow",
+        )
+        return None
+    stderr().print(f"using the tracker at {setting.value}; --private starts a fleet for this run instead")
+    return setting.value
 
 
 def selector_or_default(given: str | None) -> str:

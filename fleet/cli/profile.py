@@ -49,6 +49,7 @@ def profile(
     ] = None,
     wait_timeout: stepping.WaitOption = None,
     tracker: stepping.FleetOption = None,
+    private: options.PrivateOption = False,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
     wide: WideOption = False,
     json_output: options.JsonOption = False,
@@ -74,7 +75,7 @@ def profile(
         measures_alone=alone,
         is_untuned=untuned,
     )
-    address = options.running_fleet(ctx, tracker)
+    address = options.running_fleet(ctx, tracker, private)
     holding = stepping.leased_device(
         on,
         tracker=address,

@@ -53,13 +53,14 @@ def run(
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
     tracker: stepping.FleetOption = None,
+    private: options.PrivateOption = False,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
     json_output: options.JsonOption = False,
 ) -> None:
     """Run a function of an artifact once on a device.
 
-    Inputs come from .npy files or are random. Outputs are summarized, and written to a file that numpy reads. Without
-    --tracker, a tracker and an agent are started for this machine and stopped at the end.
+    Inputs come from .npy files or are random. Outputs are summarized, and written to a file that numpy reads. Without a
+    running tracker, it starts a tracker and an agent for this machine and stops them at the end.
 
     Example: fleet run matmul.so --on name=pi4-03 --input a.npy --input b.npy --output c.npz
     """
@@ -73,7 +74,7 @@ def run(
     sent = fill(wanted, arrays, random, is_vm=loaded.module_kind is ModuleKind.RELAX_VM)
     holding = stepping.leased_device(
         on,
-        tracker=options.running_fleet(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker, private),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"run {artifact.name}",

@@ -28,21 +28,22 @@ def serve_check(
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
     tracker: stepping.FleetOption = None,
+    private: options.PrivateOption = False,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
     json_output: options.JsonOption = False,
 ) -> None:
     """Run an exported model on a device and compare its answers with those stored in it.
 
     Checks the file's hashes, uploads its library, runs the stored inputs, those of each set of shapes, and times them.
-    Exit code 1 when an answer is wrong. Without --tracker, a tracker and an agent are started for this machine and
-    stopped at the end.
+    Exit code 1 when an answer is wrong. Without a running
+    tracker, it starts a tracker and an agent for this machine and stops them at the end.
 
     Example: fleet serve-check model.fleet --on name=pi4-03
     """
     read_manifest(open_package(model))
     holding = stepping.leased_device(
         on,
-        tracker=options.running_fleet(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker, private),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"check {model.name}",

@@ -37,7 +37,7 @@ FleetOption = Annotated[
     typer.Option(
         "--tracker",
         metavar="HOST:PORT",
-        help="A running fleet. Default: the one of 'fleet config show'; where none is named, start one for this run.",
+        help="A running fleet. Default: the one of 'fleet config show', if it runs; else start one for this run.",
     ),
 ]
 FunctionOption = Annotated[

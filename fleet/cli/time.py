@@ -63,13 +63,14 @@ def time(
     timeout: stepping.TimeoutOption = 60.0,
     wait_timeout: stepping.WaitOption = None,
     tracker: stepping.FleetOption = None,
+    private: options.PrivateOption = False,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
     json_output: options.JsonOption = False,
 ) -> None:
     """Time a function of an artifact on a device.
 
-    The arguments are filled with random numbers on the device. Without --tracker, a tracker and an agent are started
-    for this machine and stopped at the end.
+    The arguments are filled with random numbers on the device. Without a running
+    tracker, it starts a tracker and an agent for this machine and stops them at the end.
 
     Example: fleet time matmul.so --on kind=cuda --min-repeat-ms 100
     """
@@ -90,7 +91,7 @@ def time(
     }
     holding = stepping.leased_device(
         on,
-        tracker=options.running_fleet(ctx, tracker),
+        tracker=options.running_fleet(ctx, tracker, private),
         connect_timeout_sec=connect_timeout,
         wait_timeout_sec=wait_timeout,
         purpose=f"time {artifact.name}",

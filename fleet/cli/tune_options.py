@@ -21,6 +21,7 @@ from fleet.cli.options import (
     DaskOption,
     JsonOption,
     LibraryOption,
+    PrivateOption,
     ShapeOption,
     running_fleet,
     seconds,
@@ -42,7 +43,7 @@ from fleet.optimizer.strategies import DEFAULT as DEFAULT_STRATEGY
 _HERE_ONLY = ("snapshots", "workers", "dask", "build_cache")
 """Options about where this process searches and builds: a job that an optimizer runs does not take them along."""
 
-OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "wide"})
+OF_A_RUN_HERE = frozenset({*_HERE_ONLY, "dask_certs", "build_cache_gb", "private", "wide"})
 """Parameters that mean nothing for a job that is only submitted."""
 
 
@@ -107,10 +108,11 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="HOST:PORT",
-                help="A running fleet. Default: the one of 'fleet config show'; where none is named, 'fleet tune' "
-                "starts one for its run.",
+                help="A running fleet. Default: the one of 'fleet config show', if it runs; else 'fleet tune' starts "
+                "one for its run.",
             ),
         ] = None,
+        private: PrivateOption = False,
         library: LibraryOption = None,
         snapshots: Annotated[
             str | None,
@@ -207,7 +209,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             selector=selectors[0],
             also_on=selectors[1:],
             devices=devices,
-            tracker=running_fleet(ctx, tracker),
+            tracker=running_fleet(ctx, tracker, private),
             library=library,
             snapshots=snapshots,
             trials=trials,

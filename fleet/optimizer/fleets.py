@@ -9,8 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 from fleet import aio
-from fleet.base.config import TRACKER_PORT
-from fleet.base.network import is_answered
 from fleet.errors import FleetError, NoMatchingDevice, TrackerUnavailable
 from fleet.library import Optimizer
 
@@ -62,15 +60,6 @@ async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float
             if now_sec() + _PAUSE_SEC > until_sec:
                 raise
         await asyncio.sleep(_PAUSE_SEC)
-
-
-def fleet_beside(address: str = f"127.0.0.1:{TRACKER_PORT}") -> str:
-    """Return what to tell whoever starts a fleet for one job while one is up on this machine; "" if none is."""
-    if not is_answered(address):
-        return ""
-    return (
-        f"a tracker listens at {address}, whose jobs may disturb these times: --tracker {address} takes turns with them"
-    )
 
 
 async def serving(optimizers: Sequence[Optimizer], tracker: str, fleet_id: str) -> list[Optimizer]:

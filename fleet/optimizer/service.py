@@ -33,7 +33,7 @@ from fleet.optimizer.cluster.pool import DaskPool
 from fleet.optimizer.core.events import DeviceFound, Said, Titled
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.fleets import asked_again, fleet_beside
+from fleet.optimizer.fleets import asked_again
 from fleet.optimizer.job import TuneOptions, TuneReport
 from fleet.optimizer.job_entry import JobEntry, OwnEntry
 from fleet.optimizer.job_run import JobRun
@@ -234,8 +234,6 @@ class OpenJob:
     async def _connect_anew(self, stack: AsyncExitStack) -> Fleet:
         address = self.options.tracker
         if address is None:
-            if beside := fleet_beside():
-                self.core.progress.notice(beside)
             self._say("starting a tracker and an agent for this machine")
             drivers = drivers_for(self.options.selector)
             local = await stack.enter_async_context(

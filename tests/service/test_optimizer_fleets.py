@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import fleet.aio
 from fleet.library import Optimizer
-from fleet.optimizer.fleets import fleet_behind, fleet_beside, serving
+from fleet.optimizer.fleets import fleet_behind, serving
 from fleet.testing import serve_tracker
 
 NOBODY = "127.0.0.1:1"
@@ -42,11 +42,3 @@ async def test_a_fleet_keeps_its_name_when_its_tracker_starts_again() -> None:
         await tracker.restart()
 
         assert await fleet_behind(tracker.address) == before != ""
-
-
-async def test_a_fleet_of_ones_own_is_told_of_the_one_that_is_up() -> None:
-    """Two agents on one machine measure at the same time; who is told the address can have them take turns."""
-    async with serve_tracker() as up:
-        assert f"--tracker {up.address}" in fleet_beside(up.address)
-
-    assert not fleet_beside(NOBODY)

@@ -1,0 +1,59 @@
+"""Which fleet a command uses that could start one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import typer
+
+from fleet.base import settings
+from fleet.cli.options import running_fleet
+from fleet.errors import ConfigError
+from fleet.identity.store import CredentialStore
+from fleet.testing import serve_tracker
+
+
+def use_default(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Let the address stand for the tracker of this machine, which would have a fixed port."""
+    monkeypatch.setattr(settings, "TRACKER_PORT", int(address.rpartition(":")[2]))
+
+
+async def chosen(tracker: str | None = None, *, is_private: bool = False) -> str | None:
+    context = typer.Context(typer.main.get_command(typer.Typer(callback=lambda: None)))
+    return await asyncio.to_thread(running_fleet, context, tracker, is_private)
+
+
+async def test_the_tracker_of_this_machine_is_used_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`fleet tune` started a second tracker and agent on the same cores, while `fleet devices` used the first."""
+    async with serve_tracker() as up:
+        use_default(monkeypatch, up.address)
+
+        assert up.address == await chosen()
+        assert f"using the tracker at {up.address}; --private starts" in capsys.readouterr().err
+        assert await chosen(is_private=True) is None
+
+    assert await chosen() is None, "nothing runs any more"
+
+
+async def test_a_named_tracker_is_used_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if it does not run: the command fails then, instead of measuring elsewhere."""
+    assert await chosen("127.0.0.1:1") == "127.0.0.1:1"
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="give one of them"):
+        await chosen("127.0.0.1:1", is_private=True)
+
+
+async def test_the_tracker_of_another_account_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This account has no credentials for it and cannot take turns: it says so, and measures on its own."""
+    async with serve_tracker() as up:
+        use_default(monkeypatch, up.address)
+        CredentialStore().forget(up.address)
+
+        assert await chosen() is None
+
+    assert f"another account's tracker runs at {up.address}" in capsys.readouterr().err
