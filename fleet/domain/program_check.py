@@ -55,7 +55,7 @@ OPERATORS = frozenset(
 ATTRIBUTES = frozenset(
     {"axis", "buffer_dim_align", "global_symbol", "layout_free_buffers", "op_pattern", "s_tir", "schedule_rule"}
     | {"tirx.is_scheduled", "tirx.noalias", "workload"}
-    | {"fleet.attention", "fleet.constants", "fleet.winograd"}
+    | {"fleet.attention", "fleet.constants", "fleet.recurrence", "fleet.winograd"}
 )
 """Attributes of functions and annotations of blocks and loops that a workload may have."""
 

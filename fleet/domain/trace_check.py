@@ -32,6 +32,7 @@ ANNOTATIONS = frozenset(
     | {f"meta_schedule.thread_extent_{name}_inclusive" for name in ("low", "high")}
     | {f"software_pipeline_{name}" for name in ("async_stages", "order", "stage")}
     | {"pragma_auto_unroll_max_step", "pragma_loop_partition_hint", "pragma_unroll_explicit"}
+    | {"pragma_parallel_barrier_when_finish", "pragma_parallel_launch_point"}
     | {"double_buffer_scope", "fleet.left_to_compiler", "schedule_rule", "warp_execution"}
     | {"meta_schedule.auto_tensorize", "meta_schedule.auto_tensorize_init", "meta_schedule.tiling_structure"}
 )

@@ -19,6 +19,7 @@ from fleet.workloads.workload import workload_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
+    from tvm.s_tir import Schedule
 
 LLVM_IR = 'define i32 @planted() { ret i32 7 }\n@text = constant [8 x i8] c"PLANTED\\00"'
 GET = ["GetSBlock", [], ["C", "main"], ["b0"]]
@@ -172,7 +173,7 @@ def test_a_program_with_foreign_attributes_is_refused(where: str) -> None:
         check_program(tvm.ir.save_json(mod))
 
 
-@pytest.mark.parametrize("name", ["conv", "winograd", "attention", "reduction", "bits", "cumsum", "argmax"])
+@pytest.mark.parametrize("name", ["conv", "winograd", "attention", "recurrence", "sum", "bits", "cumsum", "argmax"])
 def test_workloads_of_models_pass(name: str) -> None:
     check_program(workload_of(_WORKLOADS[name](), name=name).mod_json)
 
@@ -217,6 +218,17 @@ def _attention() -> IRModule:
     return module_of(CASES["bias and causal"])
 
 
+def _recurrence() -> IRModule:
+    from fleet.models.recurrent_layer import Cell, Recurrence
+    from fleet.models.recurrent_program import recurrence_program
+
+    activations = ("Sigmoid", "Tanh", "Tanh")
+    layer = Recurrence(
+        cell=Cell.LSTM, steps=5, batch=1, hidden=128, is_reverse=(False,), activations=activations, has_lengths=True
+    )
+    return tvm.IRModule({"main": recurrence_program(layer)})
+
+
 def _of_topi(name: str, *arguments: object, dtype: str = "float32") -> Callable[[], IRModule]:
     from tvm import topi
 
@@ -227,7 +239,8 @@ _WORKLOADS: dict[str, Callable[[], IRModule]] = {
     "conv": _convolution,
     "winograd": _winograd,
     "attention": _attention,
-    "reduction": _of_topi("sum", 1),
+    "recurrence": _recurrence,
+    "sum": _of_topi("sum", 1),
     "cumsum": _of_topi("cumsum", 1),
     "argmax": _of_topi("argmax", 1),
     "bits": _of_topi("bitwise_not", dtype="int32"),
@@ -235,14 +248,15 @@ _WORKLOADS: dict[str, Callable[[], IRModule]] = {
 
 
 def _surveyed() -> Iterator[tuple[str, dict[str, object], IRModule]]:
-    """Yield rules, target and program of a survey of all that writes traces."""
+    """Yield rules, none of them for "", target and program of a survey of all that writes traces."""
     from tvm import topi
 
     float32 = program(_matmul("float32"))
     softmax = program(lambda a, b: topi.nn.softmax(a))
-    for mod in (float32, softmax, *(_WORKLOADS[name]() for name in ("conv", "winograd", "attention", "reduction"))):
+    for mod in (float32, softmax, *(_WORKLOADS[name]() for name in ("conv", "winograd", "attention", "sum"))):
         yield "llvm", AVX2, mod
         yield "cuda", A100, mod
+    yield "", AVX2, _recurrence()
     for dtype, target in (("uint8", VNNI), ("int8", NEON)):
         yield "llvm", target, program(_matmul("int32"), dtype)
         yield "llvm", target, program(_matmul("int32", is_transposed=True), dtype)
@@ -250,28 +264,34 @@ def _surveyed() -> Iterator[tuple[str, dict[str, object], IRModule]]:
         yield "cuda-tensorcore", A100, program(_matmul(out, is_transposed=True), dtype, 256)
 
 
+def _by_rules(mod: IRModule, target: dict[str, object], rules: str) -> Iterator[Schedule]:
+    """Yield what MetaSchedule's rules make of a program."""
+    from tvm.s_tir import meta_schedule as ms
+
+    space = ms.space_generator.PostOrderApply(
+        sch_rules=ms.ScheduleRule.create(rules),
+        postprocs=ms.Postproc.create(rules),
+        mutator_probs=ms.Mutator.create(rules),
+    )
+    if rules == "llvm":  # the rules of its instruction set, which have no name of their own
+        space = "post-order-apply"
+    context = ms.TuneContext(mod, target=tvm.target.Target(target), space_generator=space, num_threads=1)
+    for schedule in context.generate_design_space():
+        schedule.enter_postproc()
+        all(step.apply(schedule) for step in context.space_generator.postprocs)
+        yield schedule
+
+
 @pytest.mark.slow
 def test_all_that_our_spaces_and_metaschedules_rules_write_is_in_the_lists() -> None:
     """Post-processing included. Every listed kind that no rule writes is named here, with its reason."""
-    from tvm.s_tir import meta_schedule as ms
-
     kinds, keys = set(), set()
     for rules, target, mod in _surveyed():
         target_json = json.dumps(target)
         load_intrinsics(target_json)
         made = list(itertools.islice(schedules(mod, target_json), 6))
-        space = ms.space_generator.PostOrderApply(
-            sch_rules=ms.ScheduleRule.create(rules),
-            postprocs=ms.Postproc.create(rules),
-            mutator_probs=ms.Mutator.create(rules),
-        )
-        if rules == "llvm":  # the rules of its instruction set, which have no name of their own
-            space = "post-order-apply"
-        context = ms.TuneContext(mod, target=tvm.target.Target(target), space_generator=space, num_threads=1)
-        for schedule in context.generate_design_space():
-            schedule.enter_postproc()
-            all(step.apply(schedule) for step in context.space_generator.postprocs)
-            made.append(schedule)
+        if rules:
+            made += _by_rules(mod, target, rules)
         for schedule in made:
             text = trace_json(schedule)
             check_trace(text)

@@ -15,6 +15,7 @@ from cross.targets.target import make_target
 from fleet.cost_model.learn import extract_features
 from fleet.cost_model.scoring import Ranker
 from fleet.optimizer.tasks.search_state import Features, program_hash
+from fleet.spaces.recurrent import is_recurrence
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import module_of
 
@@ -75,9 +76,14 @@ class Evolution:
     """Cores for feature extraction, which takes most of the time; the search itself uses one, to be repeatable."""
 
     def run(self) -> list[tuple[Schedule, Features | None]]:
-        """Return schedules, the best predicted first, random ones last; with their features, if these were needed."""
+        """Return schedules, the best predicted first, random ones last; with their features, if these were needed.
+
+        Recurrent layers have none: the rules fail on a loop over several stages.
+        """
         from tvm.s_tir import meta_schedule as ms
 
+        if is_recurrence(module_of(self.mod_json)):
+            return []
         known: dict[int, Features] = {}
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=self.population,
