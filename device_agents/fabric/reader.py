@@ -59,6 +59,7 @@ from device_agents.fabric.description import (
     Window,
     Write,
 )
+from fleet.base import yaml_text
 from fleet.base.config import did_you_mean, parse
 from fleet.errors import ConfigError, InvalidRequest
 
@@ -105,7 +106,7 @@ def parse_description(text: str, *, where: str = "registers.yaml") -> Descriptio
     """
     try:
         _check_shape(text, where)
-        content = yaml.safe_load(text)
+        content = yaml_text.load(text, where=where)
     except (yaml.YAMLError, ValueError) as error:  # the latter from numbers and dates that there are not
         raise ConfigError(f"{where} is not YAML: {error}") from error
     _check_size(content, where)

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
+from fleet.base import yaml_text
 from fleet.errors import ConfigError
 
 T = TypeVar("T")
@@ -115,12 +114,13 @@ def read_yaml(path: Path) -> dict[str, object]:
     """Read a mapping from a YAML file.
 
     Raises:
-        ConfigError: the file is missing, not YAML, or not a mapping.
+        ConfigError: the file is missing, too large, not YAML, or not a mapping, or a key stands in it twice.
     """
+    text = yaml_text.read_text(path)
     try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        content = yaml_text.load(text, where=str(path))
+    except ConfigError:
+        raise
     except Exception as error:  # of PyYAML, and whatever it lets out for "!!float x" or a hundred brackets
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if content is None:

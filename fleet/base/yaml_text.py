@@ -1,0 +1,75 @@
+"""YAML as the fleet reads it: regular files of bounded size, and no key twice in one mapping."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fleet.errors import ConfigError
+
+_MAX_BYTES = 1024 * 1024
+"""Configuration is written by hand; PyYAML takes a second for each megabyte."""
+
+
+def read_text(path: Path) -> str:
+    """Read a configuration file.
+
+    Raises:
+        ConfigError: it is missing, no regular file, too large, or no text.
+    """
+    try:
+        # A pipe that nobody writes to would keep the program waiting at the open.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"cannot read {path}: it is no regular file; name a file of YAML")
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(f"cannot read {path}: it is larger than {_MAX_BYTES} bytes; is it the right file?")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+
+
+def load(text: str, *, where: str) -> object:
+    """Return the content of a YAML document.
+
+    Raises:
+        ConfigError: a key stands twice in one mapping; the line is named.
+        Exception: it is not YAML: of PyYAML, and whatever it lets out for "!!float x" or a hundred brackets.
+    """
+    loader = _Loader(text)
+    loader.where = where
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    where = ""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self._refuse_repeated_keys(node)  # before the base class merges "<<", where a key may come again
+        return super().construct_mapping(node, deep=deep)
+
+    def _refuse_repeated_keys(self, node: yaml.MappingNode) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            return  # the base class says what is wrong
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if (first := lines.get((key.tag, key.value))) is not None:
+                raise ConfigError(
+                    f"{self.where}: line {line}: the key {key.value!r} stands in line {first} already; keep one of them"
+                )
+            lines[key.tag, key.value] = line

@@ -1,0 +1,63 @@
+"""Reading YAML: no key twice, and answers at once for files that are none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from device_agents.fabric.reader import parse_description
+from fleet.base.config import read_yaml
+from fleet.errors import ConfigError
+
+
+def _written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("tracker: a:1\ntracker: b:2\n", 2, "tracker"),
+        ("devices:\n- driver: cpu\n  labels: {rack: 3, rack: 4}\n", 3, "rack"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n  d: 1\n  d: 2\n", 5, "d"),
+    ],
+    ids=["outer", "within", "beside-a-merge"],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str, line: int, key: str) -> None:
+    """The later one won without a word. File, line and key are named."""
+    path = _written(tmp_path, text)
+
+    with pytest.raises(ConfigError, match=rf"{path}: line {line}: the key '{key}' stands in line \d already"):
+        read_yaml(path)
+
+
+def test_a_merged_key_may_be_given_anew(tmp_path: Path) -> None:
+    """That is the purpose of a merge."""
+    path = _written(tmp_path, "a: &x {b: 1}\nc: {<<: *x, b: 2}\n")
+
+    assert read_yaml(path)["c"] == {"b": 2}
+
+
+def test_a_description_of_a_fabric_is_read_as_strictly() -> None:
+    """It comes from a peer."""
+    with pytest.raises(ConfigError, match=r"registers.yaml: line 2: the key 'name'"):
+        parse_description("name: a\nname: b\n")
+
+
+def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
+    """The command waited for a writer for ever."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    with pytest.raises(ConfigError, match="no regular file"):
+        read_yaml(path)
+
+
+def test_a_huge_file_is_no_configuration(tmp_path: Path) -> None:
+    """20 MB of it took a minute and a gigabyte."""
+    with pytest.raises(ConfigError, match="larger than"):
+        read_yaml(_written(tmp_path, "# padding\n" * 2_000_000))
