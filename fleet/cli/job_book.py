@@ -45,7 +45,10 @@ class LibraryJobs:
             FleetError: this library does not have the job, or it cannot be stopped from here.
         """
         with self._library(job_name) as library:
-            job = library.queue.cancel(job_name)
+            from fleet.identity.account_key import known_account_key_id
+            from fleet.library.ownership import Caller
+
+            job = library.queue.cancel(job_name, Caller(key_id=known_account_key_id()))
         return f"{job.name} {'is asked to stop' if job.is_stop_asked else f'is {job.state.value.lower()}'}"
 
     @contextmanager

@@ -20,7 +20,9 @@ from fleet.cli.tune_options import OF_A_RUN_HERE, Asked, with_tune_options
 from fleet.cli.tune_view import print_reports
 from fleet.cli.watching import watch as watch_job
 from fleet.errors import InvalidRequest
+from fleet.identity.account_key import account_key_id, known_account_key_id
 from fleet.library import Job, Library
+from fleet.library.ownership import Caller
 from fleet.optimizer.fleets import fleet_for
 from fleet.optimizer.job import TuneOptions
 from fleet.optimizer.order import submit as submit_job
@@ -30,6 +32,10 @@ app = typer.Typer(cls=ShowingGroup, no_args_is_help=True, add_completion=False, 
 NameArgument = Annotated[
     str,
     typer.Argument(metavar="JOB", help="Its name, with or without 'jobs/'.", autocompletion=candidates.jobs),
+]
+
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Also a job of another account: for the owner of the library's file or tables.")
 ]
 
 
@@ -55,7 +61,7 @@ def _submit(wanted: TuneOptions, asked: Asked) -> None:
         )
     with Library.open(wanted.library) as library:
         fleet_id = asyncio.run(fleet_for(wanted.tracker, wanted.selectors)) if wanted.tracker else ""
-        job = submit_job(library, wanted, holder=account_name(), fleet_id=fleet_id)
+        job = submit_job(library, wanted, holder=account_name(), owner=account_key_id(), fleet_id=fleet_id)
         is_served = bool(library.queue.optimizers())
     if asked.as_json:
         options.print_json(job_data(job))
@@ -145,26 +151,34 @@ def watch(
 
 @app.command()
 def cancel(
-    ctx: typer.Context, name: NameArgument, library: LibraryOption = None, json_output: JsonOption = False
+    ctx: typer.Context,
+    name: NameArgument,
+    force: ForceOption = False,
+    library: LibraryOption = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Stop a job; its records stay, and 'fleet jobs resume' goes on with it.
 
     Example: fleet jobs cancel 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.cancel(_full(name)), json_output)
+        _say(ctx, opened.queue.cancel(_full(name), _caller(force)), json_output)
 
 
 @app.command()
 def resume(
-    ctx: typer.Context, name: NameArgument, library: LibraryOption = None, json_output: JsonOption = False
+    ctx: typer.Context,
+    name: NameArgument,
+    force: ForceOption = False,
+    library: LibraryOption = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Put a job that was cancelled, failed or interrupted into the queue again.
 
     Example: fleet jobs resume 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.resume(_full(name)), json_output)
+        _say(ctx, opened.queue.resume(_full(name), _caller(force)), json_output)
 
 
 @app.command()
@@ -172,6 +186,7 @@ def revert(
     ctx: typer.Context,
     name: NameArgument,
     undo: Annotated[bool, typer.Option("--undo", help="Use the job's records again.")] = False,
+    force: ForceOption = False,
     library: LibraryOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -182,7 +197,7 @@ def revert(
     Example: fleet jobs revert 20261122-153000-ab12cd
     """
     with existing_library(library) as opened:
-        _say(ctx, opened.queue.revert(_full(name), is_undone=undo), json_output)
+        _say(ctx, opened.queue.revert(_full(name), _caller(force), is_undone=undo), json_output)
 
 
 def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
@@ -193,6 +208,10 @@ def _say(ctx: typer.Context, job: Job, json_output: bool) -> None:
     state = "is asked to stop" if job.is_stop_asked else f"is {job.state.value.lower()}"
     reverted = ", and its records are used for nothing" if job.reverted_at else ""
     options.stderr().print(f"{job.name} {state}{reverted}")
+
+
+def _caller(is_forced: bool) -> Caller:
+    return Caller(key_id=known_account_key_id(), is_forced=is_forced)
 
 
 def _full(name: str) -> str:

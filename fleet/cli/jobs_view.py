@@ -36,6 +36,7 @@ def job_data(job: Job) -> dict[str, object]:
         "trials_failed": job.trials_failed,
         "trials_total": job.trials_asked,
         "holder": job.holder,
+        "owner": job.owner,
         "host": job.host,
         "optimizer": job.optimizer,
         "priority": job.priority,

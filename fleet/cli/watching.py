@@ -17,6 +17,7 @@ from fleet.cli.terminal import CleanConsole
 from fleet.cli.tune_view import render_progress
 from fleet.domain.jobs import trials_text
 from fleet.errors import FleetError
+from fleet.identity.account_key import account_key_id
 from fleet.library import Job, JobState, Library
 from fleet.optimizer.fleets import fleet_for
 from fleet.optimizer.job import ProgressReport, TuneOptions, TuneReport
@@ -35,7 +36,7 @@ def submit_and_watch(options: TuneOptions) -> list[TuneReport]:
     """
     with Library.open(options.library) as library:
         fleet_id = asyncio.run(fleet_for(options.tracker, options.selectors)) if options.tracker else ""
-        job = submit(library, options, holder=account_name(), fleet_id=fleet_id)
+        job = submit(library, options, holder=account_name(), owner=account_key_id(), fleet_id=fleet_id)
         return watch(library, job.name)
 
 

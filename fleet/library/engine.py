@@ -192,6 +192,8 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
     if make:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # it has models and jobs; the database reports what is wrong
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except (FileExistsError, NotADirectoryError) as error:
             raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is none") from error
         except OSError as error:

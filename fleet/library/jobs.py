@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from fleet.errors import InvalidRequest, NotFound
 from fleet.library import rows
+from fleet.library.ownership import owners
 from fleet.library.rows import Row, clean
 from fleet.library.schema import insert_into, job_orders, job_workloads, jobs, model_runs, records, workloads
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
@@ -98,7 +99,8 @@ def read_jobs(
         query = query.where(jobs.c.model_digest == model_digest)
     found = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
     orders = {order["job_id"]: order for order in _orders(connection, [row["id"] for row in found])}
-    return [rows.job_of(row, orders.get(row["id"], {})) for row in found]
+    owner_by_id = owners(connection, [row["id"] for row in found])
+    return [rows.job_of(row, orders.get(row["id"], {}), owner_by_id.get(row["id"], "")) for row in found]
 
 
 def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> list[Row]:

@@ -23,6 +23,7 @@ from fleet.errors import InvalidRequest
 from fleet.library import claims, records
 from fleet.library import engine as engines
 from fleet.library import jobs as stored
+from fleet.library.ownership import ANYBODY, Caller, check_owner, store_owner
 from fleet.library.rows import clean
 from fleet.library.schema import job_orders as orders
 from fleet.library.schema import jobs, optimizers
@@ -53,8 +54,14 @@ class JobQueue:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def submit(self, *, title: str, spec: Mapping[str, object], priority: int = 0, holder: str = "") -> Job:
-        """Store a job that any optimizer may take."""
+    def submit(
+        self, *, title: str, spec: Mapping[str, object], priority: int = 0, holder: str = "", owner: str = ""
+    ) -> Job:
+        """Store a job that any optimizer may take.
+
+        Args:
+            owner: name of the key of the account that it belongs to; empty: everybody's.
+        """
         fields = {
             "title": clean(title),
             "model_digest": "",
@@ -69,6 +76,7 @@ class JobQueue:
         with engines.writing(self._engine) as connection:
             name = stored.insert_job(connection, fields)
             stored.insert_order(connection, name, order)
+            store_owner(connection, stored.job_id(connection, name), owner)
             return stored.read_jobs(connection, name=name)[0]
 
     def get(self, name: str) -> Job:
@@ -172,15 +180,17 @@ class JobQueue:
                 claims.forget(connection, owner)
         return True
 
-    def cancel(self, name: str) -> Job:
+    def cancel(self, name: str, by: Caller = ANYBODY) -> Job:
         """Stop a job: at once if it waits, or else as soon as its optimizer hears of it.
 
         Raises:
             NotFound: no such job.
+            NotAllowed: it belongs to another account, see `fleet.library.ownership`.
             InvalidRequest: it has ended, or runs in a process that does not listen.
         """
         with engines.writing(self._engine) as connection:
             job = _locked(connection, name)
+            check_owner(connection, job, by)
             if job.state is JobState.RUNNING and not job.is_queued:
                 raise InvalidRequest(f"{name} runs in `fleet tune` on {job.host}, process {job.pid}; stop that")
             if job.state is JobState.RUNNING:
@@ -192,16 +202,18 @@ class JobQueue:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()}: there is nothing to cancel")
             return _only(connection, name)
 
-    def resume(self, name: str) -> Job:
+    def resume(self, name: str, by: Caller = ANYBODY) -> Job:
         """Put a job that stands still into the queue again; it goes on from its records.
 
         Raises:
             NotFound: no such job.
+            NotAllowed: it belongs to another account.
             InvalidRequest: it is under way, done or reverted, or the library does not have what it takes to run it.
         """
         with engines.writing(self._engine) as connection:
             stored.interrupt_abandoned(connection)
             job = _locked(connection, name)
+            check_owner(connection, job, by)
             if job.state in _UNDER_WAY:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()} already")
             if job.state is JobState.FINISHED:
@@ -214,15 +226,17 @@ class JobQueue:
             connection.execute(jobs.update().where(jobs.c.name == name).values(values))
             return _only(connection, name)
 
-    def revert(self, name: str, *, is_undone: bool = False) -> Job:
+    def revert(self, name: str, by: Caller = ANYBODY, *, is_undone: bool = False) -> Job:
         """Apply a job's records no more, or again. They stay in the library.
 
         Raises:
             NotFound: no such job.
+            NotAllowed: it belongs to another account.
             InvalidRequest: it is under way.
         """
         with engines.writing(self._engine) as connection:
             job = _locked(connection, name)
+            check_owner(connection, job, by)
             if job.state in _UNDER_WAY:
                 raise InvalidRequest(f"{name} is {job.state.value.lower()}; cancel it first")
             owner, at = stored.job_id(connection, name), None if is_undone else job.reverted_at or datetime.now(UTC)

@@ -102,13 +102,14 @@ def scope_of(row: Row) -> RecordScope:
     return RecordScope(**{name: row[name] for name in ("target_json", "device_model", "tvm_version")})
 
 
-def job_of(row: Row, order: Row) -> Job:
+def job_of(row: Row, order: Row, owner: str = "") -> Job:
     """Return a job from its row joined with `trials_done` and `trials_failed`, and that of its order, if it has one."""
     plain = ("name", "title", "model_digest", "conditions", "tuner", "message", "holder", "host", "pid")
     ordered = ("spec", "priority", "is_queued", "optimizer", "is_stop_asked", "progress", "report", "reverted_at")
     return Job(
         **{key: row[key] for key in plain},
         **{key: order[key] for key in ordered if key in order},
+        owner=owner,
         state=JobState(row["state"]),
         trials_total=row["trials_total"],
         trials_done=row["trials_done"] or 0,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -105,6 +105,13 @@ job_orders = sa.Table(
     sa.Column("progress", JsonText),
     sa.Column("report", JsonText),
     sa.Column("reverted_at", UtcDateTime),
+)
+
+job_owners = sa.Table(
+    "job_owners",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    sa.Column("key_id", sa.Text, nullable=False),  # of the account that started or submitted it
 )
 
 optimizers = sa.Table(

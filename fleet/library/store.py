@@ -30,6 +30,7 @@ from fleet.library import engine as engines
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
 from fleet.library.model_files import ModelFiles
+from fleet.library.ownership import store_owner
 from fleet.library.pruning import Pruned, prune
 from fleet.library.queue import JobQueue, claim_end
 from fleet.library.records import Selection
@@ -134,6 +135,7 @@ class Library:
         tuner: str = "",
         trials_total: int = 0,
         holder: str = "",
+        owner: str = "",
         optimizer: str = "",
         name: str = "",
     ) -> Job:
@@ -141,6 +143,7 @@ class Library:
 
         Args:
             name: of two jobs with one name the first is kept, so a start may be repeated; empty = generated.
+            owner: name of the key of the account that it belongs to; empty: everybody's.
             optimizer: under which name it claims candidates; then it renews its claim, see `fleet.library.queue`.
         """
         texts = {"title": title, "model_digest": model_digest, "tuner": tuner, "holder": holder}
@@ -151,6 +154,7 @@ class Library:
         with engines.writing(self._engine) as connection:
             inserted = jobs.insert_job(connection, fields)
             jobs.insert_order(connection, inserted, order)
+            store_owner(connection, jobs.job_id(connection, inserted), owner)
             return jobs.read_jobs(connection, name=inserted)[0]
 
     def finish_job(

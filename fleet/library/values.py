@@ -90,6 +90,9 @@ class Job:
     spec: Mapping[str, object] | None = None
     """What an optimizer needs to run it, JSON-ready; None: it cannot be run again from the library alone."""
 
+    owner: str = ""
+    """Name of the key of the account that started or submitted it; empty: a library of an older version, or no key."""
+
     priority: int = 0
     is_queued: bool = False
     """It was submitted: any optimizer of the library runs it."""

@@ -18,6 +18,7 @@ from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
+from fleet.identity.account_key import account_key_id
 from fleet.library import Job, JobState, Library, RecordKind, new_job_name
 from fleet.optimizer.claim import JobClaim
 from fleet.optimizer.history import interrupted_job
@@ -94,6 +95,7 @@ class OwnEntry:
             tuner=beginning.tuner,
             trials_total=total,
             holder=account_name(),
+            owner=await asyncio.to_thread(account_key_id),
             optimizer=optimizer,
         )
         self._job = await patiently(start)

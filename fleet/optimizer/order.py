@@ -112,10 +112,11 @@ def check_is_data(model: Path) -> None:
         )
 
 
-def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str = "") -> Job:
+def submit(library: Library, options: TuneOptions, *, holder: str, owner: str = "", fleet_id: str = "") -> Job:
     """Store a job with its model's files, for any optimizer to run.
 
     Args:
+        owner: see `Job.owner`.
         fleet_id: see `JobOrder`.
 
     Raises:
@@ -135,7 +136,9 @@ def submit(library: Library, options: TuneOptions, *, holder: str, fleet_id: str
         tracker=options.tracker or "",
         fleet_id=fleet_id,
     )
-    job = library.queue.submit(title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder)
+    job = library.queue.submit(
+        title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder, owner=owner
+    )
     for path in files:  # once more: a file that no job names is one that `fleet library prune` takes
         library.model_files.add(source / path)
     return job

@@ -167,6 +167,9 @@ class JobData(TypedDict):
     """0: as many as fit into its minutes."""
 
     holder: str
+    owner: str
+    """Name of the key of the account that may change it; empty: every account may."""
+
     host: str
     optimizer: str
     priority: int

@@ -1,0 +1,60 @@
+"""The key of this account, which its jobs in a library belong to. No tracker knows it, so it needs no fleet."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+from fleet.base.config import credentials_dir
+from fleet.base.private_files import make_private_dir, read_private, write_private
+from fleet.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_NAME = "account.key"
+
+
+def known_account_key_id() -> str:
+    """Return the name of this account's key; empty if it has none yet. Writes nothing.
+
+    Raises:
+        ConfigError: others can read the key, or it cannot be read.
+    """
+    from fleet.identity.certificates import own_key_id  # cryptography is slow to load
+
+    try:
+        return own_key_id(read_private(credentials_dir() / _NAME))
+    except FileNotFoundError:
+        return ""
+
+
+def account_key_id() -> str:
+    """Return the name of this account's key, made at first use; empty if it cannot be kept.
+
+    Raises:
+        ConfigError: others can read the key, or it cannot be read.
+    """
+    known = known_account_key_id()
+    if known:
+        return known
+    try:
+        _make()
+    except (OSError, ConfigError) as error:
+        logger.warning("this account's jobs belong to nobody: it can keep no key", extra={"error": str(error)})
+        return ""
+    return known_account_key_id()
+
+
+def _make() -> None:
+    from fleet.identity.certificates import make_key
+
+    folder = credentials_dir()
+    make_private_dir(folder)
+    fresh = folder / f"{_NAME}.{os.getpid()}"
+    write_private(fresh, make_key())
+    try:
+        with contextlib.suppress(FileExistsError):  # another process was faster, and its key counts
+            (folder / _NAME).hardlink_to(fresh)
+    finally:
+        fresh.unlink()

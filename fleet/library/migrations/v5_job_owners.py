@@ -1,0 +1,22 @@
+"""Owners of jobs."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "5"
+down_revision = "4"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "job_owners",
+        sa.Column("job_id", sa.Integer, sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+        sa.Column("key_id", sa.Text, nullable=False),
+    )
+
+
+def downgrade() -> None:
+    """Forget the owners: jobs are everybody's again."""
+    op.drop_table("job_owners")
