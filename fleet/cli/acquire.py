@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import time
 from typing import Annotated
 
 import typer
@@ -59,12 +60,19 @@ def acquire(
     ] = None,
     tracker: options.TrackerOption = None,
     connect_timeout: options.ConnectTimeoutOption = 10.0,
+    json_output: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print what was held, and the command's exit code, as JSON; its output goes to stderr."
+        ),
+    ] = False,
 ) -> None:
     """Wait for a device, run a command while holding it, and give it back when the command ends.
 
     The command finds FLEET_LEASE, FLEET_DEVICE, FLEET_DEVICE_ADDRESS, FLEET_TRACKER and FLEET_TOKEN_FILE in its
     environment; Python code in it gets the device with `fleet.held_device()`. Our exit code is the command's. When the
-    lease is lost the command is ended and the exit code is 1.
+    lease is lost the command is ended and the exit code is 1. FLEET_FORMAT and --format json are for the command, and
+    change nothing here.
 
     Example: fleet acquire cpu --wait-timeout 60 -- python measure.py
     """
@@ -88,13 +96,27 @@ def acquire(
         tell(request)
 
     async def work() -> int:
+        began_sec = time.monotonic()
         address = options.tracker_address(ctx, tracker)
         async with fleet.aio.connect(address, connect_timeout_sec=connect_timeout) as client:
             options.cancel_on(signal.SIGTERM, signal.SIGHUP)
             async with client.acquire(wish, on_queued=on_queued) as device:
                 if has_waited:
                     console.print(f"got {device.name}")
-                return await run_holding(device, client.address, command)
+                granted_sec = time.monotonic()
+                code = await run_holding(device, client.address, command, has_stdout=not json_output)
+        if json_output:
+            options.print_json(
+                {
+                    "lease": device.lease.name,
+                    "device": device.name,
+                    "command": command,
+                    "exit_code": code,
+                    "wait_sec": granted_sec - began_sec,
+                    "held_sec": time.monotonic() - granted_sec,
+                }
+            )
+        return code
 
     try:
         code = options.run(work())

@@ -27,6 +27,7 @@ from fleet.local.children import bound_to_me
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _KILL_AFTER_SEC = 5.0
 _POLL_SEC = 0.1
+_STDERR = 2
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -39,8 +40,11 @@ def check_command(command: Sequence[str]) -> None:
         raise ConfigError("the command after -- has an empty name; write what is to run")
 
 
-async def run_holding(device: Device, tracker_address: str, command: Sequence[str]) -> int:
+async def run_holding(device: Device, tracker_address: str, command: Sequence[str], *, has_stdout: bool = True) -> int:
     """Run `command` with the lease in its environment and return its exit code; 128 + signal when a signal ended it.
+
+    Args:
+        has_stdout: the command's output goes to our stdout; else to stderr, since stdout is for data.
 
     Raises:
         LeaseExpired, LeaseRevoked: the lease was lost; the command has been ended.
@@ -59,7 +63,8 @@ async def run_holding(device: Device, tracker_address: str, command: Sequence[st
 
         device.watch(on_end=ended, on_renew=renewed)
         environment = {**os.environ, **held.environment(device, tracker_address, token_path)}
-        process = await asyncio.create_subprocess_exec(*bound_to_me(command, signal.SIGKILL), env=environment)
+        words, stdout = bound_to_me(command, signal.SIGKILL), None if has_stdout else _STDERR
+        process = await asyncio.create_subprocess_exec(*words, env=environment, stdout=stdout)
         with _forwarding(process):
             return await _watch(process, device, lost)
 

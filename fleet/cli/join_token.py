@@ -124,6 +124,7 @@ def revoke(
     ctx: typer.Context,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As 'fleet tracker token list' shows it.")],
     tracker: options.TrackerOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Make a token useless. Who has joined with it already stays a member.
 
@@ -136,4 +137,7 @@ def revoke(
             await calls.uninvite(token_id)
 
     options.run(work())
+    if options.wants_json(ctx, json_output):
+        options.print_json({"token_id": token_id})
+        return
     options.stderr().print(f"nobody can join with token {token_id} any more", markup=False)

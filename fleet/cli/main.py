@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import itertools
-import logging
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.base import logs
-from fleet.base.extras import advice_for
 from fleet.base.imports import no_collection
-from fleet.base.text import printable
 from fleet.base.version import package_version
+from fleet.cli.failures import failure_of, tell, wants_json
 from fleet.cli.groups import UsageError
 from fleet.cli.options import Settings
 from fleet.cli.plain_text import allow_plain_text
-from fleet.errors import ConfigError, FleetError
-
-logger = logging.getLogger(__name__)
+from fleet.errors import FleetError
 
 _INTERRUPTED_EXIT_CODE = 130
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_BARRED = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.EISDIR,
-)
-"""Of a path that was named: even asking whether it is there is refused."""
-
 _VALUES = {"whole number": "N", "number": "NUMBER", "str": "TEXT", "path": "PATH"}
 """What stands for a value whose option has no word of its own, by the name of its type."""
 
@@ -107,14 +88,16 @@ class LazyGroup(TyperGroup):
     """Shows all commands, imports the one that runs, and turns fleet errors into one line and an exit code."""
 
     def __init__(self, **options: Any) -> None:
+        self._arguments: list[str] = []
         options["commands"] = {name: TyperCommand(name, help=text) for name, text in _COMMANDS.items()}
         super().__init__(**options)
 
-    def make_context(self, *args: Any, **more: Any) -> Any:
+    def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
+        self._arguments = list(args)
         try:
-            return super().make_context(*args, **more)
+            return super().make_context(info_name, args, *rest, **more)
         except UsageError as error:
-            _refuse(error)
+            self._fail(error)
 
     def get_params(self, ctx: Any) -> Any:
         return _with_plain_values(super().get_params(ctx))
@@ -132,40 +115,22 @@ class LazyGroup(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()  # here a full disk can be said in a sentence; at exit it cannot
             return result
-        except FleetError as error:
-            logger.debug("command failed", exc_info=error)
-            print(f"error: {printable(str(error))}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except UsageError as error:
-            _refuse(error)
-        except ModuleNotFoundError as error:
-            advice = advice_for(error)
-            if not advice:
-                raise
-            logger.debug("package missing", exc_info=error)
-            print(f"error: this needs the package {error.name}; {advice}", file=sys.stderr)
-            raise typer.Exit(ConfigError.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
         except BrokenPipeError:
             # Whoever read our output has left, as `head` does. Python would complain once more when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
-        except OSError as error:
-            if _is_nowhere():
-                logger.debug("no working directory", exc_info=error)
-                print("error: the folder that this was started in is gone; change to another", file=sys.stderr)
-                raise typer.Exit(ConfigError.exit_code) from None
-            if error.errno in _BARRED and error.filename is not None:
-                logger.debug("path refused", exc_info=error)
-                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-                raise typer.Exit(ConfigError.exit_code) from None
-            if error.errno not in _FULL:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            where = error.filename or "what the output goes to"
-            print(f"error: {where}: {error.strerror}", file=sys.stderr)
-            raise typer.Exit(FleetError.exit_code) from None
+        except (FleetError, UsageError, ModuleNotFoundError, OSError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """Print an error in one line, and as JSON where that is asked for; a group without words shows its help."""
+        failure = failure_of(error)
+        if failure is None or type(error).__name__ == "NoArgsIsHelpError":
+            raise error
+        tell(failure, error, as_json=wants_json(self._arguments, list(_COMMANDS)))
+        raise typer.Exit(failure.exit_code) from None
 
 
 def _overview() -> str:
@@ -185,24 +150,6 @@ def _overview() -> str:
         + "\n".join(rows)
         + "\nfleet help COMMAND, or fleet COMMAND -h, shows its options and an example.\n"
     )
-
-
-def _is_nowhere() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return True
-    return False
-
-
-def _refuse(error: Any) -> NoReturn:
-    """Say what is wrong with a command line, in one line as any other error; a group without words shows its help."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        raise error
-    command = error.ctx.command_path if error.ctx is not None else "fleet"
-    message = " ".join(error.format_message().split())
-    print(f"error: {message.rstrip('.')}; see: {command} -h", file=sys.stderr)
-    raise typer.Exit(error.exit_code) from None
 
 
 app = typer.Typer(

@@ -34,19 +34,26 @@ def report(
         typer.Option("--format", help="Default: by the file's ending, else text."),
     ] = None,
     library: LibraryOption = None,
+    json_output: options.JsonOption = False,
 ) -> None:
     """Write a page about a tuning run: its curves, its workloads, where the time went, what disturbed it.
 
     The page is one file that needs nothing else: send it, or keep it beside the model. Without a file, the curve is
-    drawn in the terminal.
+    drawn in the terminal. --json prints the figures of the page; with --format and no file, the page goes first.
 
     Example: fleet report 20261122-153000-ab12cd -o report.html
     """
+    from fleet.reports.data import as_data
     from fleet.reports.report import Report
 
+    has_page = output is not None or format_ is not None
     chosen = format_ or _format_of(output)
     with existing_library(library) as opened:
         found = Report.of(opened, job)
+    if json_output and (output is not None or format_ is None):
+        options.print_json(as_data(found.figures))
+    if json_output and not has_page:
+        return
     content = {"html": found.html, "markdown": found.markdown, "svg": found.plot, "text": found.text}[chosen]()
     if output is None:
         print(printable(content))

@@ -28,7 +28,7 @@ def read_join_token(source: Path = STDIN) -> JoinToken:
     """Return the token in a file, or on stdin.
 
     Raises:
-        ConfigError: other accounts can read the file, or it cannot be read.
+        ConfigError: other accounts can read the file, it cannot be read, or stdin is empty.
         InvalidRequest: the content is no token.
     """
     return parse_join_token(_from_stdin() if source == STDIN else _from_file(source))
@@ -49,12 +49,16 @@ def refuse_argument(text: str, *, instead: str) -> ConfigError:
 
 
 def _from_stdin() -> str:
-    if sys.stdin.isatty():
-        try:
-            return getpass.getpass("join token (not shown): ")
-        except EOFError:
-            return ""
-    return sys.stdin.readline(_MAX_CHARS)
+    text = ""
+    with contextlib.suppress(EOFError):
+        is_terminal = sys.stdin.isatty()
+        text = getpass.getpass("join token (not shown): ") if is_terminal else sys.stdin.readline(_MAX_CHARS)
+    if not text.strip():
+        raise ConfigError(
+            "no join token was typed, nor is one on stdin; an admin makes one: fleet tracker token create. "
+            "For a file of mode 0600: --token-file FILE"
+        )
+    return text
 
 
 def _from_file(path: Path) -> str:

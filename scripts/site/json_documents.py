@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from typing_extensions import is_typeddict
 
-from fleet.cli.json_schema import BY_COMMAND, of_fleets, of_work
+from fleet.cli.json_schema import BY_COMMAND, of_errors, of_fleets, of_work
 
 
 def as_markdown() -> str:
@@ -15,12 +15,12 @@ def as_markdown() -> str:
     tops = list(BY_COMMAND.values())
     parts = [
         value
-        for module in (of_fleets, of_work)
+        for module in (of_errors, of_fleets, of_work)
         for value in vars(module).values()
-        if is_typeddict(value) and value not in tops
+        if is_typeddict(value) and value not in (*tops, of_errors.Failed)
     ]
     by_shape = {shape: [name for name, other in BY_COMMAND.items() if other is shape] for shape in tops}
-    lines: list[str] = []
+    lines = ["## Errors { #errors }", "", *_fields(of_errors.Failed)]
     for shape, names in by_shape.items():
         lines += [f"## fleet {', '.join(names)} {{ #{_anchor(shape)} }}", "", *_fields(shape)]
     for part in parts:

@@ -76,6 +76,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("library best", *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)
+    run("report", tuned["job"], *library)
     run("jobs submit", str(two_products), *library)
     run("optimizer list", *library)
     with_lease = CliRunner().invoke(app, ["status", *at, "--json"])
@@ -86,6 +87,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("request list", *at)
     with connect(fleet.address) as client, client.acquire("cpu") as device:
         run("leases revoke", device.lease.name, *at)
+    acquired = CliRunner().invoke(app, ["acquire", "cpu", *at, "--json", "--", "sh", "-c", "echo said; exit 0"])
+    found["acquire"] = json.loads(acquired.stdout)
     run("devices reset-epochs", "bench", *at)
     run("library export", str(folder / "records"), *library)
     run("library import", str(folder / "records"), "--device-model", "a board", *library)
@@ -94,6 +97,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("library prune", *library, "--dry-run")
     run("tracker token create", "--role", "user", *at)
     run("tracker token list", *at)
+    spare = run("tracker token create", "--role", "user", *at)
+    run("tracker token revoke", spare["token_id"], *at)
     token = run("tracker token create", "--role", "agent", *at)["token"]
     run("agent join", *at, "--state-dir", str(folder / "agent"), stdin=token)
     run("tracker unbind", "bench", *at)

@@ -185,7 +185,7 @@ REFUSED = [
     ),
     (("agent", "serve", "--driver", "nope"), 2, "agent.yaml: devices[0]: unknown driver 'nope'; did you"),
     (("agent", "bundle", "--board", "nope"), 2, "unknown board 'nope'; list them with: fleet targets; or"),
-    (("agent", "join"), 2, "this is no join token; it looks like fleet1.XXXX.XXXX and"),
+    (("agent", "join"), 2, "no join token was typed, nor is one on stdin"),
     (("agent", "join", "notatoken"), 2, "a join token is never an argument"),
     (
         ("agent", "serve", "--config", "tracker.yaml", "--state-dir", "state"),

@@ -9,6 +9,7 @@ from fleet.cli.json_schema import of_fleets as fleets
 from fleet.cli.json_schema import of_work as work
 
 BY_COMMAND: dict[str, type] = {
+    "acquire": fleets.Acquired,
     "agent bundle": fleets.Bundle,
     "agent deploy": fleets.Deployed,
     "agent join": fleets.Joined,
@@ -38,6 +39,7 @@ BY_COMMAND: dict[str, type] = {
     "optimizer list": work.Optimizers,
     "profile": work.Profile,
     "program": work.Program,
+    "report": work.Report,
     "request cancel": fleets.Cancelled,
     "request list": fleets.Requests,
     "run": work.Run,
@@ -50,6 +52,7 @@ BY_COMMAND: dict[str, type] = {
     "tracker members": fleets.Members,
     "tracker revoke": fleets.Revocation,
     "tracker token create": fleets.NewToken,
+    "tracker token revoke": fleets.RevokedToken,
     "tracker token list": fleets.Tokens,
     "tracker unbind": fleets.Unbound,
     "tune": work.Tune,

@@ -113,6 +113,25 @@ class NewToken(TokenFacts):
     token: str
 
 
+class RevokedToken(TypedDict):
+    """`fleet tracker token revoke`"""
+
+    token_id: str
+
+
+class Acquired(TypedDict):
+    """`fleet acquire --json`: printed when the command has ended"""
+
+    lease: str
+    device: str
+    command: list[str]
+    exit_code: int
+    """The command's, and our own."""
+
+    wait_sec: float
+    held_sec: float
+
+
 class Tokens(TypedDict):
     """`fleet tracker token list`"""
 

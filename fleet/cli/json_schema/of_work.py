@@ -439,3 +439,54 @@ class Migrated(TypedDict):
     had_version: int
     has_version: int
     backup: str | None
+
+
+class CurveData(TypedDict):
+    """The best time so far, after each trial and at equal distances of time; null before the first right one."""
+
+    by_trial_secs: list[float | None]
+    by_time_secs: list[float | None]
+
+
+class ReportedWorkload(TypedDict):
+    operator: str
+    weight: float
+    trials: int
+    untuned_sec: float | None
+    static_sec: float | None
+    best_sec: float | None
+    errors: dict[str, int]
+    curve: CurveData
+
+
+class DeviceTime(TypedDict):
+    spent_on: str
+    device_sec: float
+
+
+class ReportedDevice(TypedDict):
+    device_model: str
+    devices: list[str]
+    model_curve: CurveData
+    workloads: list[ReportedWorkload]
+    device_time: list[DeviceTime]
+    disturbances: dict[str, int]
+
+
+class ProgramLatency(TypedDict):
+    program: str
+    latency_sec: float
+
+
+class Report(TypedDict):
+    """`fleet report`"""
+
+    job: str
+    title: str
+    state: str
+    trials_done: int
+    lasted_sec: float
+    tvm_versions: list[str]
+    targets: list[str]
+    whole_model: list[ProgramLatency]
+    devices: list[ReportedDevice]

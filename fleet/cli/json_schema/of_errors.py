@@ -1,0 +1,14 @@
+"""The object that every command prints with --json when it fails."""
+
+from __future__ import annotations
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+ErrorFacts = TypedDict("ErrorFacts", {"class": str, "message": str, "exit_code": int})
+"""`class` is a name of the tree in `fleet.errors`, "UsageError" or "OSError"."""
+
+
+class Failed(TypedDict):
+    """Any command that fails"""
+
+    error: ErrorFacts
