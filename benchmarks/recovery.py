@@ -196,7 +196,7 @@ def _our_fleet(stack: contextlib.ExitStack, scratch: Path) -> tuple[Server, flee
     """Start a tracker, and connect to it."""
     scratch.mkdir()
     words = ("--host", _HOST, "--port", common.free_port(), "--no-discovery", "--state-dir", scratch / "tracker")
-    tracker = Server(stack, python("fleet.tracker", *words), scratch / "tracker.log")
+    tracker = Server(stack, python("fleet.tracker", *words, "--devices-per-agent", 1_000), scratch / "tracker.log")
     return tracker, stack.enter_context(fleet.connect(tracker.wait_for(r"tracker listening on (\S+)")))
 
 

@@ -137,7 +137,7 @@ async def _soak(
     """Return the samples, and how many streams of clients broke."""
     words = ("--host", "127.0.0.1", "--port", 0, "--no-discovery", "--state-dir", scratch / "tracker")
     async with contextlib.AsyncExitStack() as stack:
-        command = python("fleet.tracker", *words, "--log-level", "WARNING")
+        command = python("fleet.tracker", *words, "--devices-per-agent", 20_000, "--log-level", "WARNING")
         tracker = stack.enter_context(Process(command, scratch / "tracker.log"))
         address = tracker.wait_for(r"tracker listening on (\S+)")[1]
         agents = []

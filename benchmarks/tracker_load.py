@@ -170,7 +170,7 @@ async def measure_fleet(
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-bench-")))
         words = ["--port=0", f"--state-dir={scratch / 'tracker'}", "--no-discovery", "--log-level=WARNING"]
-        command = [*(program or python("fleet.tracker")), *words]
+        command = [*(program or python("fleet.tracker", "--devices-per-agent", 20_000)), *words]
         tracker = stack.enter_context(Process(command, scratch / "tracker.log"))
         address = tracker.wait_for(r"tracker listening on (\S+)")[1]
         if beside is not None:

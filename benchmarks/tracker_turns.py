@@ -54,7 +54,7 @@ def measure(devices: int, waiting: int, duration_sec: float) -> tuple[Load, list
     """Return what the tracker did meanwhile, and how long its turns were [ms]."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
         path = Path(scratch) / "turns.json"
-        program = python("benchmarks.metered_tracker", path)
+        program = python("benchmarks.metered_tracker", path, "--devices-per-agent", 20_000)
         load = asyncio.run(measure_fleet(devices, waiting, duration_sec, program=program, beside=_watched))
         turns_ms: list[float] = json.loads(path.read_text())
         return load, turns_ms

@@ -44,6 +44,9 @@ def serve(
     ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="No TLS: for this account on this machine alone.")] = False,
     no_discovery: Annotated[bool, typer.Option("--no-discovery", help="Do not announce it by zeroconf.")] = False,
+    devices_per_agent: Annotated[
+        int, typer.Option(min=1, help="Device names that one agent's key may have; each stays its own.")
+    ] = 64,
 ) -> None:
     """Serve a tracker until Ctrl-C.
 
@@ -58,6 +61,7 @@ def serve(
         is_network_allowed=allow_network,
         is_plain=plain,
         is_discoverable=not no_discovery,
+        devices_per_agent=devices_per_agent,
         log_level=(options.settings(ctx).log_level or "info").upper(),
     )
     raise typer.Exit(run_tracker(tracker_options))

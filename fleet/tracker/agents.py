@@ -152,6 +152,7 @@ class AgentServicer:
 
         Raises:
             NotAllowed: it says whose it is, and what can be done.
+            LimitReached: the key would have more names than an agent may.
         """
         if not event.key_id:
             return  # without TLS
@@ -168,7 +169,21 @@ class AgentServicer:
                 f"admin frees the name: fleet tracker unbind {device.name}"
             )
         names = [device.name for device in event.devices]
+        self._check_names(names, event.key_id)
         await self._members.bind(names, event.key_id, self._engine.clock.now_sec())
+
+    def _check_names(self, names: Sequence[str], key_id: str) -> None:
+        new = [name for name in names if name not in self._members.keys]
+        if not new:
+            return
+        most, own = self._engine.state.limits.max_names_per_agent, self._members.names_of(key_id)
+        if len(own) + len(new) > most:
+            former = f", {len(own)} of which it has already ('fleet tracker members' lists them)" if own else ""
+            raise LimitReached(
+                f"with {new[0]} and what else it offers, this agent's key would have {len(own) + len(new)} device "
+                f"names{former}; one key may have {most}: an admin frees names (fleet tracker unbind NAME) or starts "
+                f"the tracker with a larger --devices-per-agent"
+            )
 
     def close(self) -> None:
         """End all streams."""

@@ -145,6 +145,10 @@ class Members:
         for name in free:  # not where this was cancelled: then the next one writes again
             self._unwritten.pop(name, None)
 
+    def names_of(self, key_id: str) -> list[str]:
+        """Return the device names that belong to a key, sorted."""
+        return sorted(name for name, owner in self._keys.items() if owner == key_id)
+
     def unbind(self, name: str) -> str:
         """Free a device name; return the key that had it.
 
@@ -245,7 +249,7 @@ class Members:
             member = replace(member, revoked_at_sec=now, revoked_by=by, reason=reason)
             self._write(_WRITE_MEMBER, [_row(member)])
             self._members[key_id] = member
-        freed = sorted(name for name, owner in self._keys.items() if owner == key_id)
+        freed = self.names_of(key_id)
         self._write("DELETE FROM device_keys WHERE device_name = ?", [(name,) for name in freed])
         for name in freed:
             del self._keys[name]

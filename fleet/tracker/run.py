@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.base import logs
@@ -18,7 +18,8 @@ from fleet.base.inspection import forbid_inspection
 from fleet.base.network import listening_host
 from fleet.base.open_files import raise_file_limit
 from fleet.base.signals import ENDING, on_signals
-from fleet.errors import FleetError
+from fleet.errors import ConfigError, FleetError
+from fleet.tracker.core.entries import MAX_NAMES_PER_AGENT, TrackerLimits
 
 _STOP_SEC = 15.0
 """A tracker ends within a second; one that hangs must not outlive the process that started it for ever."""
@@ -44,6 +45,9 @@ class TrackerOptions:
     is_discoverable: bool = True
     """Announce the tracker by zeroconf."""
 
+    devices_per_agent: int = MAX_NAMES_PER_AGENT
+    """Device names that one agent's key may have."""
+
     log_level: str = "INFO"
 
     def to_argv(self) -> list[str]:
@@ -52,6 +56,8 @@ class TrackerOptions:
         argv += ["--state-dir", str(self.state_dir)] if self.state_dir is not None else []
         argv += ["--allow-network"] if self.is_network_allowed else []
         argv += ["--plain"] if self.is_plain else []
+        if self.devices_per_agent != MAX_NAMES_PER_AGENT:
+            argv += ["--devices-per-agent", str(self.devices_per_agent)]
         argv += [] if self.is_discoverable else ["--no-discovery"]
         return argv
 
@@ -66,6 +72,12 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
     parser.add_argument("--allow-network", action="store_true", help="listen where other machines can reach it")
     parser.add_argument("--plain", action="store_true", help="no TLS, for this account on this machine alone")
     parser.add_argument("--no-discovery", action="store_true", help="do not advertise by zeroconf")
+    parser.add_argument(
+        "--devices-per-agent",
+        type=int,
+        default=defaults.devices_per_agent,
+        help="device names that one agent may have (default %(default)s)",
+    )
     levels = ["DEBUG", "INFO", "WARNING", "ERROR"]
     parser.add_argument("--log-level", default=defaults.log_level, choices=levels, type=str.upper)
     given = parser.parse_args(argv)
@@ -76,6 +88,7 @@ def parse_options(argv: Sequence[str]) -> TrackerOptions:
         is_network_allowed=given.allow_network,
         is_plain=given.plain,
         is_discoverable=not given.no_discovery,
+        devices_per_agent=given.devices_per_agent,
         log_level=given.log_level,
     )
 
@@ -118,12 +131,26 @@ async def _serve(options: TrackerOptions) -> None:
         is_network_allowed=options.is_network_allowed,
         is_plain=options.is_plain,
         is_discoverable=options.is_discoverable,
+        limits=limits_of(options),
     )
     async with Tracker(config) as tracker:
         gc.freeze()  # what was there before anybody came: it stays, and is not looked at again
         sys.stdout.write(f"tracker listening on {tracker.address}\n")
         sys.stdout.flush()
         await stop.wait()
+
+
+def limits_of(options: TrackerOptions) -> TrackerLimits:
+    """Return what a tracker of these options allows.
+
+    Raises:
+        ConfigError: a number that no tracker can have.
+    """
+    most = options.devices_per_agent
+    if most < 1:
+        raise ConfigError(f"--devices-per-agent {most}: expected a number above zero")
+    usual = TrackerLimits()
+    return replace(usual, max_names_per_agent=most, max_devices_per_agent=max(usual.max_devices_per_agent, most))
 
 
 def default_state_dir() -> Path:

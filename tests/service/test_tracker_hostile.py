@@ -233,6 +233,18 @@ async def test_agents_are_bounded(limits: TrackerLimits, names: list[str], text:
             await SimulatedAgent(served.address, [f"devices/{name}" for name in names], agent_id="two").open()
 
 
+async def test_an_agent_invents_no_names_without_end() -> None:
+    """A thousand in two seconds were one agent's, and the board of such a name was refused until an admin freed it."""
+    limits = TrackerLimits(max_names_per_agent=3)
+    async with serve_tracker(limits=limits) as served:
+        async with SimulatedAgent(served.address, ["devices/a", "devices/b"]):
+            pass
+        with pytest.raises(LimitReached, match=r"would have 4 device names, 2 of which .*one key may have 3"):
+            await SimulatedAgent(served.address, ["devices/c", "devices/d"]).open()
+        async with SimulatedAgent(served.address, ["devices/a", "devices/c"]):
+            assert served.tracker.members.keys.keys() == {"devices/a", "devices/b", "devices/c"}
+
+
 async def test_a_message_of_very_many_parts_ends_its_stream() -> None:
     """Of a client and of an agent, in the first message or later; a larger one than 1 MiB is not even taken in. The
     error says what there was too much of, and nothing of it is logged as ours."""

@@ -19,6 +19,7 @@ from fleet.tracker.run import TrackerOptions, parse_options
             state_dir=Path("a place/with blanks"),
             is_network_allowed=True,
             is_discoverable=False,
+            devices_per_agent=200,
             log_level="DEBUG",
         ),
     ],

@@ -15,6 +15,10 @@ BITSTREAM_LABEL = "bitstream"
 """Label that follows what a device's fabric holds."""
 
 
+MAX_NAMES_PER_AGENT = 64
+"""See TrackerLimits, unless the tracker's admin says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerLimits:
     """What the tracker allows."""
@@ -50,6 +54,9 @@ class TrackerLimits:
     max_agents: int = 5_000
     max_devices: int = 20_000
     max_devices_per_agent: int = 1_000
+    max_names_per_agent: int = MAX_NAMES_PER_AGENT
+    """Device names that belong to one agent's key. They are kept when the agent goes: inventing them would take
+    them from others. A site with larger agents raises it (`fleet tracker serve --devices-per-agent`)."""
     max_inventory_bytes: int = 64 * 1024 * 1024
     """Of all devices together: every snapshot carries them."""
     max_watchers: int = 1_000
