@@ -176,7 +176,7 @@ def find_board(name: str) -> Board:
     boards = load_boards()
     if name not in boards:
         started = (known for known in boards if name and known.startswith(name))
-        close = next(started, None) or nearest(name, boards)
+        close = next(started, None) or nearest(name.lower(), boards)
         hint = f"; did you mean {close!r}?" if close else "; list them with: fleet targets"
         raise ConfigError(f"unknown board {name!r}{hint}")
     return boards[name]

@@ -34,6 +34,10 @@ _X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": (
 """Instructions for 8-bit integers that no level has, by level: Linux's name and LLVM's; an agent says them, too."""
 
 
+_LISTS = ("keys", "libs", "mattr")
+"""Target options with a list of words."""
+
+
 def parse_target(target_json: str) -> dict[str, object]:
     """Read a target description and refuse what cannot work.
 
@@ -63,10 +67,32 @@ def resolve_target(text: str) -> str:
     text = text.strip()
     if text == "host":
         return host_target_json()
-    if not text.startswith(("{", "[", '"')):
+    if text.partition(" ")[2].lstrip().startswith("-"):
+        text = _target_of_words(text)
+    elif not text.startswith(("{", "[", '"')):
         return find_board(text).target_json
     parse_target(text)
     return text
+
+
+def _target_of_words(text: str) -> str:
+    """Return the JSON of a target in the form that TVM dropped with 0.20: "llvm -mcpu=skylake -num-cores=4".
+
+    Raises:
+        ConfigError: a word is not of the form -key=value.
+    """
+    kind, *words = text.split()
+    target: dict[str, object] = {"kind": kind}
+    for word in words:
+        key, equals, value = word.removeprefix("-").partition("=")
+        if not (word.startswith("-") and key and equals and value):
+            raise ConfigError(
+                f"{word!r} in the target {text!r} is not of the form -key=value; "
+                f'write it so, or as JSON: {{"kind": "{kind}", ...}}'
+            )
+        parts = value.split(",")
+        target[key] = parts if key in _LISTS else int(value) if value.isdecimal() else value
+    return json.dumps(target)
 
 
 def architecture(target_json: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
@@ -334,4 +335,11 @@ def build_cache(folder: Path | None, size_gb: float) -> BuildCache | None:
         return None
     from cross.build.cache import BuildCache
 
-    return BuildCache(folder=str(at_home(folder).absolute()), max_bytes=round(size_gb * 1e9))
+    path = at_home(folder).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot keep a build cache in {path}: {error.strerror}; name another folder") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot keep a build cache in {path}: the folder is read-only, or not yours")
+    return BuildCache(folder=str(path), max_bytes=round(size_gb * 1e9))

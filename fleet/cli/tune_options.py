@@ -161,10 +161,10 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         deadline: Annotated[
             datetime | None,
             typer.Option(
-                formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d"],
+                parser=moment,
                 metavar="TIME",
-                help="Search no longer than until then, in local time: 2026-12-31, '2026-12-31 18:00' or "
-                "2026-12-31T18:00:00.",
+                help="Search no longer than until then, in local time: 2026-12-31, '2026-12-31 18:00', or with a zone: "
+                "2026-12-31T18:00:00Z.",
             ),
         ] = None,
         target_ms: Annotated[
@@ -227,7 +227,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             wait_timeout_sec=wait_timeout,
             connect_timeout_sec=connect_timeout,
             priority=parse_priority(priority),
-            deadline=_moment(deadline) if deadline is not None else None,
+            deadline=deadline,
             target_ms=target_ms,
             workers=workers,
             build_cache=cache_of(build_cache, build_cache_gb),
@@ -246,12 +246,24 @@ def with_tune_options(act: Act) -> Callable[..., None]:
     return run
 
 
-def _moment(local: datetime) -> datetime:
-    """Return a moment of this machine's time with its zone; the first and last days of all years have none in some."""
+def moment(text: str | datetime) -> datetime:
+    """Read a moment in ISO 8601, of this machine's zone if it names none; a usage error shows the forms.
+
+    Raises:
+        InvalidRequest: the first and last days of all years cannot be converted in some zones.
+    """
+    if isinstance(text, datetime):
+        return text
     try:
-        return local.astimezone()
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time; write 2026-12-31, '2026-12-31 18:00' or 2026-12-31T18:00:00Z"
+        ) from None
+    try:
+        return read.astimezone()
     except (ValueError, OverflowError) as error:
-        raise InvalidRequest(f"a deadline in the year {local.year} cannot be kept: {error}") from error
+        raise InvalidRequest(f"a deadline in the year {read.year} cannot be kept: {error}") from error
 
 
 def _model_path(source: str, *, is_changed: bool) -> Path:

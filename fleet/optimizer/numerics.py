@@ -42,6 +42,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.client.arrays import numpy_dtype
 from fleet.domain.measuring import TensorSpec
 
 _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -123,7 +124,7 @@ def make_inputs(
 
 def is_index(spec: TensorSpec) -> bool:
     """Tell whether a tensor is of integers of 32 or 64 bits: of inputs, most of these are indices."""
-    return "int" in spec.dtype and np.dtype(spec.dtype).itemsize >= _INDEX_BYTES
+    return "int" in spec.dtype and numpy_dtype(spec.dtype).itemsize >= _INDEX_BYTES
 
 
 def compare(
@@ -199,8 +200,8 @@ def _scaled(array: Array, factor: float) -> Array:
 def _random(rng: np.random.Generator, spec: TensorSpec, style: InputStyle, largest_index: int) -> Array:
     if spec.dtype == "bool":
         return rng.integers(0, 2, spec.shape).astype(np.bool_)
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
+    dtype = numpy_dtype(spec.dtype)
+    if "float" in spec.dtype:
         if style is InputStyle.POSITIVE:
             return np.asarray(rng.uniform(0.5, 1.5, spec.shape)).astype(dtype)
         return np.asarray(rng.standard_normal(spec.shape) * _SCALES.get(style, 1.0)).astype(dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fleet.base.network import check_address
 from fleet.base.plain import from_plain, to_plain
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
@@ -76,6 +77,8 @@ def check_options(options: TuneOptions, now: datetime) -> None:
     """
     if options.cluster is not None:
         options.cluster.check()
+    if options.snapshots is not None:
+        check_address(options.snapshots, "the address of --snapshots")
     for selector in options.selectors:
         parse_selector(selector)
     strategy_of(options.strategy)

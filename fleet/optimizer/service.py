@@ -41,6 +41,7 @@ from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import feed
 from fleet.optimizer.machine_turns import MachineTurns
 from fleet.optimizer.pool import Builders, run_within
+from fleet.optimizer.target_check import check_device
 from fleet.optimizer.tasks import MODULES
 from fleet.optimizer.turns import Cores, Turns, stepped_aside
 from fleet.workloads.extract import extract
@@ -185,6 +186,8 @@ class OpenJob:
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
             inventory = device.inventory
+            if self.options.target_json is not None:
+                check_device(self.options.target_json, inventory, device_name=device.name)
             feed(self.core, DeviceFound(device.name, inventory.device_model))
             others = [
                 await stack.enter_async_context(self._steady_device(client, alike(device)))

@@ -109,7 +109,7 @@ def _in_python(module_name: str, name: str) -> IRModule:
     if callable(found) and not _is_tir(found):
         try:
             found = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InvalidRequest(f"{module_name}:{name}() failed: {type(error).__name__}: {error}") from error
     if not _is_tir(found):
         raise InvalidRequest(f"{module_name}:{name} is a {type(found).__name__}, not a PrimFunc or an IRModule")
@@ -143,6 +143,8 @@ def _load(module_name: str) -> ModuleType:
         raise
     except (ImportError, OSError) as error:
         raise ConfigError(f"cannot import {module_name}: {error}") from error
+    except SystemExit as error:
+        raise InvalidRequest(f"{module_name} ends the process (sys.exit) while it is imported; guard that") from error
     except Exception as error:
         raise InvalidRequest(f"{module_name} failed: {type(error).__name__}: {error}") from error
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cross.build.toolchains import Linker, find_linker, link
-from cross.targets.target import architecture, family, host_target_json, parse_target, triple
+from cross.targets.target import architecture, family, host_target_json, parse_target, resolve_target, triple
 from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
 
@@ -31,6 +31,21 @@ ARMV7 = {"kind": "llvm", "mtriple": "armv7l-linux-gnueabihf", "mcpu": "cortex-a9
 def test_family_follows_what_the_code_runs_on(target: dict[str, object], expected: str) -> None:
     """A target loads the intrinsics of its own family, and a target without any loads none."""
     assert expected == family(json.dumps(target))
+
+
+def test_a_target_may_be_written_as_before_tvm_0_20() -> None:
+    """As every tutorial of TVM has it: words behind the kind, each -key=value."""
+    text = resolve_target("llvm -mcpu=skylake -num-cores=4 -mattr=+avx2,+fma")
+
+    assert json.loads(text) == {"kind": "llvm", "mcpu": "skylake", "num-cores": 4, "mattr": ["+avx2", "+fma"]}
+    with pytest.raises(ConfigError, match=r"'-mcpu' in the target 'llvm -mcpu skylake' is not of the form -key=value"):
+        resolve_target("llvm -mcpu skylake")
+
+
+def test_boards_are_suggested_whatever_the_case() -> None:
+    """RPI4-64 is what some type."""
+    with pytest.raises(ConfigError, match="did you mean 'rpi4-64'"):
+        resolve_target("RPI4-64")
 
 
 def test_architecture_speaks_like_uname() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.measuring import TensorSpec
 from fleet.optimizer.model_comparison import blame
-from fleet.optimizer.numerics import compare, largest_difference, make_inputs
+from fleet.optimizer.numerics import InputStyle, compare, largest_difference, make_inputs
 
 
 def product(terms: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -200,3 +200,14 @@ def test_wide_integers_are_indices() -> None:
 
     assert (ids.min(), positions.min()) == (0, 0)
     assert quantized.min() < 0
+
+
+@pytest.mark.parametrize("style", list(InputStyle))
+def test_inputs_of_types_that_numpy_lacks_are_made(style: InputStyle) -> None:
+    """`fleet tune` of a model in bfloat16 ended with a TypeError of numpy."""
+    array, number = make_inputs([TensorSpec((64, 4), "bfloat16"), TensorSpec((3,), "float8_e4m3fn")], 0, style)
+
+    assert isinstance(array, np.ndarray)
+    assert isinstance(number, np.ndarray)
+    assert (array.dtype.name, number.dtype.name) == ("bfloat16", "float8_e4m3fn")
+    assert np.unique(array.astype("float32")).size > 32
